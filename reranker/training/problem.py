@@ -267,15 +267,17 @@ def build_problem(
     documents: TwoRows,
     evidence: TrainingSet,
     held_out: Collection[str],
+    *,
+    known_negatives: bool = False,
 ) -> Problem:
     """Return the arrays of a run.
 
     A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
-    large one does not make a run diverge. Negatives are drawn from the documents that preferences name, if those are
-    at least `MIN_NEGATIVES`, else from all, but not from held-out ones: of a document that is new nothing is known yet,
-    and it must not be learned to be worse than all that are. A query's relevant documents, and the query itself where
-    it is a document, are never negatives. `TrainingError` is raised if no preference can be used, or there is nothing
-    to prefer a document to.
+    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones; with
+    ``known_negatives`` from those of them that preferences name, if they are at least `MIN_NEGATIVES`: of a document
+    that is new nothing is known yet, and it must not be learned to be worse than all that are. A query's relevant
+    documents, and the query itself where it is a document, are never negatives. `TrainingError` is raised if no
+    preference can be used, or there is nothing to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
     if not usable:
@@ -284,7 +286,7 @@ def build_problem(
     may_be_negative = corpus.row_of.keys() - set(held_out)
     preferences = (*evidence.preferences, *evidence.linked)
     named = evidence.document_queries | {document for each in preferences for document in (each.better, *each.worse)}
-    if len(named & may_be_negative) >= MIN_NEGATIVES:
+    if known_negatives and len(named & may_be_negative) >= MIN_NEGATIVES:
         may_be_negative &= named
     pool = np.sort(np.array([corpus.row_of[document] for document in may_be_negative], dtype=np.int64))
     if len(pool) < 2:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -267,7 +267,7 @@ class _Run:
         if self.base is None:
             self.word_weights = self._weights_of_words(lexical, asked, documents)
         queries = asked.weighed(self.word_weights)
-        problem = build_problem(self.data, queries, documents, self.split.train, self.split.held_out)
+        problem = self._problem(queries, documents, self.split.train, self.split.held_out)
         for reason, count in sorted(problem.dropped.items()):
             self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
@@ -565,6 +565,13 @@ class _Run:
         self.listener.say(note)
         return chosen if is_better else None
 
+    def _problem(
+        self, queries: QuerySet, documents: TwoRows, evidence: TrainingSet, held_out: Collection[str]
+    ) -> Problem:
+        """Return the arrays of a run; where new documents are asked for, what no preference names is no negative."""
+        known = evidence.texts is not None or self.split.unseen_documents
+        return build_problem(self.data, queries, documents, evidence, held_out, known_negatives=known)
+
     def _context(
         self, problem: Problem, validators: list[Validator], short_validators: list[Validator],
         rng: np.random.Generator, checkpoint: Path | None,
@@ -604,7 +611,7 @@ class _Run:
         """Train on everything for the epochs that validation found best."""
         self.listener.say(f"training once more on everything for {first.result.best_epoch + first.more_epochs} epochs")
         queries = query_set(self.data, [self.evidence], self.analyzer, rows)
-        problem = build_problem(self.data, queries.weighed(self.word_weights), documents, self.evidence, ())
+        problem = self._problem(queries.weighed(self.word_weights), documents, self.evidence, ())
         checkpoint = self.checkpoint.with_name(self.checkpoint.name + "-all") if self.checkpoint else None
         return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 

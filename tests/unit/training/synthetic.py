@@ -94,12 +94,17 @@ def corpus_of(path: Path, evidence: TrainingSet, max_words: int | None = None) -
 
 
 def problem_of(
-    corpus: TrainingCorpus, evidence: TrainingSet, held_out: Sequence[str] = (), weights: Sequence[float] = (1.0, 1.0)
+    corpus: TrainingCorpus,
+    evidence: TrainingSet,
+    held_out: Sequence[str] = (),
+    weights: Sequence[float] = (1.0, 1.0),
+    *,
+    known_negatives: bool = False,
 ) -> Problem:
     """Return the arrays of a run on all of the evidence."""
     queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()), None)
     documents = two_rows(corpus.learned_rows(weights), None)
-    return build_problem(corpus, queries, documents, evidence, held_out)
+    return build_problem(corpus, queries, documents, evidence, held_out, known_negatives=known_negatives)
 
 
 def schedule(**settings: Any) -> Schedule:

@@ -202,7 +202,8 @@ def test_a_document_that_no_preference_names_is_no_negative_where_enough_are_nam
     corpus = read(path, evidence)
 
     def pool(evidence: TrainingSet, *held_out: str) -> list[str]:
-        return [corpus.ids[row] for row in problem_of(corpus, evidence, held_out=held_out).negatives.pool]
+        problem = problem_of(corpus, evidence, held_out=held_out, known_negatives=True)
+        return [corpus.ids[row] for row in problem.negatives.pool]
 
     assert pool(evidence) == list(corpus.ids)  # three are too few
     monkeypatch.setattr("reranker.training.problem.MIN_NEGATIVES", 3)
