@@ -31,8 +31,8 @@ from reranker.text.view import TextView
 HASH_BASE = 2**30
 HASH_SPAN = 2**30 - 1
 TERM_FREQUENCIES = ("raw", "log")
-ROW_SHIFT = 31
-"""A sortable number of a stored value: row << ROW_SHIFT | word."""
+_ROW_SHIFT = 31
+"""A sortable number of a stored value: row << _ROW_SHIFT | word."""
 NARROW = 1_000_000
 """Columns that scipy's work arrays may have: a few MB."""
 
@@ -302,13 +302,13 @@ def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float])
     n = rows[0].shape[0]
     if len(rows) == 1:
         return term_rows(rows[0].data * np.float32(weights[0]), rows[0].indices, rows[0].indptr)
-    keys = np.concatenate([_keys(field) for field in rows])
+    keys = np.concatenate([keys_of(field) for field in rows])
     scaled = [field.data.astype(np.float64) * weight for field, weight in zip(rows, weights, strict=True)]
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     sums = np.add.reduceat(np.concatenate(scaled)[order], first) if len(first) else np.zeros(0)
-    return _rows_of_keys(keys[first], sums.astype(np.float32), n)
+    return rows_of_keys(keys[first], sums.astype(np.float32), n)
 
 
 def row_of(rows: sp.csr_matrix) -> Int64:
@@ -316,14 +316,14 @@ def row_of(rows: sp.csr_matrix) -> Int64:
     return np.repeat(np.arange(rows.shape[0], dtype=np.int64), np.diff(rows.indptr))
 
 
-def _keys(rows: sp.csr_matrix) -> Int64:
+def keys_of(rows: sp.csr_matrix) -> Int64:
     """Return the sortable number of each stored value."""
-    return row_of(rows) << ROW_SHIFT | rows.indices
+    return row_of(rows) << _ROW_SHIFT | rows.indices
 
 
-def _rows_of_keys(keys: Int64, data: Float32, n: int) -> sp.csr_matrix[np.float32]:
-    """Return n rows of the values at ascending `_keys`."""
-    indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
+def rows_of_keys(keys: Int64, data: Float32, n: int) -> sp.csr_matrix[np.float32]:
+    """Return n rows of the values at ascending `keys_of`."""
+    indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << _ROW_SHIFT).astype(np.int32)
     return term_rows(data, (keys & N_TERM_IDS).astype(np.int32), indptr)
 
 
@@ -390,12 +390,12 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
     Words that the vocabulary does not list have hashed ids and are counted, too.
     """
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
-    keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << ROW_SHIFT, lengths)
+    keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
     keys |= vocabulary.ids(list(chain.from_iterable(tokens)))
     keys.sort()
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     counts = np.diff(first, append=len(keys)).astype(np.float32)
-    return _rows_of_keys(keys[first], counts, len(tokens))
+    return rows_of_keys(keys[first], counts, len(tokens))
 
 
 def text_counts(
@@ -720,7 +720,7 @@ class QueryMemory:
             raise InputError(f"a memory of {len(self.ids)} documents has {rows.dtype} rows {rows.shape}, or empty ones")
         if not ("" < min(self.ids, default="a") and all(a < b for a, b in pairwise(self.ids))):
             raise InputError("the ids of a memory must be different and ascend: build it with QueryMemory.of")
-        if not (np.all(np.diff(_keys(rows)) > 0) and np.all((rows.indices >= 0) & (rows.indices < N_TERM_IDS))):
+        if not (np.all(np.diff(keys_of(rows)) > 0) and np.all((rows.indices >= 0) & (rows.indices < N_TERM_IDS))):
             raise InputError(f"the words of a memory's rows must ascend from 0 to at most {N_TERM_IDS - 1}")
         if not np.all((rows.data > 0) & np.isfinite(rows.data)):
             raise InputError("the values of a memory must be finite and above 0")
@@ -741,7 +741,7 @@ class QueryMemory:
             shapes = [part.shape for part in (rows, *fields)]
             raise ShapeMismatch(f"a memory of {len(ids)} ids has rows {shapes[0]}, fields {shapes[1:]}: one row an id")
         filled = np.flatnonzero(np.diff(rows.indptr))
-        of_memory, *texts = (_keys(part[filled]) for part in (rows, *fields))
+        of_memory, *texts = (keys_of(part[filled]) for part in (rows, *fields))
         alone = of_memory[~np.isin(of_memory, np.concatenate(texts))] & N_TERM_IDS
         words, counts = np.unique(alone, return_counts=True)
         places = sorted(filled.tolist(), key=ids.__getitem__)

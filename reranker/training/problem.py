@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS, AnyInt, Bool, Float32, Float64, Int64, offsets_of, term_rows
+from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, offsets_of
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -20,7 +20,6 @@ from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import (
-    ROW_SHIFT,
     LexicalRows,
     TfIdf,
     Vocabulary,
@@ -28,7 +27,9 @@ from reranker.text.rows import (
     combine,
     count_rows,
     field_counts,
+    keys_of,
     row_of,
+    rows_of_keys,
     stack_rows,
     weigh_words,
     with_data,
@@ -87,15 +88,14 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
     if lexical is None:
         return TwoRows(learned, learned, with_data(learned, learned.data**2))
     squared = with_data(lexical, lexical.data**2 if squares is None else squares)
-    keys = [row_of(rows) << ROW_SHIFT | rows.indices for rows in (learned, lexical)]
+    keys = [keys_of(rows) for rows in (learned, lexical)]
     union = np.union1d(*keys)
-    indptr = np.searchsorted(union, np.arange(learned.shape[0] + 1, dtype=np.int64) << ROW_SHIFT).astype(np.int32)
-    indices = (union & N_TERM_IDS).astype(np.int32)
+    both = rows_of_keys(union, np.zeros(len(union), np.float32), learned.shape[0])
 
     def spread(rows: sp.csr_matrix, places: Int64) -> sp.csr_matrix:
         data = np.zeros(len(union), np.float32)
         data[np.searchsorted(union, places)] = rows.data
-        return term_rows(data, indices, indptr)
+        return with_data(both, data)
 
     return TwoRows(spread(learned, keys[0]), spread(lexical, keys[1]), spread(squared, keys[1]))
 
