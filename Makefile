@@ -7,9 +7,10 @@ PYTEST_ARGS ?=
 PYTEST = $(VENV)/bin/python -m pytest
 # Processes that run tests side by side; those that start engines and services run in one, after the others.
 JOBS ?= 2
-# The tests that compile the kernels come first, alone: two processes would compile them both.
+# The tests that compile the kernels come first, in one process (mypy beside them): two would compile them both.
 KERNELS = tests/unit/kernels tests/unit/models tests/identities tests/contract/test_scorers.py tests/papers/test_plain_kernels.py
-# How often `make test-full` kills, misleads, stops and asks; `make test` takes the defaults of the tests.
+OTHERS = $(PYTEST) -n $(JOBS) -m "not live and not slow" $(addprefix --ignore=,$(KERNELS)) $(PYTEST_ARGS)
+# How often `make test-full` kills, misleads, stops and asks; `make slow` takes the defaults of the tests.
 FULL = SSI_KILLS=50 SSI_SEEDS=200 SSI_ENGINE_KILLS=8 SSI_PAUSE_S=30 SSI_SERVICE_SLOW=300 SSI_SERVICE_SWAPS=200 \
 	SSI_SERVICE_PAUSE_S=30 SSI_SERVICE_SECONDS=60 SSI_FUZZ_LINES=1000000 SSI_SCHEMA_CASES=5000 SSI_EXAMPLES=10000
 # What the newer line of each engine runs; the older one everything.
@@ -18,7 +19,7 @@ NEWER_TESTS = tests/contract tests/parity tests/live/test_first_stage.py \
 	tests/live/test_retrain.py::test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test newer test-full check unit mutants figures clean
+.PHONY: help demo install test slow newer test-full check kernels unit mutants dist figures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,12 +46,20 @@ check: $(VENV)/.dev ## ruff and mypy --strict
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-unit: $(VENV)/.dev ## the tests that need no search engine
-	$(PYTEST) $(KERNELS) --durations=0 --durations-min=30
-	$(PYTEST) -n $(JOBS) -m "not live" $(PYTEST_ARGS)
+kernels: $(VENV)/.dev ## the tests of the kernels and of what stands next to them
+	$(PYTEST) -m "not live and not slow" $(KERNELS)
 
-test: check unit ## everything: lint, types, documentation, unit, contract and live tests
-	$(PYTEST) -m live $(PYTEST_ARGS)
+unit: kernels ## the tests that need no search engine, but the slow ones
+	$(OTHERS)
+
+test: $(VENV)/.dev ## lint, types, documentation, unit tests, and what every engine must do (15 minutes)
+	$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target check kernels
+	$(OTHERS)
+	$(PYTEST) -m "live and not slow" $(PYTEST_ARGS)
+
+slow: $(VENV)/.dev ## the tests that `make test` leaves out: services, kills, faults, routes, quality on whole corpora
+	$(PYTEST) -n $(JOBS) -m "not live and slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "live and slow" $(PYTEST_ARGS)
 
 newer: $(VENV)/.dev ## contract, parity, hybrid search and a retraining on the newer line of each engine (Java 21 and later)
 	$(NEWER) $(PYTEST) -m live $(NEWER_TESTS) $(PYTEST_ARGS)
@@ -60,6 +69,9 @@ test-full: check ## the same with the reliability tests at full length (hours)
 
 mutants: $(VENV)/.dev ## make the mistakes of benchmarks/mutants.toml one by one and print those that no test catches (hours)
 	$(VENV)/bin/python benchmarks/mutants.py --jobs $(JOBS)
+
+dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
+	$(VENV)/bin/python -m build --outdir dist
 
 figures: $(VENV)/.core ## write docs/figures.md and the figures of README.md from benchmarks/results
 	$(VENV)/bin/python benchmarks/figures.py

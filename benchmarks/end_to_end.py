@@ -1,6 +1,6 @@
 """Does reranking beat an engine's own tuned BM25? Train, index, tune, calibrate, rerank and measure, engine by engine.
 
-    OMP_NUM_THREADS=1 python benchmarks/end_to_end.py [--engines SPEC...] [--sets msrd_movies esci_sample] [--small]
+    OMP_NUM_THREADS=1 python benchmarks/end_to_end.py [--engines SPEC...] [--sets NAME...] [--small]
 
 For each set of judged queries and each engine:
 
@@ -240,7 +240,7 @@ def parsed() -> argparse.Namespace:
     data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
     results = Path(__file__).parent / "results"
     parser.add_argument("--engines", nargs="+", default=["tantivy:"], metavar="SPEC", help="tantivy: KIND:URL")
-    parser.add_argument("--sets", nargs="+", default=["msrd_movies", "esci_sample"])
+    parser.add_argument("--sets", nargs="+", default=["msrd_movies", "esci_sample", "insuranceqa"])
     parser.add_argument("--data", type=Path, default=data, help="folder of the sets")
     parser.add_argument("--window", type=int, default=200)
     parser.add_argument("--test", type=int, default=2_500, help="test queries at most")

@@ -98,7 +98,11 @@ def rendered(study: Mapping[str, Any]) -> str:
         study["text"],
         f"`{known['command']}`{seed}, version {known['version']}, {known['date']}, {known['machine']}",
     ]
-    for part in study["table"]:
+    for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
+        rows = [[shown(text) for text in row] for row in printed["rows"]]
+        title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
+        parts += [title.rstrip(), table(printed["columns"], rows)]
+    for part in study.get("table", ()):
         names, columns = part.get("names", []), part["columns"]
         rows = [
             [*(shown(name) for name in passed), *(cell(row, path) for path in columns.values())]
@@ -133,8 +137,8 @@ def readme_rows() -> str:
         if row["corpus"] == "cppdocs" and row["row"] in README_ROWS and row.get("seed", 0) == 0 and not row.get("set")
     ]
     for row in load("end_to_end")["runs"]:
-        if row["engine"] == "elasticsearch":
-            kind = {"msrd_movies": "movie search", "esci_sample": "product search"}[row["set"]]
+        kind = {"msrd_movies": "movie search", "esci_sample": "product search"}.get(row["set"])
+        if kind and row["engine"] == "elasticsearch":
             rows.append(
                 [
                     f"{kind} through Elasticsearch",

@@ -297,12 +297,18 @@ class Results:
     def by_study(
         self, title: str, measure: str, columns: Mapping[str, str], note: str = OVER_QUERIES, errors: bool = True
     ) -> Table:
-        """Return a row a system and a column a study: ``columns`` is study -> heading; means alone without errors."""
+        """Return a row a system and a column a study: ``columns`` is study -> heading.
+
+        With errors, each system's p against the first one stands below its row; without them, there are means alone.
+        """
         parts = [self.of_study(study) for study in columns]
         rows = []
+        first = self.systems[0]
         for name, shown in self.titles.items():
             figures = [part.figure(name, measure) or part.failure(name) for part in parts]
             rows.append((shown, *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
+            if errors and name != first:
+                rows.append((f"p against {self.titles[first]}", *(part._p(name, first, measure) for part in parts)))
         return Table(title, ("system", *columns.values()), tuple(rows), note)
 
     def _row(

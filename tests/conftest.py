@@ -1,7 +1,8 @@
 """Fixtures for every test: real engines and real data, or a skip that says what is missing.
 
 ``SSI_REQUIRE`` (a comma list of `tests.engines.policy.REQUIRABLE`) turns such skips into failures. Tests are marked
-``live`` (they start engines, services or child processes), ``papers``, and, in their files, ``slow``.
+``live`` (they start engines, services or child processes), ``papers``, and ``slow``, in their files or as live tests
+beyond the contract of the engines.
 """
 
 from __future__ import annotations
@@ -104,6 +105,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         # Unit tests name the engines of scripted servers, which start with the test.
         if place == "live" or (kinds and place != "unit") or fixtures:
             item.add_marker("live")
+            # `make test` asks real engines for their contract; all else that is live is left to `make slow`.
+            if place != "contract":
+                item.add_marker("slow")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -30,6 +30,20 @@ def test_full_lengths_are_those_that_tests_read_and_none_is_shorter() -> None:
     assert all(lengths[name] >= read[name] for name in lengths)
 
 
+def test_make_test_and_make_slow_leave_nothing_out() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rules = {name: body for name, body in re.findall(r"^(\w+):.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)}
+    others = re.search(r"^OTHERS = (.*)$", makefile, re.MULTILINE)
+    assert others is not None
+    asked = {name: re.findall(r'-m "([^"]+)"', body) for name, body in rules.items()}
+    assert asked["kernels"] == ["not live and not slow"] and "$(KERNELS)" in rules["kernels"]
+    assert '-m "not live and not slow" $(addprefix --ignore=,$(KERNELS))' in others[1]
+    assert "check kernels" in rules["test"] and "$(OTHERS)" in rules["test"] and asked["test"] == ["live and not slow"]
+    assert asked["slow"] == ["not live and slow", "live and slow"]
+    run = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.findall(r"^make (\w+)$", run, re.MULTILINE) == ["test", "slow", "newer"]
+
+
 def test_the_newer_engines_and_what_they_run_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     versions = dict(re.findall(r"SSI_TEST_([A-Z]+)_VERSION=([\d.]+)", makefile))

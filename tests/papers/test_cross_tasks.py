@@ -70,7 +70,7 @@ def test_T12_small_has_a_curve_a_system(bilingual_folder: Path, tmp_path: Path) 
     section = run(T12_T6, bilingual_folder, tmp_path, ("mates-opca", "cl-lsi"))
     (table,), (picture,) = section.tables, section.pictures
     assert table.columns == ("system", "N = 5", "N = 10")
-    assert [row[0] for row in table.rows] == ["OPCA", "CL-LSI"]
+    assert [row[0] for row in table.rows] == ["OPCA", "CL-LSI", "p against OPCA"]
     assert b"<svg" in picture.svg and "CL-LSI" in picture.alt
 
 
@@ -100,6 +100,9 @@ def test_T12_table_says_why_a_figure_is_missing() -> None:  # noqa: N802
     both = replace(made_results(), failures={("N10", "a"): "needs mates"})
     rows = both.by_study("x", "MRR", {"mates-0": "N = 5", "N10": "N = 10"}).rows
     assert rows[0] == ("A", "0.875 ± 0.125", "needs mates")
+    p = f"{made_results().paired('b', 'a', 'MRR').p_t_test:.4f}".lstrip("0")
+    assert rows[2] == ("p against A", p, "")
+    assert [row[0] for row in both.by_study("x", "MRR", {"mates-0": "N = 5"}, errors=False).rows] == ["A", "B"]
 
 
 def test_every_system_of_the_tasks_is_known() -> None:

@@ -46,6 +46,7 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     assert whole > alone + 0.1
 
 
+@pytest.mark.slow
 def test_documents_remember_judged_queries(ssi_data: Path) -> None:
     folder = ssi_data / "nfcorpus"
     documents = folder / "docs.jsonl.gz"

@@ -37,6 +37,7 @@ from reranker.text.view import TextView
 from tests.seeds import seeded_rng
 
 N_DOCUMENTS, N_QUERIES = 800, 60
+pytestmark = pytest.mark.slow
 VIEW = TextView.parse(["title", "text"])
 ANALYZER = make_analyzer(AnalyzerConfig())
 

@@ -222,6 +222,7 @@ with RejectLog(None) as sink:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True])
 def test_killed_at_any_moment_and_run_again_each_line_is_there_once(tmp_path: Path, packed: bool) -> None:
     rng = seeded_rng(packed)

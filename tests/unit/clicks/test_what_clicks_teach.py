@@ -28,6 +28,7 @@ def test_weights_win_back_most_of_what_position_bias_costs(tmp_path: Path) -> No
     assert simulated_clicks.means([result])[0]["closed"] == pytest.approx(result["closed"])
 
 
+@pytest.mark.slow
 def test_fake_clicks_move_nothing_but_a_model_without_rules(tmp_path: Path) -> None:
     site = small_site(tmp_path, seeded_rng(1))
     result = click_spam.run(site, tmp_path, seed=0, searches=20)

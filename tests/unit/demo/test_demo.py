@@ -125,6 +125,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in made.iterdir()] == [MARK]
 
 
+@pytest.mark.slow
 def test_the_standard_library_has_thousands_of_documents() -> None:
     names = [module.name for module in read_modules(library_folder())]
     assert {"os", "json.decoder", "collections", "email.message"} <= set(names)
@@ -144,6 +145,7 @@ def library_of_things(path: Path) -> Path:
     return library(path, things="".join(parts))
 
 
+@pytest.mark.slow
 def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = library_of_things(tmp_path / "lib")
     monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
@@ -166,6 +168,7 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert json.loads(found.stdout)["alpha_origin"] == "calibrated"
 
 
+@pytest.mark.slow
 def test_once_makes_it_again_where_another_model_has_filled_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

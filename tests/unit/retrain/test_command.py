@@ -106,6 +106,7 @@ def test_a_refusal_says_why(site: Site) -> None:
     assert float(difference) == pytest.approx(float(live) - float(random), abs=2e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchanged")
 def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     report = site.path / "report.html"

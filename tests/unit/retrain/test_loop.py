@@ -57,6 +57,9 @@ class Watched:
         return sum(count for name, count in self.writes.items() if name != CONTROL_INDEX)
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[Shop]:
     engine = open_engine(f"tantivy:{tmp_path / 'index'}")
@@ -168,7 +171,6 @@ def test_a_model_may_remember_who_was_forgotten_since_it_was_made(logs: dict[str
     assert not may_remember_the_forgotten(small_model(encoder=encoder), forgotten)
 
 
-@pytest.mark.slow
 def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten(
     logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +198,6 @@ def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten
     shop.engine.close()
 
 
-@pytest.mark.slow
 def test_every_night_starts_from_the_base(shop: Shop, logs: dict[str, Path]) -> None:
     first = retrain(shop, logs["useful"], settings={"query_side_only": True})
     assert first.outcome == "promoted"
@@ -229,7 +230,6 @@ def doubled(log: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_the_same_log_gives_the_same_bytes(shop: Shop, logs: dict[str, Path]) -> None:
     """Once more from nothing, once with a doubled and shuffled log, once beside an index filled in another order."""
     dry = {"dry_run": True}
@@ -285,7 +285,6 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
     return list(lines.values())
 
 
-@pytest.mark.slow
 def test_a_forgotten_person_was_never_there(shop: Shop, logs: dict[str, Path]) -> None:
     """Forgetting the busiest person and training again gives the bytes of a log without them."""
     lines = lines_of(logs["useful"])
@@ -311,7 +310,6 @@ def test_a_forgotten_person_was_never_there(shop: Shop, logs: dict[str, Path]) -
     assert files_of(never.model_path) == found
 
 
-@pytest.mark.slow
 def test_a_run_that_was_stopped_comes_to_the_same_model(shop: Shop, logs: dict[str, Path]) -> None:
     dry = {"dry_run": True}
     expected = retrain(shop, logs["useful"], settings=dry).candidate
@@ -469,7 +467,6 @@ def with_numbers_for_ids(log: Path, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_an_unsound_log_is_refused_before_training(shop: Shop, logs: dict[str, Path]) -> None:
     log = with_numbers_for_ids(logs["useful"], shop.path / "numbers")
     said: list[str] = []
@@ -480,7 +477,6 @@ def test_an_unsound_log_is_refused_before_training(shop: Shop, logs: dict[str, P
     assert result.outcome == "would promote"
 
 
-@pytest.mark.slow
 def test_a_live_model_that_is_not_there_is_told(shop: Shop, logs: dict[str, Path]) -> None:
     moved = shop.path / "elsewhere"
     shop.base_path.rename(moved)
@@ -506,7 +502,6 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
     assert failed == {"judgements"}
 
 
-@pytest.mark.slow
 def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])

@@ -505,6 +505,7 @@ def in_child(action: Callable[[], None]) -> int:
         os._exit(status)
 
 
+@pytest.mark.slow
 def test_killed_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
     rng = seeded_rng(6)
     settings: dict[str, Any] = {"epochs": 12, "dim": 12, "patience": 12, "max_trials": 100}
