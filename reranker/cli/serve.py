@@ -40,6 +40,7 @@ Examples:
   ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --api-keys keys.txt --shadow
   ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --percent 10 \\
             --body body.json --sink engine --host 0.0.0.0 --api-keys keys.txt --tls-cert cert.pem --tls-key key.pem
+  ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --proxy --port 9201
   ssi serve --new-key website
   curl -s localhost:8080/search -H 'Content-Type: application/json' -d '{"query": "red shoes"}'
 Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
@@ -58,6 +59,7 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--body", "body_path", type=FILE,
               help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
 @click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
+@click.option("--proxy", is_flag=True, help="Also answer the engine's own _search, _msearch and _count.")
 @common.window_option
 @click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
 @common.keep_top_option
@@ -98,6 +100,7 @@ def command(**options: Any) -> None:
     common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
+    from reranker.engines.scripts import requests_of
     from reranker.service.app import all_parts, create_app, end_process, listen, run_server
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
@@ -109,12 +112,15 @@ def command(**options: Any) -> None:
     listen(settings.host, settings.port).close()
     configure_logs(level=options["log_level"].upper())
     engine = common.open_engine_of(options["engine_spec"])
+    if settings.proxy:
+        requests_of(engine)  # an embedded engine has no clients
     state = open_state(
         engine, settings,
         model=options["model_path"], models=options["models_path"], store=options["store_path"],
         sink=open_sink(options["sink_spec"], engine), golden=golden,
     )  # fmt: skip
-    run_server(create_app(settings, state, all_parts(options["challenger"])), state, settings)
+    parts = all_parts(options["challenger"], settings.index if settings.proxy else None)
+    run_server(create_app(settings, state, parts), state, settings)
     end_process()
 
 

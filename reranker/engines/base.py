@@ -62,6 +62,8 @@ class Capabilities:
     """Largest request body accepted (``http.max_content_length``)."""
     max_dims: int = 4096
     """Largest number of dimensions of a vector field."""
+    product: str = ""
+    """What good answers carry as ``X-Elastic-Product``, for which the vendor's clients look; "": nothing."""
     modules: frozenset[str] | None = None
     """Names of modules and plugins; None where the engine did not tell."""
 
@@ -138,8 +140,9 @@ class TakesRequests(Protocol):
     """An engine reached over HTTP, to which any request of its own API can be sent: scripts, pipelines, licences."""
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
 
 

@@ -140,10 +140,11 @@ class RestEngine:
         return DiskUsage(index_bytes, *min(spaces, key=lambda space: space[0] / space[1]))
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
         """Return the answer to any request of the engine's API (`reranker.engines.base.TakesRequests`)."""
-        return self._client.call(method, path, body, params=params)
+        return self._client.call(method, path, body, params=params, timeout_s=timeout_s)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
         """Add fields to a mapping; fields that are there with the same type are left alone."""

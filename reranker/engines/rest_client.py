@@ -66,8 +66,6 @@ class Dialect:
 
     least: Capabilities
     """What every version can do: all that is known where a role may not ask."""
-    product_header: bool
-    """Good answers carry ``X-Elastic-Product`` (True) or never do (False)."""
     shard_doc_pit: bool
     """A point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll."""
     whole_source: SourceFilter
@@ -111,8 +109,9 @@ class Dialect:
 
 
 ELASTICSEARCH = Dialect(
-    least=Capabilities("elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True),
-    product_header=True,
+    least=Capabilities(
+        "elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True, product="Elasticsearch"
+    ),
     shard_doc_pit=True,
     # Since 9.2, true leaves vectors out: a document written anew from what was read would lose them.
     whole_source=("*",),
@@ -124,7 +123,6 @@ ELASTICSEARCH = Dialect(
 )
 OPENSEARCH = Dialect(
     least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True),
-    product_header=False,
     shard_doc_pit=False,
     whole_source=True,
     vector_type="knn_vector",
@@ -316,10 +314,10 @@ class RestClient:
         return response
 
     def _check_product(self, reply: urllib3.BaseHTTPResponse) -> None:
-        sent = reply.headers.get(PRODUCT_HEADER, "") == "Elasticsearch"
-        if sent == self.dialect.product_header:
+        sent, product = reply.headers.get(PRODUCT_HEADER) == "Elasticsearch", self.dialect.least.product
+        if sent == bool(product):
             return
-        other = "opensearch" if self.dialect.product_header else "elasticsearch"
+        other = "opensearch" if product else "elasticsearch"
         message = (
             f"{self.spec} is not {self.kind}: its answer {'lacks' if not sent else 'has'} the header "
             f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there"

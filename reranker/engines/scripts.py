@@ -222,7 +222,10 @@ def requests_of(engine: Engine) -> TakesRequests:
     """Return the engine as one that takes any request; `Unsupported` for an embedded engine."""
     if not isinstance(engine, TakesRequests):
         kind = engine.capabilities().kind
-        raise Unsupported(f"{kind} takes no scripts and pipelines: name Elasticsearch or OpenSearch", engine=kind)
+        raise Unsupported(
+            f"{kind} takes no requests (scripts, pipelines, a proxy's): name Elasticsearch or OpenSearch",
+            engine=kind,
+        )
     return engine
 
 

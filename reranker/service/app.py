@@ -37,7 +37,7 @@ from pydantic import BaseModel
 
 from reranker.engines.base import Deadline
 from reranker.errors import ConfigError, EngineUnavailable
-from reranker.service import rerank_api, search
+from reranker.service import proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
 from reranker.service.http import (
     COMMON_RESPONSES,
@@ -414,10 +414,15 @@ OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.route
 """The parts that every service has."""
 
 
-def all_parts(challenger: str | None = None) -> tuple[Part, ...]:
-    """Return what `ssi serve` offers besides `OWN_PARTS`; the challenger is interleaved with the live version."""
+def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[Part, ...]:
+    """Return what `ssi serve` offers besides `OWN_PARTS`.
+
+    The challenger is interleaved with the live version; ``proxied`` is the index whose clients are answered as the
+    engine answers them.
+    """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
-    return Part(search.events_router, modes=modes), Part(page_router, public=tuple(FILES))
+    more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
+    return Part(search.events_router, modes=modes), Part(page_router, public=tuple(FILES)), *more
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import hmac
 import re
@@ -82,9 +83,18 @@ def new_key(name: str, role: str) -> tuple[str, str]:
 
 
 def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``."""
+    """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
+
+    Clients of a search engine show it as theirs: ``ApiKey KEY``, or ``Basic`` with the key as the password.
+    """
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
-    key = value.strip() if kind.lower() == b"bearer" else headers.get(b"x-api-key", b"").strip()
+    if kind.lower() == b"basic":
+        try:
+            key = base64.b64decode(value.strip(), validate=True).partition(b":")[2]
+        except ValueError:
+            return None
+    else:
+        key = value.strip() if kind.lower() in (b"bearer", b"apikey") else headers.get(b"x-api-key", b"").strip()
     return key.decode("latin-1") if 0 < len(key) <= MAX_KEY_CHARS else None
 
 

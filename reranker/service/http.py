@@ -214,29 +214,33 @@ AS_WHOLE = BeforeValidator(_whole)
 AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
 
 
+def decoded(body: bytes, limits: Limits) -> Any:
+    """Return the value of a JSON text.
+
+    `ServiceError` 400 for what is no JSON, 422 for what is nested too deep or has too many values.
+    """
+    limit = limits.max_json_depth
+    if body.count(b",") >= limits.max_json_values:
+        raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
+    too_deep = ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
+    try:
+        value = _decoder.decode(body)
+    except RecursionError:
+        raise too_deep from None
+    except (msgspec.DecodeError, ValueError):
+        raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
+    if is_deeper(value, limit):
+        raise too_deep
+    return value
+
+
 class JsonRequest(Request):
     """A request whose JSON is strict (no NaN, whole UTF-8) and of bounded depth."""
 
     async def json(self) -> Any:
-        """Return the body's value.
-
-        `ServiceError` 400 for what is no JSON, 422 for what is nested too deep or has too many values.
-        """
+        """Return the body's value; errors as `decoded`."""
         if not hasattr(self, "_json"):
-            limits: Limits = self.scope.get(LIMITS_KEY) or Limits()
-            limit, body = limits.max_json_depth, await self.body()
-            if body.count(b",") >= limits.max_json_values:
-                raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
-            too_deep = ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
-            try:
-                value = _decoder.decode(body)
-            except RecursionError:
-                raise too_deep from None
-            except (msgspec.DecodeError, ValueError):
-                raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
-            if is_deeper(value, limit):
-                raise too_deep
-            self._json = value
+            self._json = decoded(await self.body(), self.scope.get(LIMITS_KEY) or Limits())
         return self._json
 
 

@@ -99,7 +99,15 @@ async def search(wanted: SearchRequest, context: Context, state: State) -> Respo
     Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
     the reason. 503 with ``Retry-After`` where the engine does not answer in time.
     """
-    call = call_of(state, wanted, context)
+    query_id = str(uuid.uuid4())
+    outcome, name = await carry_out(state, context, call_of(state, wanted, context), query_id)
+    return Response(encode(answer_of(state, outcome, name, query_id)), media_type="application/json")
+
+
+async def carry_out(
+    state: ServiceState, context: RequestContext, call: SearchCall, query_id: str
+) -> tuple[SearchOutcome, str]:  # fmt: skip
+    """Return what came of a search, and its mode; it is counted, and logged as the impression ``query_id``."""
     name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
     search = state.modes[name]
@@ -107,15 +115,13 @@ async def search(wanted: SearchRequest, context: Context, state: State) -> Respo
         context, lambda: state.ask_engine(lambda: search(state.versions, call), context.deadline)
     )  # fmt: skip
     state.answered += 1
-    query_id = str(uuid.uuid4())
-    values = answer_of(state, outcome, name, query_id)
     note(state, context, outcome, name, waited_s)
     record = record_of(state, call, outcome, name, query_id, context.deadline.spent_s * 1000.0)
     if name == "shadow":
         state.shadow.submit(call, record)
     else:
         state.record(record)
-    return Response(encode(values), media_type="application/json")
+    return outcome, name
 
 
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:

@@ -56,6 +56,7 @@ class ServiceSettings:
       ``deadline_ms`` is that of every request, from its last byte on, waiting included.
     - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may bring its own,
       unless ``fixed_body``: callers are then no more than searchers.
+    - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
       sessions are reranked, the others are the control group. Another ``salt`` draws others.
     - ``application`` is the name under which impressions are logged; ``poll_s`` lies between two looks for another live
@@ -77,6 +78,7 @@ class ServiceSettings:
     route: str = "fetch"
     body: Mapping[str, Any] | None = None
     fixed_body: bool = False
+    proxy: bool = False
     shadow: bool = False
     percent: float = 100.0
     salt: str = ""
@@ -98,6 +100,8 @@ class ServiceSettings:
             raise ConfigError("the service needs a deadline: set deadline_ms above 0")
         if self.body is not None:
             fill_template(self.body, "")
+        if self.proxy and self.fixed_body:
+            raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
         if not 0.0 <= self.percent <= 100.0:
             raise ConfigError(f"percent is {self.percent}; it lies between 0 and 100")
         if self.poll_s <= 0 or self.breaker_pause_s <= 0 or self.drain_s < 0:

@@ -1,0 +1,345 @@
+"""The engine's own ``_search``, ``_msearch`` and ``_count``, answered here: its clients need no change.
+
+A request is one of three things. A search by one text, ordered by its score, is reranked. Another read of the service's
+index is passed on, and answered as the engine answers it. The rest is refused: writes, other indexes and APIs, and
+scripts, so that callers can do no more than search. docs/guide/proxy.md has the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from reranker.engines.base import MAX_HITS
+from reranker.engines.scripts import requests_of
+from reranker.engines.vectors import FIELD_PREFIX
+from reranker.records import RankedHit
+from reranker.rerank.ranking import why_not
+from reranker.service.http import Context, ErrorShape, JsonRoute, RequestContext, ServiceError, decoded, of_error
+from reranker.service.modes import SearchCall, SearchOutcome
+from reranker.service.search import MAX_QUERY_CHARS, carry_out, encode
+from reranker.service.state import ServiceState, State
+from reranker.service.telemetry import cause_of
+
+_PLACE = "{{query}}"
+TEXT_CLAUSES = frozenset(
+    {"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix", "multi_match", "combined_fields",
+     "query_string", "simple_query_string"}
+)  # fmt: skip
+"""Clauses that search by a text."""
+SCORING_PARTS = {
+    "bool": ("must", "should"), "boosting": ("positive",), "dis_max": ("queries",), "function_score": ("query",),
+    "has_child": ("query",), "has_parent": ("query",), "hybrid": ("queries",), "nested": ("query",),
+    "pinned": ("organic",), "standard": ("query",), "rrf": ("retrievers",),
+}  # fmt: skip
+"""Clauses and retrievers that hold others, and their parts by which documents score."""
+REFUSED_PARTS = frozenset({"pit", "scroll", "slice", "search_pipeline", "runtime_mappings", "derived"})
+"""Parts of a body that read the index through, or carry scripts under other names."""
+_SCRIPT = re.compile(r"(^|_)script(ed|s)?(_|$)")
+IN_BODY: Mapping[str, Callable[[str], Any]] = {
+    "from": int, "size": int, "timeout": str,
+    "_source": lambda text: _flag(text) if text in ("true", "false") else text.split(","),
+    "track_total_hits": lambda text: int(text) if text.isdigit() else _flag(text),
+}  # fmt: skip
+"""Parameters of the URL that have their place in the body, where they win, and how each is read."""
+WITHOUT_EFFECT = frozenset(
+    {"allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
+     "error_trace", "expand_wildcards", "human", "ignore_throttled", "ignore_unavailable", "index",
+     "max_concurrent_searches", "max_concurrent_shard_requests", "pre_filter_shard_size", "preference", "pretty",
+     "request_cache", "rest_total_hits_as_int"}
+)  # fmt: skip
+"""Parameters that decide nothing where one index is searched that is there, or that are looked at apart."""
+PASSED_ON = frozenset(
+    {"_source_excludes", "_source_includes", "analyze_wildcard", "analyzer", "default_operator", "df", "explain",
+     "docvalue_fields", "filter_path", "lenient", "q", "routing", "search_type", "seq_no_primary_term", "sort",
+     "stored_fields", "terminate_after", "track_scores", "typed_keys", "version"}
+)  # fmt: skip
+"""Parameters that only the engine follows: such a search keeps its order."""
+MAX_SEARCHES = 100
+"""Searches of one ``_msearch``."""
+AT_ONCE = 4
+"""Of these, how many are in work at once: threads are left for other requests."""
+
+router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSearch:
+    """One search as a client of the engine sent it, checked.
+
+    ``text`` is what was typed and ``template`` the body with ``{{query}}`` in its place; where the search cannot be
+    reranked, ``reason`` says why. ``params`` go to the engine with ``body``; ``ubi`` is what the body said of the
+    visitor (``ext.ubi``).
+    """
+
+    body: Mapping[str, Any]
+    params: Mapping[str, str]
+    ubi: Mapping[str, Any]
+    template: Mapping[str, Any]
+    text: str
+    reason: str
+
+
+def read_search(body: Any, params: Mapping[str, str], index: str) -> ClientSearch:
+    """Return a search of ``index`` by a client's body and the parameters of its URL.
+
+    `ServiceError` 400 for what is no search, 403 for what is not allowed.
+    """
+    if not isinstance(body, dict):
+        raise ServiceError(400, "the search body is no JSON object")
+    if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):
+        raise ServiceError(400, f"{unknown} parameter(s) of the URL are not taken here: see docs/guide/proxy.md")
+    try:
+        body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
+    except ValueError:
+        raise ServiceError(400, f"one of {', '.join(IN_BODY)} in the URL is not of its kind") from None
+    if refused := refusal(body, index):
+        raise ServiceError(403, f"{refused}; ask the engine itself", kind="not_allowed")
+    ext = body.pop("ext", None)
+    ubi = ext.pop("ubi", None) if isinstance(ext, dict) else None
+    body |= {"ext": ext} if ext else {}
+    ubi = ubi if isinstance(ubi, dict) else {}
+    passed = {name: value for name, value in params.items() if name in PASSED_ON}
+    if not body.keys() & {"aggs", "aggregations", "suggest"}:
+        passed.pop("typed_keys", None)  # it names nothing else
+    template = copy.deepcopy(body)
+    text, reason = take_text(template, ubi.get("user_query"))
+    page = [body.get("from", 0), body.get("size", 10)]
+    if passed:
+        reason = f"{', '.join(sorted(passed))} in the URL"
+    elif not all(isinstance(number, int) and number >= 0 for number in page) or sum(page) > MAX_HITS:
+        reason = "no page that the engine has"
+    elif body.get("sort") not in (None, [], "_score", ["_score"]) or "stored_fields" in body:
+        # Also by the score first, since search_after goes on in the engine's order; stored fields can hide the ids.
+        reason = "sort or stored_fields"
+    return ClientSearch(body, passed, ubi, template, text, reason or why_not(body))
+
+
+def _flag(text: str) -> bool:
+    if text not in ("true", "false", ""):
+        raise ValueError
+    return text != "false"
+
+
+def refusal(body: Mapping[str, Any], index: str) -> str:
+    """Return what of a body no caller may ask for, or an empty string; its values are not repeated."""
+    for name in sorted(REFUSED_PARTS & body.keys()):
+        return f"{name} is not taken here"
+    level: list[Any] = [body]
+    while level:
+        objects = [node for node in level if isinstance(node, dict)]
+        for node in objects:
+            if any(_SCRIPT.search(name) for name in node):
+                return "scripts are not taken here"
+            if node.keys() & {"wrapper", "collate"}:
+                return "wrapped queries and templates are not taken here"
+            if node.keys() & {"id", "_id"} and node.get("index", node.get("_index", index)) != index:
+                return "documents of other indexes are not read here"
+        children = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
+        level = [child for child in children if isinstance(child, (dict, list))]
+    return ""
+
+
+def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
+    """Put ``{{query}}`` in the place of what was typed; return that and "", or "" and why there is none.
+
+    That is ``user_query`` where it is given; else the text of all clauses by which the body searches and scores, if
+    they have the same but for quotes and stars around it. What only filters is not looked at.
+    """
+    places = [*_places(body.get("query")), *_places(body.get("retriever"))]
+    texts = {node[key].strip(' \t*"') for node, key in places} - {""}
+    if isinstance(user_query, str) and user_query.strip():
+        texts = {user_query.strip()}
+    if not texts:
+        return "", "no text"
+    if len(texts) > 1:
+        return "", "several texts: filters belong under filter, or what was typed into ext.ubi.user_query"
+    text = texts.pop()
+    if len(text) > MAX_QUERY_CHARS or _holds(body, _PLACE):
+        return "", f"a text of more than {MAX_QUERY_CHARS} characters, or {_PLACE} in the body"
+    for node, key in places:
+        node[key] = node[key].replace(text, _PLACE)
+    return (text, "") if _holds(body, _PLACE) else ("", "no clause has the text of ext.ubi.user_query")
+
+
+def _holds(node: Any, text: str) -> bool:
+    if isinstance(node, str):
+        return text in node
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return any(_holds(child, text) for child in inner)
+
+
+def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield (object, key) of the texts by which a query scores."""
+    for node in query if isinstance(query, list) else [query]:
+        for name, part in node.items() if isinstance(node, dict) else ():
+            if not isinstance(part, dict):
+                continue
+            if name in TEXT_CLAUSES:
+                for key in ["query"] if isinstance(part.get("query"), str) else list(part):
+                    if isinstance(value := part[key], str):
+                        yield part, key
+                    elif isinstance(value, dict) and isinstance(value.get("query"), str):
+                        yield value, "query"
+            for inner in SCORING_PARTS.get(name, ()):
+                yield from _places(part.get(inner))
+
+
+async def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> tuple[dict[str, Any], str]:
+    """Return the answer in the engine's form, and why it is in the engine's order ("" where it is not)."""
+    if sent.reason:
+        answer = await passed_on(state, context, f"/{state.settings.index}/_search", sent)
+        if isinstance(hits := answer.get("hits"), dict):
+            answer["hits"] = {**hits, "hits": [shown(hit) for hit in hits.get("hits", ())]}
+        return answer, sent.reason
+    ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
+    visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
+    call = SearchCall(
+        query=sent.text, body=sent.template, size=None, first=None, explain=False, version=None, off=False,
+        session_id=ids.get("session_id", visitor), client_id=visitor, deadline=context.deadline,
+    )  # fmt: skip
+    outcome, _ = await carry_out(state, context, call, query_id)
+    answer = answer_of(outcome, sent.body)
+    if sent.ubi:
+        answer["ext"] = {"ubi": {"query_id": query_id}}
+    return answer, cause_of(outcome.page.reason)
+
+
+async def passed_on(state: ServiceState, context: RequestContext, path: str, sent: ClientSearch) -> dict[str, Any]:
+    """Return the engine's own answer."""
+    engine, deadline = requests_of(state.engine), context.deadline
+
+    def ask() -> dict[str, Any]:
+        return engine.request("POST", path, sent.body, sent.params or None, deadline.timeout_s())
+
+    answer = await state.run(context, lambda: state.ask_engine(ask, deadline))
+    state.answered += 1
+    return answer
+
+
+def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window.
+
+    A page that was not reranked has the engine's scores.
+    """
+    page = outcome.page
+
+    def hit_of(hit: RankedHit) -> dict[str, Any]:
+        values = {"_index": hit.index, "_id": hit.id, **hit.raw}
+        values["_score"] = hit.score if page.reranked else hit.first_stage_score
+        values["_source"] = hit.source
+        if body.get("_source") is False:
+            del values["_source"]
+        return shown(values)
+
+    hits = [hit_of(hit) for hit in page.hits]
+    total = {"total": {"value": page.total, "relation": "eq" if page.total_is_exact else "gte"}}
+    best = max((hit["_score"] for hit in hits if hit["_score"] is not None), default=None)
+    shown_total = {} if body.get("track_total_hits") is False else total
+    return {**page.raw, "hits": {**shown_total, "max_score": best, "hits": hits}}
+
+
+def shown(hit: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a hit without this project's own fields."""
+    values = dict(hit)
+    for part in {"_source", "fields"} & values.keys():
+        values[part] = {name: value for name, value in values[part].items() if not name.startswith(FIELD_PREFIX)}
+    return values
+
+
+def error_shape(status: int, kind: str, message: str) -> dict[str, Any]:
+    """Return an error in the engine's form."""
+    cause = {"type": kind, "reason": message}
+    return {"error": {"root_cause": [cause], **cause}, "status": status}
+
+
+def error_shapes(index: str) -> dict[str, ErrorShape]:
+    """Return the form of errors by path."""
+    paths = (f"/{index}/_search", f"/{index}/_msearch", f"/{index}/_count", "/_msearch")
+    return dict.fromkeys(paths, error_shape)
+
+
+def _response(state: ServiceState, values: Mapping[str, Any], reason: str) -> Response:
+    """Return an answer with the header that the engine's clients look for, and whether it was reranked."""
+    product = state.engine.capabilities().product
+    headers = {"X-SSI-Reranked": "false" if reason else "true", **({"X-Elastic-Product": product} if product else {})}
+    return Response(encode(values), media_type="application/json", headers=headers)
+
+
+def _check_index(state: ServiceState, index: Any) -> None:
+    """Raise `ServiceError` 403 for another index than the service's."""
+    if index not in (state.settings.index, [state.settings.index]):
+        raise ServiceError(403, f"this service searches {state.settings.index!r} alone", kind="not_allowed")
+
+
+def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
+    """Return an answer with ``hits.total`` as a number where the URL asks for that."""
+    hits = answer.get("hits") or {}
+    if params.get("rest_total_hits_as_int", "false") != "false" and isinstance(hits.get("total"), dict):
+        answer["hits"] = {**hits, "total": hits["total"]["value"]}
+    return answer
+
+
+@router.api_route("/{index}/_search", methods=["GET", "POST"])
+async def search(index: str, request: Request, context: Context, state: State) -> Response:
+    """Search, by a body in the engine's own form."""
+    _check_index(state, index)
+    params = dict(request.query_params)
+    answer, reason = await answered(state, context, read_search(await _body(request), params, index))
+    return _response(state, _as_asked(answer, params), reason)
+
+
+async def _body(request: Request) -> Any:
+    return await request.json() if await request.body() else {}
+
+
+@router.api_route("/_msearch", methods=["GET", "POST"])
+@router.api_route("/{index}/_msearch", methods=["GET", "POST"])
+async def searches(request: Request, context: Context, state: State, index: str = "") -> Response:
+    """Answer several searches, each two lines, a header and a body; each has its own status."""
+    params, started = dict(request.query_params), time.perf_counter()
+    lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
+    if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
+        raise ServiceError(400, f"_msearch takes 1 to {MAX_SEARCHES} searches of two lines, a header and a body")
+    values = [decoded(line, state.settings.limits) for line in lines]
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(header: Any, body: Any) -> dict[str, Any]:
+        async with turns:
+            try:
+                if not isinstance(header, dict):
+                    raise ServiceError(400, "the header of a search is no JSON object")
+                _check_index(state, header.pop("index", index))
+                options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
+                sent = read_search(body, {**params, **options}, state.settings.index)
+                answer, _ = await answered(state, context, sent)
+                return {**_as_asked(answer, params), "status": 200}
+            except Exception as error:
+                known = of_error(error)
+                return error_shape(known.status_code, known.kind, known.message)
+
+    answers = await asyncio.gather(*(one(*values[at : at + 2]) for at in range(0, len(values), 2)))
+    took = round((time.perf_counter() - started) * 1000.0)
+    return _response(state, {"took": took, "responses": answers}, "several searches")
+
+
+@router.api_route("/{index}/_count", methods=["GET", "POST"])
+async def count(index: str, request: Request, context: Context, state: State) -> Response:
+    """Count the documents that a query matches."""
+    _check_index(state, index)
+    sent = read_search(await _body(request), dict(request.query_params), index)
+    return _response(state, await passed_on(state, context, f"/{index}/_count", sent), "a count")
+
+
+@router.head("/")
+async def ping(state: State) -> Response:
+    """Say that somebody is there: some clients ask before they begin."""
+    return _response(state, {}, "a ping")

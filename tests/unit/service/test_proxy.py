@@ -1,0 +1,360 @@
+"""The engine's own search API: what is taken for the typed text, what is refused, and the form of what comes back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reranker.engines.base import Capabilities
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable
+from reranker.rerank import Reranker
+from reranker.service.app import all_parts
+from reranker.service.auth import new_key, presented_key
+from reranker.service.http import ServiceError
+from reranker.service.proxy import read_search, refusal, take_text
+from reranker.service.settings import ServiceSettings
+from tests.engines.memory import memory_engine
+from tests.served import Served
+from tests.services import PATIENT, client_of, service_over, small_index
+from tests.unit.rerank.test_reranker import Spy
+from tests.unit.service.test_search import ListSink
+
+TEXT = "word3 word11"
+FIELDS = ["title^2", "text"]
+BODY: dict[str, Any] = {"query": {"multi_match": {"query": TEXT, "fields": FIELDS}}}
+TEMPLATE = {"query": {"multi_match": {"query": "{{query}}", "fields": FIELDS}}}
+ADAPTER = {
+    "query": {
+        "bool": {
+            "filter": [{"term": {"tag": "x"}}],
+            "must": {
+                "bool": {
+                    "should": [
+                        {"bool": {"should": [
+                            {"multi_match": {"query": TEXT, "fields": FIELDS, "fuzziness": "AUTO:4,8"}},
+                            {"multi_match": {"query": TEXT, "fields": FIELDS, "type": "phrase"}},
+                        ]}},
+                        {"multi_match": {"query": TEXT, "type": "phrase_prefix", "fields": FIELDS}},
+                    ]
+                }
+            },
+        }
+    }
+}  # fmt: skip
+"""A body as adapters of InstantSearch build it."""
+
+
+class Remote(Spy):
+    """The memory engine, with searches and counts over its own API as well."""
+
+    def __init__(self, engine: Any) -> None:
+        super().__init__(engine)
+        self.requests: list[tuple[str, Mapping[str, Any] | None, Mapping[str, str] | None]] = []
+        self.error: Exception | None = None
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        self.requests.append((path, body, params))
+        assert timeout_s is not None
+        if self.error is not None:
+            raise self.error
+        if path.endswith("_count"):
+            return {"count": self.count("docs", (body or {}).get("query"))}
+        answer = self.search("docs", body or {})
+        hits = [{"_index": hit.index, "_id": hit.id, "_score": hit.score, "_source": dict(hit.source)}
+                for hit in answer.hits]  # fmt: skip
+        total = {"value": answer.total, "relation": "eq"}
+        return {"took": 1, "timed_out": False, "hits": {"total": total, "max_score": None, "hits": hits}}
+
+    def capabilities(self) -> Capabilities:
+        return Capabilities("elasticsearch", product="Elasticsearch")
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = small_index(tmp_path_factory.mktemp("index"), memory_engine())
+    yield served
+    served.engine.close()
+
+
+@pytest.fixture
+def engine(index: Served) -> Any:
+    return Remote(index.engine)
+
+
+@pytest.fixture
+def sink() -> ListSink:
+    return ListSink()
+
+
+@pytest.fixture
+def client(index: Served, engine: Any, sink: ListSink, tmp_path: Path) -> Any:
+    served = Served(engine, index.index, index.model, index.documents, index.store_path)
+    return client_of(service_over(served, tmp_path, sink=sink, proxy=True), *all_parts(proxied="docs"))
+
+
+def hits_of(answer: Any) -> list[tuple[str, float]]:
+    return [(hit["_id"], hit["_score"]) for hit in answer["hits"]["hits"]]
+
+
+# --- the text that was typed
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"match": {"text": TEXT}}, {"match": {"text": {"query": TEXT, "operator": "and"}}},
+        {"query_string": {"query": f"*{TEXT}*"}}, {"simple_query_string": {"query": f'"{TEXT}"', "fields": ["text"]}},
+        {"bool": {"must": [{"match": {"text": TEXT}}], "filter": [{"match": {"tag": "x"}}]}},
+        {"bool": {"should": {"match_phrase": {"title": TEXT}}, "must_not": [{"match": {"text": "other"}}]}},
+        {"dis_max": {"queries": [{"match": {"title": TEXT}}, {"match": {"text": TEXT}}]}},
+        {"function_score": {"query": {"match": {"text": TEXT}}, "field_value_factor": {"field": "price"}}},
+        {"nested": {"path": "a", "query": {"match": {"a.text": TEXT}}}},
+        {"pinned": {"ids": ["d1"], "organic": {"match": {"text": TEXT}}}},
+        {"match": {"query": TEXT}}, ADAPTER["query"],
+    ],
+)  # fmt: skip
+def test_the_text_of_all_scoring_clauses_is_what_was_typed(query: dict[str, Any]) -> None:
+    body = {"query": json.loads(json.dumps(query))}
+    assert take_text(body) == (TEXT, "")
+    assert json.loads(json.dumps(body).replace("{{query}}", TEXT)) == {"query": query}
+
+
+def test_the_text_of_a_retriever_is_found() -> None:
+    standard = {"standard": {"query": {"match": {"text": TEXT}}}}
+    assert take_text({"retriever": {"rrf": {"retrievers": [standard, {"knn": {"field": "v"}}]}}})[0] == TEXT
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"query": {"match_all": {}}}, "no text"),
+        ({}, "no text"),
+        ({"query": {"bool": {"filter": [{"match": {"text": TEXT}}]}}}, "no text"),
+        ({"query": {"bool": {"must": [{"match": {"text": TEXT}}, {"match": {"brand": "acme"}}]}}}, "several texts"),
+        ({"query": {"match": {"text": "{{query}}"}}}, "in the body"),
+        ({"query": {"match": {"text": "x" * 10_001}}}, "more than 10000"),
+    ],
+)
+def test_without_one_text_nothing_is_taken(body: dict[str, Any], reason: str) -> None:
+    text, why = take_text(body)
+    assert text == "" and reason in why
+
+
+def test_the_text_can_be_named() -> None:
+    body = {"query": {"bool": {"must": [{"match": {"text": TEXT}}, {"match": {"brand": "acme"}}]}}}
+    assert take_text(body, TEXT) == (TEXT, "")
+    assert body["query"]["bool"]["must"][0] == {"match": {"text": "{{query}}"}}
+    assert "no clause" in take_text({"query": {"match": {"text": "else"}}}, TEXT)[1]
+
+
+@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
+                    | st.dictionaries(st.sampled_from(["bool", "must", "match", "query", "text", "retriever", "rrf"]),
+                                      inner, max_size=3), max_leaves=20))  # fmt: skip
+def test_any_query_is_read(query: Any) -> None:
+    text, reason = take_text({"query": query})
+    assert bool(text) != bool(reason)
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"query": {"script_score": {"query": {"match_all": {}}, "script": {"source": "1"}}}},
+        {"query": {"bool": {"filter": [{"script": {"script": "true"}}]}}},
+        {"query": {"function_score": {"functions": [{"script_score": {}}]}}},
+        {"query": {"terms_set": {"a": {"terms": ["b"], "minimum_should_match_script": {}}}}},
+        {"aggs": {"a": {"terms": {"field": "b"}, "aggs": {"c": {"bucket_script": {}}}}}},
+        {"aggs": {"a": {"scripted_metric": {"map_script": "x"}}}}, {"sort": [{"_script": {}}]},
+        {"script_fields": {"a": {}}}, {"runtime_mappings": {}}, {"derived": {}}, {"slice": {}},
+        {"suggest": {"a": {"phrase": {"collate": {}}}}}, {"search_pipeline": "x"}, {"pit": {"id": "x"}},
+        {"query": {"wrapper": {"query": "e30="}}},
+        {"query": {"terms": {"a": {"index": "users", "id": "1", "path": "b"}}}},
+        {"query": {"more_like_this": {"like": [{"_index": "users", "_id": "1"}]}}},
+    ],
+)  # fmt: skip
+def test_scripts_and_other_indexes_are_refused(client: Any, engine: Remote, body: dict[str, Any]) -> None:
+    answer = client.post("/docs/_search", json=body)
+    assert answer.status_code == 403 and answer.json()["status"] == 403
+    error = answer.json()["error"]
+    assert error["type"] == "not_allowed" and error["root_cause"] == [
+        {"type": error["type"], "reason": error["reason"]}
+    ]
+    several = client.post("/_msearch", content=f'{{"index":"docs"}}\n{json.dumps(body)}\n').json()["responses"]
+    assert [one["status"] for one in several] == [403]
+    assert not engine.requests
+
+
+def test_names_that_only_look_like_scripts_are_not_refused() -> None:
+    own = {"terms": {"a": {"index": "docs", "id": "1", "path": "b"}}}
+    assert not refusal({"query": {"bool": {"must": [{"match": {"description": "x"}}, own]}}}, "docs")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/docs/_doc/1", 404), ("POST", "/docs/_doc", 404), ("POST", "/docs/_bulk", 404),
+        ("POST", "/_bulk", 404), ("DELETE", "/docs", 404), ("POST", "/docs/_delete_by_query", 404),
+        ("GET", "/_cluster/health", 404), ("GET", "/_cat/indices", 404), ("POST", "/other/_search", 403),
+        ("POST", "/docs,other/_search", 403), ("POST", "/*/_search", 403), ("POST", "/_all/_search", 403),
+        ("POST", "/other/_count", 403), ("POST", "/docs/_search?scroll=1m", 400), ("DELETE", "/docs/_search", 405),
+        ("POST", "/docs/_search?search_pipeline=x", 400), ("POST", "/docs/_search?size=many", 400),
+        ("POST", "/_search/scroll", 404),
+    ],
+)  # fmt: skip
+def test_other_requests_are_refused(client: Any, engine: Remote, method: str, path: str, status: int) -> None:
+    assert client.request(method, path, json={} if method != "GET" else None).status_code == status
+    assert not engine.requests
+
+
+@pytest.mark.parametrize("content", [b"{", b"[]", b'"x"', b'{"a":' * 100 + b"1" + b"}" * 100])
+def test_what_is_no_search_body_is_refused(client: Any, content: bytes) -> None:
+    answer = client.post("/docs/_search", content=content)
+    assert answer.status_code in (400, 422) and answer.json()["error"]["reason"]
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"{}\n" * 3, b"{}\n" * 202])
+def test_what_is_no_list_of_searches_is_refused(client: Any, content: bytes) -> None:
+    assert client.post("/docs/_msearch", content=content).status_code == 400
+
+
+def test_an_embedded_engine_has_no_clients(index: Served, tmp_path: Path) -> None:
+    client = client_of(service_over(index, tmp_path, proxy=True), *all_parts(proxied="docs"))
+    assert client.post("/docs/_search", json={}).status_code == 400
+    with pytest.raises(ConfigError, match="not both"):
+        ServiceSettings(index="docs", rerank=PATIENT, proxy=True, fixed_body=True, body=TEMPLATE)
+
+
+# --- what comes back
+
+
+def test_a_search_comes_in_the_order_of_the_model(client: Any, engine: Remote, index: Served) -> None:
+    page = Reranker(index.engine, "docs", index.model, settings=PATIENT).search(TEXT, TEMPLATE, size=7, from_=2)
+    answer = client.post("/docs/_search", json={**BODY, "size": 7, "from": 2})
+    assert answer.headers["x-ssi-reranked"] == "true" and answer.headers["x-elastic-product"] == "Elasticsearch"
+    values = answer.json()
+    assert hits_of(values) == [(hit.id, hit.score) for hit in page.hits]
+    assert values["hits"]["max_score"] == page.hits[0].score
+    assert values["hits"]["total"] == {"value": page.total, "relation": "eq"}
+    assert values["hits"]["hits"][0]["_source"] == index.documents[page.hits[0].id]
+    assert values["hits"]["hits"][0]["_index"] == "docs" and "ext" not in values
+    assert not engine.requests
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_the_page_and_the_form_can_be_in_the_url(client: Any, method: str) -> None:
+    path = "/docs/_search?size=3&from=1&_source=title&track_total_hits=true&rest_total_hits_as_int=true&typed_keys=true"
+    answer = client.request(method, path, json={**BODY, "size": 9})
+    values = answer.json()
+    assert answer.headers["x-ssi-reranked"] == "true" and len(values["hits"]["hits"]) == 3
+    assert isinstance(values["hits"]["total"], int)
+    assert set(values["hits"]["hits"][0]["_source"]) == {"title"}
+
+
+def test_what_the_body_does_not_show_is_not_shown(client: Any) -> None:
+    values = client.post("/docs/_search", json={**BODY, "_source": False, "track_total_hits": False}).json()
+    assert values["hits"]["hits"] and all("_source" not in hit for hit in values["hits"]["hits"])
+    assert "total" not in values["hits"]
+
+
+@pytest.mark.parametrize(
+    ("body", "query"),
+    [
+        ({"query": {"match_all": {}}}, ""), ({}, ""), ({**BODY, "sort": [{"_score": "desc"}, {"tag": "asc"}]}, ""),
+        ({**BODY, "sort": "tag"}, ""), ({**BODY, "size": 0, "aggs": {"tags": {"terms": {"field": "tag"}}}}, ""),
+        (BODY, "?routing=a"), ({**BODY, "aggs": {}}, "?typed_keys=true"), ({**BODY, "from": 9_999}, ""),
+    ],
+)  # fmt: skip
+def test_other_searches_are_passed_on_as_they_are(
+    client: Any, engine: Remote, body: dict[str, Any], query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "search", lambda *_, **__: engine._engine.search("docs", BODY))
+    answer = client.post(f"/docs/_search{query}", json=body)
+    assert answer.status_code == 200 and answer.headers["x-ssi-reranked"] == "false"
+    path, sent, params = engine.requests[-1]
+    assert path == "/docs/_search" and sent == body and bool(params) == bool(query)
+    hits = answer.json()["hits"]["hits"]
+    assert hits and not any(name.startswith("ssi_") for hit in hits for name in hit["_source"])
+
+
+def test_several_searches_have_their_own_statuses(client: Any, engine: Remote) -> None:
+    lines = [{"index": "docs"}, BODY, {}, BODY, {"index": ["docs"], "preference": "a"}, {"query": {"match_all": {}}},
+             {"index": "other"}, BODY, {"index": "docs"}, 3, [], BODY]  # fmt: skip
+    content = "".join(json.dumps(line) + "\n" for line in lines)
+    values = client.post("/_msearch?rest_total_hits_as_int=true", content=content).json()
+    assert [one["status"] for one in values["responses"]] == [200, 403, 200, 403, 400, 400]
+    assert hits_of(values["responses"][0]) == hits_of(client.post("/docs/_search", json=BODY).json())
+    assert isinstance(values["responses"][2]["hits"]["total"], int)
+    within = client.post("/docs/_msearch", content=content).json()["responses"]
+    assert [one["status"] for one in within] == [200, 200, 200, 403, 400, 400]
+
+
+def test_documents_are_counted(client: Any, engine: Remote, index: Served) -> None:
+    assert client.get("/docs/_count").json() == {"count": len(index.documents)}
+    assert client.post("/docs/_count", json={"query": {"script": {}}}).status_code == 403
+    assert len(engine.requests) == 1
+
+
+def test_an_impression_is_logged_under_the_id_that_the_visitor_gets(client: Any, sink: ListSink) -> None:
+    ubi = {"user_query": TEXT, "client_id": "visitor"}
+    several = {"query": {"bool": {"must": [BODY["query"], {"match": {"text": "word1"}}]}}}
+    answer = client.post("/docs/_search", json={**several, "ext": {"ubi": ubi}}).json()
+    (record,) = sink.records
+    assert answer["ext"] == {"ubi": {"query_id": record.query_id}}
+    assert record.query == TEXT and record.client_id == record.session_id == "visitor"
+    assert [hit.id for hit in record.hits] == [name for name, _ in hits_of(answer)]
+    given = client.post("/docs/_search", json={**BODY, "ext": {"ubi": {"query_id": "mine"}}}).json()
+    assert given["ext"]["ubi"]["query_id"] == sink.records[-1].query_id == "mine"
+    assert read_search({**BODY, "ext": {"ubi": {}, "other": 1}}, {}, "docs").body["ext"] == {"other": 1}
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(EngineRejected("no", status=400, error_type="parsing_exception"), 400), (EngineUnavailable("gone"), 503)],
+)
+def test_errors_of_the_engine_have_its_form(client: Any, engine: Remote, error: Exception, status: int) -> None:
+    engine.error = error
+    answer = client.post("/docs/_search", json={"query": {"match_all": {}}})
+    assert answer.status_code == answer.json()["status"] == status and TEXT not in answer.text
+
+
+def test_a_client_asks_whether_somebody_is_there(client: Any) -> None:
+    assert client.head("/").status_code == 200
+    assert "<html" in client.get("/").text
+
+
+@pytest.mark.parametrize(
+    ("header", "shown"),
+    [
+        (b"Bearer KEY", "KEY"), (b"ApiKey KEY", "KEY"), (b"Basic YW55Ym9keTpLRVk=", "KEY"), (b"Basic KEY!", None),
+        (b"Basic YW55Ym9keQ==", None), (b"Digest KEY", None),
+    ],
+)  # fmt: skip
+def test_keys_are_shown_as_to_the_engine(header: bytes, shown: str | None) -> None:
+    assert presented_key({b"authorization": header}) == shown
+
+
+def test_a_key_is_asked_for(index: Served, engine: Any, tmp_path: Path) -> None:
+    key, line = new_key("shop", "search")
+    (tmp_path / "keys").write_text(line + "\n")
+    served = Served(engine, index.index, index.model, index.documents, index.store_path)
+    state = service_over(served, tmp_path, proxy=True, api_keys=tmp_path / "keys")
+    client = client_of(state, *all_parts(proxied="docs"))
+    refused = client.post("/docs/_search", json=BODY)
+    assert refused.status_code == 401 and refused.json()["error"]["type"] == "unauthorized"
+    assert client.post("/docs/_search", json=BODY, headers={"Authorization": f"ApiKey {key}"}).status_code == 200
+
+
+def test_a_body_that_is_no_object_is_an_error_of_the_request() -> None:
+    with pytest.raises(ServiceError, match="no JSON object"):
+        read_search([], {}, "docs")
