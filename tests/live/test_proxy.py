@@ -56,7 +56,7 @@ def _client(kind: str, url: str) -> Any:
 
 def plain(answer: Any) -> dict[str, Any]:
     """Return an answer without what differs between two searches, and without this project's fields."""
-    values = json.loads(json.dumps(answer if isinstance(answer, dict) else answer.body))
+    values: dict[str, Any] = json.loads(json.dumps(answer if isinstance(answer, dict) else answer.body))
     del values["took"]
     for hit in values["hits"]["hits"]:
         hit["_source"] = {name: v for name, v in hit.get("_source", {}).items() if not name.startswith("ssi_")}
@@ -159,7 +159,7 @@ def test_writes_and_apis_of_the_cluster_are_refused(proxied: Proxied) -> None:
 
 
 def test_errors_have_the_engines_form(proxied: Proxied) -> None:
-    body = {"query": {"no_such_query": {}}}
+    body: dict[str, Any] = {"query": {"no_such_query": {}}}
     with pytest.raises(Exception, match="parsing_exception") as error:
         proxied.service.search(index=proxied.served.index, body=body)
     assert getattr(error.value, "status_code", None) == 400

@@ -1,0 +1,137 @@
+"""`ssi serve --proxy` against the engine's own ``_search``: whole HTTP requests, in one run with alternating turns.
+
+    python benchmarks/bench_proxy.py --engine SPEC [--docs FILE] [--window 100] [--turns 8] [--json FILE]
+
+The same documents are indexed twice, as in `bench_search`: as they are, for the engine's own requests, and with the
+fields of route *fetch*. One body (three words of a document, ten hits with their ``_source``) goes to the engine, to
+the engine asking for the whole window, and to a service of each route *fetch* and *beside*. Connections, 1 and 8, ask
+without pause, each in a thread, for a second a turn; engine, services and clients share the cores.
+
+Figures are p50 in milliseconds, searches a second, and their ratios to the engine's own of ten hits and of the window.
+The model is random: latency does not depend on what it has learned.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import tempfile
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from bench_search import BODY, Sources, fill, queries_of, random_model
+from provenance import write_results
+
+from reranker.artifacts import save_model
+from reranker.engines import open_engine
+from reranker.engines.base import fill_template
+from reranker.formats import read_documents
+from tests.live.service_process import ServiceProcess
+
+TURN_S = 1.0
+CONNECTIONS = (1, 8)
+OWN = "engine, 10 hits"
+
+
+def ask(url: str, path: str, bodies: list[bytes], seconds: float) -> list[float]:
+    """Return the milliseconds of requests one after the other, over one connection, for some seconds."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=60)
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        connection.request("POST", path, bodies[len(times) % len(bodies)], {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 200 or answer.headers.get("X-SSI-Reranked") == "false":
+            raise SystemExit(f"{path}: {answer.status}, reranked: {answer.headers.get('X-SSI-Reranked')}")
+        times.append((time.perf_counter() - started) * 1000.0)
+    connection.close()
+    return times
+
+
+def measure(ways: dict[str, tuple[str, str, int]], queries: list[str], turns: int) -> dict[str, Any]:
+    """Return the figures of each way, (URL, index, hits), by connections."""
+    bodies = {
+        name: [json.dumps({**fill_template(BODY, query), "size": size}).encode() for query in queries]
+        for name, (_, _, size) in ways.items()
+    }
+    figures: dict[str, Any] = {}
+    for n in CONNECTIONS:
+        times: dict[str, list[float]] = {name: [] for name in ways}
+        with ThreadPoolExecutor(n) as pool:
+            for turn in range(turns + 1):
+                for name, (url, index, _) in ways.items():
+                    own = [bodies[name][(i * 37 + turn * 11) % len(queries) :] + bodies[name] for i in range(n)]
+                    done = pool.map(lambda some, url=url, index=index: ask(url, f"/{index}/_search", some, TURN_S), own)
+                    found = [value for part in done for value in part]
+                    times[name] += found if turn else []  # the first turn warms up
+        rows = {
+            name: {"p50_ms": float(np.median(values)), "p99_ms": float(np.percentile(values, 99)),
+                   "searches_s": len(values) / (turns * TURN_S)}
+            for name, values in times.items()
+        }  # fmt: skip
+        for name, row in rows.items():
+            for other, short in ((OWN, "10 hits"), ("engine, window", "window")):
+                row[f"p50 / engine's, {short}"] = row["p50_ms"] / rows[other]["p50_ms"]
+                row[f"searches / engine's, {short}"] = row["searches_s"] / rows[other]["searches_s"]
+            print(f"{n} connection(s), {name}: " + ", ".join(f"{key} {value:.2f}" for key, value in row.items()))
+        figures[str(n)] = rows
+    return figures
+
+
+def run(spec: str, sources: Sources, window: int, turns: int, n_queries: int) -> dict[str, Any]:
+    """Return the figures of one engine; what was made in it is removed."""
+    engine, stem, model = open_engine(spec), f"bench-{uuid.uuid4().hex[:8]}", random_model(sources)
+    plain, full = f"{stem}-plain", f"{stem}-full"
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            fill(engine, plain, full, sources, model, Path(folder) / "store")
+            save_model(model, Path(folder) / "model")
+            options = ["--engine", spec, "--index", full, "--model", f"{folder}/model", "--window", str(window)]
+            options += ["--deadline-ms", "60000", "--alpha", ".5", "--proxy", "--log-level", "error"]
+            beside = ServiceProcess(*options, "--route", "beside", "--store", f"{folder}/store")
+            with ServiceProcess(*options) as fetch, beside:
+                url = spec.partition(":")[2]
+                ways = {
+                    OWN: (url, plain, 10),
+                    "engine, window": (url, plain, window),
+                    "proxy, fetch": (f"http://127.0.0.1:{fetch.port}", full, 10),
+                    "proxy, beside": (f"http://127.0.0.1:{beside.port}", full, 10),
+                }
+                return measure(ways, list(queries_of(sources, n_queries)), turns)
+        finally:
+            for index in (plain, full):
+                if engine.index_names(index):
+                    engine.delete_index(index)
+            engine.close()
+
+
+def main() -> None:
+    """Measure each engine and keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
+    parser.add_argument("--engine", action="append", required=True, help="spec of a server; may be given several times")
+    parser.add_argument("--docs", type=Path, default=data / "cppdocs" / "docs_en.jsonl.gz")
+    parser.add_argument("--window", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=8, help="seconds for each way and number of connections")
+    parser.add_argument("--queries", type=int, default=500)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "proxy.json")
+    options = parser.parse_args()
+    sources: Sources = {document.id: dict(document.source) for document in read_documents(options.docs)}
+    result: dict[str, Any] = {"documents": len(sources), "window": options.window, "engines": {}}
+    for spec in options.engine:
+        figures = run(spec, sources, options.window, options.turns, options.queries)
+        result["engines"][spec.partition(":")[0]] = figures
+        write_results(options.json, result)
+
+
+if __name__ == "__main__":
+    main()
