@@ -233,26 +233,22 @@ def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]
     page = outcome.page
 
     def hit_of(hit: RankedHit) -> dict[str, Any]:
-        values = {"_index": hit.index, "_id": hit.id, **hit.raw}
-        values["_score"] = hit.score if page.reranked else hit.first_stage_score
-        values["_source"] = hit.source
-        if body.get("_source") is False:
-            del values["_source"]
-        return shown(values)
+        score = hit.score if page.reranked else hit.first_stage_score
+        values = {"_index": hit.index, "_id": hit.id, **hit.raw, "_score": score, "_source": hit.source}
+        return shown({name: values[name] for name in values if name != "_source" or body.get(name) is not False})
 
     hits = [hit_of(hit) for hit in page.hits]
-    total = {"total": {"value": page.total, "relation": "eq" if page.total_is_exact else "gte"}}
     best = max((hit["_score"] for hit in hits if hit["_score"] is not None), default=None)
-    shown_total = {} if body.get("track_total_hits") is False else total
-    return {**page.raw, "hits": {**shown_total, "max_score": best, "hits": hits}}
+    values: dict[str, Any] = {"max_score": best, "hits": hits}
+    if body.get("track_total_hits") is not False:
+        values["total"] = {"value": page.total, "relation": "eq" if page.total_is_exact else "gte"}
+    return {**page.raw, "hits": values}
 
 
 def shown(hit: Mapping[str, Any]) -> dict[str, Any]:
     """Return a hit without this project's own fields."""
-    values = dict(hit)
-    for part in {"_source", "fields"} & values.keys():
-        values[part] = {name: value for name, value in values[part].items() if not name.startswith(FIELD_PREFIX)}
-    return values
+    parts = {part: hit[part].items() for part in ("_source", "fields") if part in hit}
+    return {**hit, **{p: {k: v for k, v in items if not k.startswith(FIELD_PREFIX)} for p, items in parts.items()}}
 
 
 def error_shape(status: int, kind: str, message: str) -> dict[str, Any]:
