@@ -177,6 +177,7 @@ _EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 6.0
 _QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
 _MIXED_SHARE = 0.7
 _MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
+_MIXED_SHARE_APART = 0.25  # U for whole documents needs none of it, but V is then one that short queries can ask
 _MIXED_WORDS = (1, 10)
 _MAX_NORM = 3.0
 _NEAREST_SHARE = 0.5
@@ -217,7 +218,7 @@ def schedule_of(
     learns_apart = config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
     apart = config.queries == "mixed" and not only_texts and not links_beside and learns_apart
     if apart:
-        share = 0.0
+        share = 0.0 if unseen_documents else _MIXED_SHARE_APART
     paper = config.recipe == "paper"
 
     def pick(stated: float | None, default: float, of_paper: float) -> float:

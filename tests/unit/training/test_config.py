@@ -34,7 +34,7 @@ def test_the_default_recipe_starts_from_the_lexical_score() -> None:
 @pytest.mark.parametrize(
     ("settings", "apart", "share"),
     [
-        ({}, True, 0.0),
+        ({}, True, 0.25),
         ({"queries": "document"}, False, 0.0),
         ({"queries": "keywords:4"}, False, 1.0),
         ({"tied": True}, False, 0.7),
