@@ -128,7 +128,7 @@ def validators_of(
     kinds = []
     if share < 1:
         kinds.append(rows)
-    if share > 0 and (share == 1 or not schedule.short_apart):  # short queries apart are validated apart
+    if share > 0:
         kinds.append(cut_to_keywords(rows, keywords_of(schedule), rng))
     return [Validator(task, kind, pool, schedule.identity_scale, rng, split.valid.judged_only) for kind in kinds]
 
