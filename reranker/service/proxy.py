@@ -141,7 +141,7 @@ def refusal(body: Mapping[str, Any], index: str) -> str:
                 return "scripts are not taken here"
             if node.keys() & {"wrapper", "collate"}:
                 return "wrapped queries and templates are not taken here"
-            if node.keys() & {"id", "_id"} and node.get("index", node.get("_index", index)) != index:
+            if len(node) > 1 and any(node[name] != index for name in ("index", "_index") if name in node):
                 return "documents of other indexes are not read here"
         children = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
         level = [child for child in children if isinstance(child, (dict, list))]

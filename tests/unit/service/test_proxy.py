@@ -180,6 +180,8 @@ def test_any_query_is_read(query: Any) -> None:
         {"suggest": {"a": {"phrase": {"collate": {}}}}}, {"search_pipeline": "x"}, {"pit": {"id": "x"}},
         {"query": {"wrapper": {"query": "e30="}}},
         {"query": {"terms": {"a": {"index": "users", "id": "1", "path": "b"}}}},
+        {"query": {"terms": {"a": {"index": "users", "path": "b", "query": {"match_all": {}}}}}},
+        {"query": {"terms": {"a": {"index": ["docs", "users"], "id": "1", "path": "b"}}}},
         {"query": {"more_like_this": {"like": [{"_index": "users", "_id": "1"}]}}},
     ],
 )  # fmt: skip
@@ -197,7 +199,8 @@ def test_scripts_and_other_indexes_are_refused(client: Any, engine: Remote, body
 
 def test_names_that_only_look_like_scripts_are_not_refused() -> None:
     own = {"terms": {"a": {"index": "docs", "id": "1", "path": "b"}}}
-    assert not refusal({"query": {"bool": {"must": [{"match": {"description": "x"}}, own]}}}, "docs")
+    field = {"term": {"index": "x"}}
+    assert not refusal({"query": {"bool": {"must": [{"match": {"description": "x"}}, own, field]}}}, "docs")
 
 
 @pytest.mark.parametrize(
