@@ -68,6 +68,9 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
 @click.option("--percent", type=click.FloatRange(0, 100), default=100,
               help="Share of sessions whose searches are reranked.")  # fmt: skip
+@click.option("--explore", type=click.FloatRange(0, 100), default=0, metavar="PERCENT",
+              help="Share of sessions whose first pages are shuffled: their clicks measure each rank's examination.",
+              )  # fmt: skip
 @click.option("--salt", default="", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
 @click.option("--interleave", "challenger", metavar="VERSION",
               help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip

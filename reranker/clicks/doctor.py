@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, Task, prepared
+from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
 from reranker.engines.base import Engine
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.files import replacing
@@ -298,10 +299,23 @@ def _shape(rates: Sequence[RankRate]) -> Said:
     return "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers
 
 
+def _exploration(of: Numbers) -> Said:
+    lists, clicks = of["searches_randomised"], of.get("randomised_clicks_of_rarest_rank", 0)
+    numbers = {"searches_randomised": lists, "clicks_of_rarest_rank": clicks}
+    if not lists:
+        return "ok", ("No list was shuffled: how often each rank is looked at is inferred from orders that changed; "
+                      "`ssi serve --explore 1` measures it."), numbers  # fmt: skip
+    if clicks >= MIN_RANDOMISED_CLICKS:
+        return "ok", f"{lists:,.0f} shuffled lists are enough to measure how often each rank is looked at.", numbers
+    more = f"about {lists * (MIN_RANDOMISED_CLICKS / clicks - 1):,.0f} more such lists are" if clicks else "more are"
+    return "ok", (f"{lists:,.0f} lists were shuffled, with {clicks:,.0f} clicks at the rank that has the fewest: "
+                  f"{more} needed for {MIN_RANDOMISED_CLICKS} clicks at each."), numbers  # fmt: skip
+
+
 CHECKS: dict[str, Callable[[Numbers], Said]] = {
     "clicks": _clicks, "texts": _texts, "lists": _lists, "queries": _queries, "shown_documents": _shown_documents,
     "lucene_ids": _lucene_ids, "resolving": _resolving, "ordinals": _ordinals, "robots": _robots, "people": _people,
-    "spellings": _spellings, "values": _values, "coverage": _coverage,
+    "spellings": _spellings, "values": _values, "coverage": _coverage, "exploration": _exploration,
 }  # fmt: skip
 """The checks of numbers by code, in the order in which the doctor reports them, before the one of the click rates;
 ``resolving`` only where shown ids were looked up."""
@@ -343,6 +357,10 @@ _COUNTS = (
         SELECT COUNT(*) AS n FROM actions AS a JOIN kept AS k ON k.query_id = a.query_id
         WHERE a.clicked GROUP BY k.person
     )""",
+    """SELECT MIN(n) AS randomised_clicks_of_rarest_rank FROM (
+        SELECT COUNT(*) FILTER (s.clicked) AS n FROM kept AS k JOIN impressions AS s ON s.query_id = k.query_id
+        WHERE k.randomised GROUP BY s.rank HAVING COUNT(*) >= {least}
+    )""".replace("{least}", str(MIN_SHOWN)),
     """SELECT COUNT(*) AS positions_stated,
         COUNT(*) FILTER (l.event_rank = l.rank + COALESCE(p.ranks_before, 0)) AS positions_agreeing
     FROM result_lists AS l

@@ -1,4 +1,4 @@
-"""What is done with a search: reranked, left in the engine's order, scored in the shadow, or interleaved.
+"""What is done with a search: reranked, left in the engine's order, scored in the shadow, shuffled, or interleaved.
 
 Team-draft interleaving puts two versions in one list, and the clicks on it say which is better. Each version picks its
 best document that is not yet in the list, in rounds; who picks first in a round is decided by a coin. A click counts
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -62,13 +63,14 @@ class SearchOutcome:
     """What a mode made of a search.
 
     ``serving`` is the version that made the page; ``teams`` say whose version put each hit there, ``versions`` are the
-    model ids of the teams: both empty where there are none.
+    model ids of the teams: both empty where there are none. ``randomised``: the page was shuffled.
     """
 
     page: RerankedPage
     serving: Serving
     teams: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    randomised: bool = False
 
 
 SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
@@ -99,8 +101,31 @@ def rerank(versions: Versions, call: SearchCall, off: str = "") -> SearchOutcome
     return SearchOutcome(page, serving)
 
 
+MAX_SHUFFLED = 50
+"""Hits of the longest page that is shuffled."""
+
+
+def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
+    """Return the reranked page with its hits shuffled, the same way whenever the session asks this query again.
+
+    Every hit of a first page is then as often at one rank as at another, and the clicks by rank say how often each rank
+    is looked at. A later page, one of more than `MAX_SHUFFLED` hits, one with a hit that must not move and one that is
+    not reranked come as they are.
+    """
+    outcome = rerank(versions, call)
+    page = outcome.page
+    later = not page.hits or page.hits[0].rank != 1
+    if later or not page.reranked or len(page.hits) > MAX_SHUFFLED or any(hit.kept for hit in page.hits):
+        return outcome
+    order = coins(call.session_id or "", call.query).permutation(len(page.hits))
+    hits = tuple(replace(page.hits[place], rank=rank) for rank, place in enumerate(order, 1))
+    whys = tuple(page.explanations[place] for place in order) if page.explanations else ()
+    return replace(outcome, page=replace(page, hits=hits, explanations=whys), randomised=True)
+
+
 MODES: Mapping[str, SearchMode] = {
     "rerank": rerank,
+    "explore": explore,
     "off": partial(rerank, off="reranking is switched off for this request"),
     "control": partial(rerank, off="this session is of the control group"),
     "shadow": partial(rerank, off="the model is scored in the shadow"),
@@ -111,7 +136,10 @@ INTERLEAVE = "interleave"
 
 
 def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) -> str:
-    """Return the mode of a search: the request's wish, then the control group, then how the service was started."""
+    """Return the mode of a search: the request's wish, then the session's group, then how the service was started.
+
+    Without a session nobody's lists are shuffled: the order of a query would be one and the same for all.
+    """
     if call.off:
         return "off"
     if call.version is not None:
@@ -120,6 +148,8 @@ def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) 
         return "shadow"
     if not in_share(call.session_id or call.query, settings.percent, settings.salt):
         return "control"
+    if call.session_id and in_share(call.session_id, settings.explore, f"{settings.salt}\nexplore"):
+        return "explore"
     return INTERLEAVE if INTERLEAVE in modes else "rerank"
 
 
@@ -278,6 +308,8 @@ def _by_key(page: RerankedPage) -> dict[tuple[str, str], tuple[RankedHit, Explan
 
 RESAMPLES = 2_000
 LEVEL = 0.05
+_Z_OF_POWER = 1.959964 + 0.841621
+"""Quantiles of the normal distribution: two-sided at `LEVEL`, and a power of .8."""
 
 
 class TeamList(NamedTuple):
@@ -323,21 +355,36 @@ class Verdict:
             return "undecided"
         return "challenger" if self.wins_challenger > self.wins_live else "live"
 
+    @property
+    def sessions_needed(self) -> int | None:
+        """Sessions with a click that show a preference as large as this one (p < .05) four times of five if it is real.
+
+        n (z_.975 + z_.8)² / (4 m (P - 1/2)²), P the winner's share of the m of n sessions that are no ties, the usual
+        normal approximation of the sign test; None where there is no preference, or a verdict.
+        """
+        decided, margin = self.wins_live + self.wins_challenger, abs(self.wins_challenger - self.wins_live)
+        if self.winner != "undecided" or not margin:
+            return None
+        # 4 (P - 1/2)² = (margin / decided)²
+        return math.ceil(_Z_OF_POWER**2 * decided / margin**2 * self.sessions)
+
     def sentence(self) -> str:
-        """Return the verdict in one sentence."""
+        """Return the verdict in one sentence, and of an undecided one how much more it needs."""
         numbers = (
             f"{self.wins_challenger} of {self.sessions} sessions for {self.challenger[:12]}, {self.wins_live} for "
             f"{self.live[:12]}, {self.ties} ties; preference {self.preference:.3f} [{self.low:.3f}, {self.high:.3f}], "
             f"p {'< .0001' if self.p < 0.0001 else f'= {self.p:.4f}'}"
         )
         if self.winner == "undecided":
-            return f"Undecided: {numbers}."
+            needed = self.sessions_needed
+            more = "" if needed is None else f" A preference of this size needs about {needed:,} sessions with a click."
+            return f"Undecided: {numbers}.{more}"
         better = self.challenger if self.winner == "challenger" else self.live
         return f"Version {better[:12]} ({self.winner}) is preferred: {numbers}."
 
     def to_json(self) -> dict[str, Any]:
         """Return the verdict as JSON values."""
-        return {**asdict(self), "winner": self.winner}
+        return {**asdict(self), "winner": self.winner, "sessions_needed": self.sessions_needed}
 
 
 def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:

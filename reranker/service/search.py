@@ -179,7 +179,7 @@ def record_of(
         model_id=outcome.serving.model_id, encoder_id=outcome.serving.encoder_id, route=state.settings.route,
         mode=mode, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=page.hits,
         total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0,
-        teams=outcome.teams, versions=outcome.versions, took_ms=took_ms,
+        teams=outcome.teams, versions=outcome.versions, randomised=outcome.randomised, took_ms=took_ms,
     )  # fmt: skip
 
 

@@ -58,7 +58,8 @@ class ServiceSettings:
       unless ``fixed_body``: callers are then no more than searchers.
     - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
-      sessions are reranked, the others are the control group. Another ``salt`` draws others.
+      sessions are reranked, the others are the control group, and the first pages of ``explore``, 0 to 100, of the
+      sessions are shuffled. Another ``salt`` draws others.
     - ``application`` is the name under which impressions are logged; ``poll_s`` lies between two looks for another live
       version; ``drain_s`` is what requests in work have to end after SIGTERM. All ``_s`` are seconds.
     - After ``breaker_failures`` of the engine in a row it is left alone for ``breaker_pause_s``, then tried with one
@@ -81,6 +82,7 @@ class ServiceSettings:
     proxy: bool = False
     shadow: bool = False
     percent: float = 100.0
+    explore: float = 0.0
     salt: str = ""
     application: str = "ssi"
     poll_s: float = 5.0
@@ -102,8 +104,9 @@ class ServiceSettings:
             fill_template(self.body, "")
         if self.proxy and self.fixed_body:
             raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
-        if not 0.0 <= self.percent <= 100.0:
-            raise ConfigError(f"percent is {self.percent}; it lies between 0 and 100")
+        for name in ("percent", "explore"):
+            if not 0.0 <= getattr(self, name) <= 100.0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it lies between 0 and 100")
         if self.poll_s <= 0 or self.breaker_pause_s <= 0 or self.drain_s < 0:
             raise ConfigError("poll_s and breaker_pause_s are above 0, drain_s is 0 or more")
         if self.breaker_failures < 1:

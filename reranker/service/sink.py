@@ -39,7 +39,8 @@ class SearchRecord:
     Clicks refer to the ``query_id``; ``time`` is UTC; ``model_id`` and ``encoder_id`` are empty where no version was
     loaded; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text; ``first`` hits
     stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode ``shadow``,
-    ``teams`` whose version put each hit there, ``versions`` the model ids of both, in mode ``interleave``.
+    ``teams`` whose version put each hit there, ``versions`` the model ids of both, in mode ``interleave``;
+    ``randomised`` lists were shuffled.
     """
 
     query_id: str
@@ -62,6 +63,7 @@ class SearchRecord:
     shadow_ids: tuple[str, ...] = ()
     teams: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
+    randomised: bool = False
     took_ms: float = 0.0
 
 
@@ -131,6 +133,7 @@ def query_row(record: SearchRecord) -> dict[str, Any]:
         "ssi_teams": " ".join(record.teams),
         "ssi_versions": " ".join(record.versions),
         "ssi_took_ms": f"{record.took_ms:.1f}",
+        "randomised": "true" if record.randomised else "",
         "session_id": record.session_id or "",
     }
     if record.shadow_ids:

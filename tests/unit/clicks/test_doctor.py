@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,14 @@ from reranker.cli.main import main
 from reranker.clicks.doctor import CHECKS, Diagnosis, Finding, RankRate, bars, examine, write_picture
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions
-from reranker.clicks.propensities import METHODS, Propensities, count_clicks, count_log, estimate_propensities
+from reranker.clicks.propensities import (
+    METHODS,
+    MIN_RANDOMISED_CLICKS,
+    Propensities,
+    count_clicks,
+    count_log,
+    estimate_propensities,
+)
 from reranker.engines.base import WriteOp
 from reranker.errors import ConfigError
 from tests.click_readers import tables_of
@@ -67,6 +75,18 @@ def test_a_sound_log_has_nothing_but_ok(tmp_path: Path) -> None:
     assert sum(one.clicked for one in diagnosis.rates) == clicks == diagnosis.numbers["clicks_on_lists"]
     assert [one.shown for one in diagnosis.rates] == [2_000] * K
     json.dumps(diagnosis.to_json(), allow_nan=False)
+
+
+def test_it_says_how_many_shuffled_lists_are_still_to_come(tmp_path: Path) -> None:
+    few = finding(examined(sound(), tmp_path / "few"), "exploration")
+    lists, clicks = few.numbers["searches_randomised"], few.numbers["clicks_of_rarest_rank"]
+    assert few.severity == "ok" and lists == pytest.approx(1_200, abs=100) and 50 < clicks < MIN_RANDOMISED_CLICKS
+    needed = int(re.findall(r"about ([\d,]+) more", few.sentence)[0].replace(",", ""))
+    # With as many more as it says each rank has its 400 clicks, within what chance does to the rarest rank.
+    enough = examined(sound(impressions=round((lists + needed) / 0.6 * 1.1), users=1500), tmp_path / "enough")
+    assert "are enough" in finding(enough, "exploration").sentence
+    none = finding(examined(sound(randomised=0.0), tmp_path / "none"), "exploration")
+    assert "No list was shuffled" in none.sentence and "ssi serve --explore 1" in none.sentence
 
 
 def lucene_numbers(tables: Tables) -> None:

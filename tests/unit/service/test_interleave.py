@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
@@ -103,6 +104,20 @@ def test_the_sign_test_over_sessions() -> None:
     assert verdict.low < verdict.preference < verdict.high
     assert verdict.winner == "challenger"
     assert verdict.sentence().startswith("Version 222222222222 (challenger) is preferred: 9 of 15 sessions")
+
+
+def test_an_undecided_verdict_says_how_many_sessions_would_decide_it() -> None:
+    lists, clicks = lists_of([["b1"]] * 11 + [["a1"]] * 9 + [["a1", "b1"]] * 20)
+    verdict = verdicts(lists, clicks, np.random.default_rng(0))[0]
+    # 55 % of the sessions that are no ties: (1.96 + .84)² / (4 * .05²) = 785 of these, and as many ties.
+    assert verdict.winner == "undecided" and verdict.sessions_needed == pytest.approx(2 * 785, abs=2)
+    assert verdict.sentence().endswith("A preference of this size needs about 1,570 sessions with a click.")
+    # So many of them do show it, four times of five.
+    rng = np.random.default_rng(5)
+    shown = [stats.binomtest(int(rng.binomial(785, 0.55)), 785).pvalue < 0.05 for _ in range(400)]
+    assert np.mean(shown) == pytest.approx(0.8, abs=0.05)
+    level = verdicts(*lists_of([["b1"]] * 5 + [["a1"]] * 5), np.random.default_rng(0))[0]
+    assert level.sessions_needed is None and level.to_json()["sessions_needed"] is None
 
 
 def test_many_sessions_fit_into_memory() -> None:

@@ -18,10 +18,10 @@ from reranker.errors import EngineAuthError, EngineError, EngineRejected, Engine
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
 from reranker.service.http import ServiceError
-from reranker.service.modes import SearchCall, SearchOutcome, rerank
+from reranker.service.modes import MAX_SHUFFLED, SearchCall, SearchOutcome, rerank
 from reranker.service.serving import Versions
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.sink import SearchRecord
+from reranker.service.sink import SearchRecord, query_row
 from reranker.service.state import ServiceState, open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, serve
@@ -139,6 +139,46 @@ def test_a_share_of_sessions_is_reranked_and_each_keeps_its_group(served: Served
     answer = ask(state, session=control)
     assert not answer["fallback"] and "control group" in answer["reason"]
     assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
+
+
+def test_an_explored_share_of_sessions_sees_first_pages_shuffled(
+    served: Served, sink: ListSink, tmp_path: Path
+) -> None:
+    state = service_over(served, tmp_path, sink=sink, explore=50.0)
+    first = {f"s{k}": ask(state, session=f"s{k}") for k in range(80)}
+    shown = {session: [hit["id"] for hit in answer["hits"]] for session, answer in first.items()}
+    explored = [session for session, answer in first.items() if answer["mode"] == "explore"]
+    assert 20 <= len(explored) <= 60
+    in_order = shown[next(session for session in first if session not in explored)]
+    assert all((shown[session] == in_order) == (session not in explored) for session in first)
+    # The same documents, each at any rank, and the ranks count from 1: nothing but the order is another.
+    assert all(sorted(ids) == sorted(in_order) for ids in shown.values())
+    assert {shown[session].index(in_order[0]) for session in explored} >= set(range(0, 10, 2))
+    assert all([hit["rank"] for hit in answer["hits"]] == list(range(1, 11)) for answer in first.values())
+    marked = {record.session_id for record in sink.records if record.randomised}
+    assert marked == set(explored)
+    row = query_row(next(record for record in sink.records if record.randomised))
+    assert row["query_attributes"]["randomised"] == "true"
+    # The same list for the same session; the explanations go with their hits.
+    again = ask(state, session=explored[0], explain=True)
+    assert [hit["id"] for hit in again["hits"]] == shown[explored[0]]
+    for hit in again["hits"]:
+        assert sum(row["value"] for row in hit["explanation"]) == pytest.approx(hit["score"], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("unlike", "keep_top"),
+    [({"from": 10}, 0), ({"size": MAX_SHUFFLED + 1}, 0), ({"session": None}, 0), ({"rerank": False}, 0), ({}, 1)],
+)
+def test_what_cannot_be_shuffled_as_a_whole_comes_in_order_and_unmarked(
+    served: Served, sink: ListSink, tmp_path: Path, unlike: dict[str, Any], keep_top: int
+) -> None:
+    options: dict[str, Any] = {"rerank": RerankSettings(keep_top=keep_top)}
+    asked = {"session": "s1", **unlike}
+    answer = ask(service_over(served, tmp_path, sink=sink, explore=100.0, **options), **asked)
+    plain = ask(service_over(served, tmp_path, **options), **asked)
+    assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in plain["hits"]]
+    assert [record.randomised for record in sink.records] == [False]
 
 
 def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, sink: ListSink, tmp_path: Path) -> None:
