@@ -285,12 +285,15 @@ class GarbageReport:
         return {**asdict(self.plan), "emptied": self.emptied, "deleted": self.deleted, "stopped": stopped}
 
 
-def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False) -> GarbagePlan:
+def plan_collection(
+    engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False, everything: bool = False
+) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
     Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what another record keeps that is over
     any of the same indexes: that of an alias of several. With ``unfinished``, the indexes of interrupted rebuilds and
-    the fields that an interrupted `revectorize` wrote go too.
+    the fields that an interrupted `revectorize` wrote go too. ``everything``: so do all versions of this name's record,
+    the live one too, for `uninstall`.
 
     Raises
     ------
@@ -301,7 +304,9 @@ def plan_collection(engine: Engine, index: str, *, keep: int = 1, unfinished: bo
     """
     names = existing_indexes(engine, index)
     record = read_control(engine, index)
-    if record.live is None:
+    if everything:
+        record, unfinished = _emptied(record), True
+    elif record.live is None:
         raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
     heads = _kept_heads(engine, names, record, keep)
     running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
@@ -398,6 +403,30 @@ def collect(
     gone = {name for name in plan.indexes if not engine.index_names(name)}
     update_control(engine, plan.index, lambda record: record.without_leftovers(gone))
     return GarbageReport(plan, emptied, deleted)
+
+
+def uninstall(
+    engine: Engine,
+    plan: GarbagePlan,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+) -> GarbageReport:
+    """Return the report of carrying out a plan for ``everything``; the record of the index goes last.
+
+    What was stopped goes on when it is planned and carried out again. Errors as in `collect`.
+    """
+    record = update_control(engine, plan.index, _emptied)
+    report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
+    if report.error is None:
+        forget_control(engine, [record.key])
+    return report
+
+
+def _emptied(record: ControlRecord) -> ControlRecord:
+    """Return the record without versions."""
+    return replace(record, releases=(), live=None, previous=(), progress={})
 
 
 def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:

@@ -3,12 +3,15 @@
 The same names serve three places: ``ssi search --window 100`` on the command line, ``SSI_SEARCH_WINDOW=100`` in the
 environment, and in the file ::
 
+    [default]             # engine, index, model and body of every command
+    engine = "elasticsearch:http://localhost:9200"
     [engine]              # how to reach the engine; see `reranker.engines.EngineSettings`
     user = "search"
     [search]              # any option of `ssi search`
     window = 100
 
-The command line wins over the environment, the environment over the file. A key that is not legal is an error that
+The command line wins over the environment, the environment over the file, and there a command's table over
+``[default]``. Paths in the file count from its folder. A key that is not legal is an error that
 lists the legal ones: a misspelt key must not be silently without effect.
 """
 

@@ -18,6 +18,7 @@ from reranker.errors import MissingExtra, RerankerError
 
 COMMANDS: dict[str, str] = {
     "demo": "Try it: the documentation of the installed Python, embedded engine, two minutes.",
+    "init": "Look at an index that is there, and write the configuration to begin with.",
     "train": "Learn a model from documents and links, judgements or pairs.",
     "index": "Send documents, with their vectors, to an engine.",
     "search": "Search an index and rerank the hits.",
@@ -31,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "promote": "Make a version live.",
     "rollback": "Make the previously live version live again.",
     "gc": "Remove the fields of versions that are no longer needed.",
+    "uninstall": "Take all that is ours out of an index.",
     "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
     "drift": "Say how far an index has moved from what the model was trained on.",
     "words": "Look into a model: words near a word, words that a query stands for.",
@@ -42,12 +44,21 @@ COMMANDS: dict[str, str] = {
 
 MODULES = {
     "calibrate": "search", "revectorize": "index", "sync": "index", "promote": "versions", "rollback": "versions",
-    "gc": "versions", "drift": "versions", "interleave": "serve", "retrain": "clicks",
+    "gc": "versions", "uninstall": "versions", "drift": "versions", "interleave": "serve", "retrain": "clicks",
 }  # fmt: skip
 """Commands that share a module."""
 
 EXTRAS = {"reproduce": "papers"}
 """Commands of other packages, which bring them as entry points, with the extra that they need."""
+
+DEFAULTS = ("engine", "index", "model", "body")
+"""Keys of the table ``[default]``: options of every command that has them, but for those of `NO_DEFAULTS`."""
+
+NO_DEFAULTS = ("clicks", "demo", "init", "interleave")
+"""Commands that take an index of their own, or read an engine's logs in place of files where one is given."""
+
+CONFIG = Path("ssi.toml")
+"""The configuration file that is read where none is named, if it is there; `ssi init` writes it."""
 
 ENTRY_POINTS = "ssi.commands"
 """Group of these entry points."""
@@ -124,32 +135,49 @@ def _command_of_package(name: str) -> click.Command:
 
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of the configuration file: keys, which are the names of options, as click knows them."""
+    """Return the tables of the configuration file: keys, which are the names of options, as click knows them.
+
+    ``[default]`` stands for the command that is called, whose own table wins.
+    """
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
-    reject_unknown(tables.keys(), [*COMMANDS, "engine"], where)
-    for name, table in tables.items():
-        if name == "engine":
-            reject_unknown(table.keys(), EngineSettings.keys(), f"{where}, table [engine]")
-        else:
-            tables[name] = _parameters(main.get_command(ctx, name), ctx, table, where, name)
+    reject_unknown(tables.keys(), [*COMMANDS, "engine", "default"], where)
+    default = tables.pop("default", {})
+    reject_unknown(default.keys(), DEFAULTS, f"{where}, table [default]")
+    called = {ctx.invoked_subcommand or "engine"} - {*NO_DEFAULTS} if default else set[str]()
+    for name in sorted({*tables, *called} - {"engine"}):
+        command = main.get_command(ctx, name)
+        shared = default if name in called else {}
+        tables[name] = _parameters(command, tables.get(name, {}), shared, path, f"{where}, table [{name}]")
+    reject_unknown(tables.get("engine", {}).keys(), EngineSettings.keys(), f"{where}, table [engine]")
     return tables
 
 
 def _parameters(
-    command: click.Command | None, ctx: click.Context, table: dict[str, Any], where: str, name: str
+    command: click.Command | None, table: dict[str, Any], default: dict[str, Any], path: Path, where: str
 ) -> dict[str, Any]:
     """Return a command's table by click's names; the table of a group holds one table a command."""
     if isinstance(command, common.CommandGroup):
-        reject_unknown(table.keys(), command.commands, f"{where}, table [{name}]")
+        reject_unknown(table.keys(), command.commands, where)
         return {
-            inner: _parameters(command.get_command(ctx, inner), ctx, part, where, f"{name}.{inner}")
-            for inner, part in table.items()
-            if isinstance(part, dict)
+            inner: _parameters(each, table.get(inner, {}), default, path, f"{where[:-1]}.{inner}]")
+            for inner, each in command.commands.items()
+            if isinstance(table.get(inner, {}), dict)
         }
-    names = {common.option_key(option): str(option.name) for option in common.options_of(command)} if command else {}
-    reject_unknown(table.keys(), names.keys(), f"{where}, table [{name}]")
-    return {names[key]: value for key, value in table.items()}
+    options = {common.option_key(option): option for option in common.options_of(command)} if command else {}
+    reject_unknown(table.keys(), options.keys(), where)
+    shared = {key: value for key, value in default.items() if key in options}
+    return {str(options[key].name): _placed(options[key], value, path) for key, value in {**shared, **table}.items()}
+
+
+def _placed(option: click.Option, value: Any, path: Path) -> Any:
+    """Return the value of an option; one that is a path counts from the folder of the configuration file."""
+    if isinstance(value, str) and isinstance(option.type, click.Path):
+        return str(path.parent / value)
+    if isinstance(value, str) and common.option_key(option) == "engine":
+        kind, _, place = value.partition(":")
+        return f"{kind}:{path.parent / place}" if kind == "tantivy" and place else value
+    return value
 
 
 _SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"], "show_default": True}
@@ -157,8 +185,8 @@ _SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"],
 
 @click.group(cls=MainGroup, context_settings=_SETTINGS)
 @click.option("--config", type=common.PATH, envvar="SSI_CONFIG", metavar="FILE",
-              help="TOML file: tables are commands, keys their options; [engine] says how to reach the engine.",
-              )  # fmt: skip
+              help="TOML file: tables are commands, keys their options; [default] is for all commands, [engine] says "
+                   "how to reach the engine.  [default: ssi.toml, if it is there]")  # fmt: skip
 @click.version_option(package_name="ssi-reranker", prog_name="ssi")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:
@@ -166,6 +194,7 @@ def main(ctx: click.Context, config: Path | None) -> None:
 
     f(q, d) = qᵀ(UᵀV + I)d: the identity keeps exact word matching, UᵀV adds what the links taught.
     """
-    tables = _load_config(ctx, config) if config else {}
+    path = config or (CONFIG if CONFIG.is_file() else None)
+    tables = _load_config(ctx, path) if path else {}
     ctx.obj = tables
     ctx.default_map = {name: table for name, table in tables.items() if name != "engine"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,8 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.formats import RejectLog
+    from reranker.progress import TitledProgress
+    from reranker.text.view import TextView
     from reranker.training import Corpus, TrainingReport, TrainingSet
 
 # What a model to start from has decided.
@@ -33,11 +36,14 @@ Examples:
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
   ssi train --docs docs.jsonl --links links.tsv --model-class auto --model model/
   ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
+  ssi train --engine elasticsearch:http://localhost:9200 --index shop --fields name,description \\
+            --qrels qrels.tsv --query-file queries.tsv --model model/
 """
 
 
 @click.command("train", epilog=EXAMPLES)
-@click.option("--docs", required=True, type=PATH, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.")
+@click.option("--docs", type=PATH, metavar="FILE",
+              help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]")  # fmt: skip
 @click.option("--links", type=PATH, metavar="FILE", help="Links: source id TAB target id, no header.")
 @click.option("--qrels", type=PATH, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
 @click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text.")
@@ -69,7 +75,8 @@ Examples:
 @click.option("--analyzer", default="auto", metavar="NAME",
               help="auto (unicode, with English stems where the training queries find more by them), "
                    "unicode[,stem=LANG][,stop=english], japanese, or engine:INDEX/FIELD (with --engine).")  # fmt: skip
-@click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of an engine: analyzer.")
+@click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of --index, and of an engine: analyzer.")
+@click.option("--index", metavar="NAME", help="Without --docs: read the documents of this index.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
 @click.option("--max-chars", default=20_000, help="Characters read of a field.")
 @click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
@@ -112,7 +119,8 @@ def command(**options: Any) -> None:
     command says whether the model is better than the best lexical baseline, on what, and by how much. A model that is
     worse is not written (exit status 7).
 
-    A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again.
+    A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again, with the documents
+    that it has read of an index (DIR.documents.jsonl).
     """
     from reranker.artifacts import load_model, save_model
     from reranker.files import write_file
@@ -132,12 +140,16 @@ def command(**options: Any) -> None:
         valid = _evidence(kind, options["valid"], options["query_file"], rejects) if options["valid"] else None
         engine = common.open_engine_of(options["engine_spec"]) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
-        corpus = _corpus(options, engine)
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
+        of_index = path.with_name(path.name + ".documents.jsonl")
         if options["fresh"]:
             remove_checkpoints(checkpoint)
+            of_index.unlink(missing_ok=True)
+        corpus = _corpus(options, engine, of_index)
         with common.stage_progress() as update:
+            if options["docs"] is None:
+                _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index, update)
             listener = Listener(common.say, update, rejects)
             model, report = train_model(
                 corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
@@ -146,12 +158,14 @@ def command(**options: Any) -> None:
         refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
             message = "" if refusal is None else str(refusal)
-            page = render(model, report, options["docs"], message, rejects.kinds)
+            page = render(model, report, corpus.path, message, rejects.kinds)
             write_file(options["report_path"], page.encode("utf-8"))
         if refusal is not None:
+            of_index.unlink(missing_ok=True)
             raise refusal
         save_model(model, path)
         remove_checkpoints(checkpoint)
+        of_index.unlink(missing_ok=True)
         _show(model, report, path, rejects, options["as_json"])
 
 
@@ -193,8 +207,22 @@ def _check_combination(options: dict[str, Any]) -> None:
         raise ConfigError(f"{given} beside --warm-start: the model to start from has decided it; leave it out")
 
 
-def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
-    """Return what is read and how, with the analyzer asked for."""
+def _read_index(
+    options: dict[str, Any], engine: Engine | None, view: TextView, path: Path, update: TitledProgress
+) -> None:
+    """Write the documents of ``--index`` to a file, unless an unfinished run of this model has."""
+    if engine is None or not options["index"]:
+        raise ConfigError("the documents are missing: give --docs FILE, or --engine and --index to read those there")
+    if path.exists():
+        common.say(f"documents as {path} has them, of a run that was stopped; --fresh reads {options['index']} again")
+        return
+    from reranker.retrain.learning import export_documents
+
+    export_documents(engine, options["index"], view, path, partial(update, "reading documents of the index"))
+
+
+def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> Corpus:
+    """Return what is read and how, with the analyzer asked for; without ``--docs`` the file of an index's documents."""
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import Corpus
@@ -210,7 +238,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     analyzer = None if analysis is None else make_analyzer(analysis, analyze)
     return Corpus(
-        options["docs"], view, analyzer, options["tf"], options["max_words"], options["min_df"],
+        options["docs"] or of_index, view, analyzer, options["tf"], options["max_words"], options["min_df"],
         options["quantisation"],
     )  # fmt: skip
 

@@ -20,7 +20,16 @@ from indexer.bulk import BulkLimits
 from indexer.drift import measure_drift
 from indexer.encoding import preflight, present_routes
 from indexer.renewal import RenewOptions, Target, revectorize, sync
-from indexer.versions import collect, list_versions, plan_collection, promote, remaining_note, rollback, stale_documents
+from indexer.versions import (
+    collect,
+    list_versions,
+    plan_collection,
+    promote,
+    remaining_note,
+    rollback,
+    stale_documents,
+    uninstall,
+)
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine, WriteResult
@@ -32,9 +41,9 @@ from reranker.engines.vectors import (
     native_settings,
     unpacked_terms,
 )
-from reranker.errors import GateRefused, InputError, PreflightRefused
+from reranker.errors import EngineRejected, GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
-from reranker.releases import CONTROL_INDEX, forget_control, read_control, update_control
+from reranker.releases import CONTROL_INDEX, forget_control, read_control, records_over, update_control
 from reranker.store import VectorStore
 from reranker.text.rows import hashed_id
 from tests.engines.memory import memory_engine
@@ -548,6 +557,32 @@ def test_gc_empties_old_versions_and_nothing_else(engine: Engine, name: str, mon
         assert check_vectors(engine, name, model) == 30
     assert plan_collection(engine, name, keep=1).drop == ()
     assert rollback(engine, name).live == models[1].model_id
+
+
+def test_uninstall_leaves_what_the_team_wrote(engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = random_documents(30)
+    models = three_promoted(engine, name, documents)
+    plan = plan_collection(engine, name, everything=True)
+    assert set(plan.drop) == {model.encoder_id[:12] for model in models}
+    assert plan.documents == 90 and "stay in the mapping" in remaining_note(plan)
+    bulk = engine.bulk
+
+    def stopped(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        if index == name:
+            raise EngineRejected("no more space", error_type="cluster_block_exception")
+        return bulk(index, ops)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "bulk", stopped)
+        assert uninstall(engine, plan, rng=np.random.default_rng(0)).error is not None
+    assert read_control(engine, name).live is None, "nobody may load a version whose fields are going"
+    again = plan_collection(engine, name, everything=True)
+    assert again.drop == plan.drop
+    report = uninstall(engine, again, rng=np.random.default_rng(0))
+    assert (report.emptied, report.error) == (90, None)
+    assert stored(engine, name) == documents
+    assert not [r for r in records_over(engine, engine.index_names(name)) if r.index == name]
+    assert plan_collection(engine, name, everything=True).drop == ()
 
 
 @pytest.mark.parametrize("route", NATIVE_ROUTES)

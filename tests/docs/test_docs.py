@@ -175,6 +175,7 @@ def test_every_command_in_the_guides_is_one(path: Path) -> None:
 
 STAND_INS = dict.fromkeys(("...", "SPEC"), "tantivy:index")
 """What stands for a value in the guides, and a legal one."""
+DEFAULTS = {"engine_spec": "tantivy:index", "index": "shop", "model_path": "model", "body_path": "body.json"}
 
 
 @pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.name)
@@ -187,8 +188,11 @@ def test_every_whole_command_in_the_guides_is_taken_as_it_is_written(path: Path)
             name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
             arguments = [STAND_INS.get(word, word) for word in words[len(name.split()) :]]
             if name in known and "--help" not in arguments:
+                parent = click.Context(main)
+                # What `ssi init` writes, which such a guide begins with.
+                parent.default_map = {name: DEFAULTS} if "ssi init" in text else {}
                 with suppress(click.exceptions.Exit):  # --new-key prints one and ends
-                    known[name].make_context(name, arguments, parent=click.Context(main))
+                    known[name].make_context(name, arguments, parent=parent)
 
 
 NEEDS_A_SERVER = {"serve", "scripts", "reproduce", "inside", "fetch,inside", "fetch,first-stage", "hybrid", "--since"}
@@ -216,7 +220,8 @@ def test_the_commands_of_a_guide_run_one_after_the_other(
     (tmp_path / "queries.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(shop.queries)))
     answers = [(k, one) for k, text in enumerate(shop.queries) for one in ids if is_answer(text, shop.documents[one])]
     (tmp_path / "qrels.tsv").write_text("".join(f"q{k}\t{one}\t1\n" for k, one in answers))
-    (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
+    if "ssi init" not in text:  # which writes one
+        (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
     rows = {"ubi_queries": [query()], "ubi_events": [event(session_id="3f2a77c0-9a41"), event(user_id="3f2a77c0-9a41")]}
     for table, found in rows.items():
         lines_of_rows = "".join(json.dumps(row) + "\n" for row in found)
