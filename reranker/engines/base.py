@@ -401,6 +401,15 @@ def json_value(data: bytes) -> Json:
             raise ValueError("nested too deep to be read as JSON") from None
 
 
+def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = False) -> Json:
+    """Return a copy of a JSON value with each text changed, with ``names`` those of an object's parts too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(n) if names else n: changed_texts(item, change, names=names) for n, item in value.items()}
+    return [changed_texts(item, change, names=names) for item in value] if isinstance(value, list) else value
+
+
 def check_name(name: str) -> str:
     """Return an index or alias name unchanged if it names exactly one thing.
 
@@ -475,20 +484,12 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
 
     `ConfigError` if the place for the query is nowhere in it.
     """
-    if _filled(body, "") == body:
+    if changed_texts(body, lambda text: text.replace(_PLACE, "")) == body:
         raise ConfigError(
             f"the body template has no place for the query: write {_PLACE} where the query's text belongs"
         )
-    filled: dict[str, Any] = _filled(body, query)
+    filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(_PLACE, query))
     return filled
-
-
-def _filled(value: Any, query: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(_PLACE, query)
-    if isinstance(value, Mapping):
-        return {name: _filled(item, query) for name, item in value.items()}
-    return [_filled(item, query) for item in value] if isinstance(value, list) else value
 
 
 def window_of(body: Mapping[str, Any]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from reranker.engines.base import Capabilities, Engine, TakesRequests, version_numbers
+from reranker.engines.base import Capabilities, Engine, TakesRequests, changed_texts, version_numbers
 from reranker.engines.vectors import field_prefix, script_fields, script_source
 from reranker.errors import ConfigError, EngineAuthError, EngineError, EngineUnavailable, Unsupported
 
@@ -117,11 +117,11 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:
     """Return a JSON value with ``@NAME@`` in its texts replaced."""
-    if isinstance(value, str):
-        return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), value)
-    if isinstance(value, Mapping):
-        return {_fill(name, values): _fill(item, values) for name, item in value.items()}
-    return [_fill(item, values) for item in value] if isinstance(value, list) else value
+
+    def filled(text: str) -> str:
+        return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), text)
+
+    return changed_texts(value, filled, names=True)
 
 
 def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:

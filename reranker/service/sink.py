@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reranker.engines.base import Deadline, Engine, WriteOp
+from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.records import RankedHit
 
@@ -277,15 +277,8 @@ def _encode(row: Mapping[str, Any]) -> bytes:
         return msgspec.json.encode(row)
     except UnicodeEncodeError:
         # A lone surrogate, which UTF-8 cannot hold: replaced, so that the row is kept.
-        return msgspec.json.encode(_whole(row))
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_whole(name): _whole(inner) for name, inner in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
+        whole = changed_texts(row, lambda text: text.encode("utf-8", "replace").decode(), names=True)
+        return msgspec.json.encode(whole)
 
 
 class ImpressionSink:
