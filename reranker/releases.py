@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from reranker.engines import absolute_spec
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.base import Engine, WriteOp, WriteResult, ensure_index
 from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
 from reranker.records import StoredDocument
 
@@ -252,7 +252,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     source = {"format": FORMAT_VERSION, **fields, **lists, "written": utc_now()}
     if record.seq_no < 0:
-        _ensure_control_index(engine)
+        ensure_index(engine, CONTROL_INDEX, _MAPPING, None if engine.in_process else _SETTINGS)
         op = WriteOp("create", record.key, source)
     else:
         op = WriteOp("index", record.key, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
@@ -308,17 +308,6 @@ def update_control(engine: Engine, index: str, change: Callable[[ControlRecord],
             if attempt == _ATTEMPTS - 1:
                 raise
     raise VersionConflict(f"the record of {index!r} kept changing", status=409)
-
-
-def _ensure_control_index(engine: Engine) -> None:
-    if engine.index_names(CONTROL_INDEX):
-        return
-    try:
-        engine.create_index(CONTROL_INDEX, _MAPPING, None if engine.in_process else _SETTINGS)
-    except EngineRejected:
-        # Somebody else made it between the question and now; anything else shows again.
-        if not engine.index_names(CONTROL_INDEX):
-            raise
 
 
 def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:

@@ -224,6 +224,18 @@ def refresh_if_allowed(engine: Engine, index: str) -> None:
             raise
 
 
+def ensure_index(engine: Engine, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None) -> None:
+    """Create an index where it is missing; that somebody else made it meanwhile is no error."""
+    if engine.index_names(index):
+        return
+    try:
+        engine.create_index(index, mapping, settings)
+    except EngineRejected:
+        # Anything but that shows again with the first write.
+        if not engine.index_names(index):
+            raise
+
+
 # --- settings of a connection
 
 _ENVIRONMENT = {

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts
+from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts, ensure_index
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.records import RankedHit
 
@@ -242,7 +242,9 @@ class EngineWriter:
             chosen = [row for name, row in rows if name == index]
             if not chosen:
                 continue
-            self._make(index, mapping)
+            if index not in self._ready:
+                ensure_index(self._engine, index, mapping, None)
+                self._ready.add(index)
             key = "query_id" if index == QUERIES_INDEX else "event_id"
             ops = [WriteOp("index", str(row[key]), dict(row)) for row in chosen]
             try:
@@ -255,18 +257,6 @@ class EngineWriter:
                 raise EngineRejected("the engine has no room for impressions now", status=429)
             refused += sum(result.status >= 300 for result in results)
         return refused
-
-    def _make(self, index: str, mapping: Mapping[str, Any]) -> None:
-        if index in self._ready:
-            return
-        if not self._engine.index_names(index):
-            try:
-                self._engine.create_index(index, mapping)
-            except EngineRejected:
-                # Another copy of the service made it meanwhile; anything else shows again with the first row.
-                if not self._engine.index_names(index):
-                    raise
-        self._ready.add(index)
 
     def close(self) -> None:
         """Leave the engine to its owner."""
