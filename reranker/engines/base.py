@@ -465,21 +465,17 @@ def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
 _PLACE = "{{query}}"
 """Where a body template takes the text of the query."""
 
-_SHOWN_ONLY = frozenset(
-    {
-        "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
-        "seq_no_primary_term", "from", "size", "track_scores", "profile",
-    }
+_SHOWN_OF_HITS = (
+    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term",
 )  # fmt: skip
+_SHOWN_ONLY = frozenset({*_SHOWN_OF_HITS, "from", "size", "track_scores", "profile"})
 """Parts of a body that decide what is shown of a hit, not which hits there are."""
 
 _ANSWERS = frozenset({"aggs", "aggregations", "suggest"})
 """Parts answered over the whole hit set: asked once, with the candidates."""
 
-_PAGE_KEYS = (
-    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
-    "seq_no_primary_term", "runtime_mappings", "derived", "timeout", "ext",
-)  # fmt: skip
+_PAGE_KEYS = (*_SHOWN_OF_HITS, "runtime_mappings", "derived", "timeout", "ext")
 
 
 def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
@@ -519,25 +515,17 @@ def not_rerankable(body: Mapping[str, Any]) -> str:
         return "the body asks for no hits (size: 0)"
     if body.get("search_after") is not None:
         return "the body pages with search_after, which follows the engine's own order"
-    if not _by_score(body.get("sort")):
-        return f"the body sorts by {_first_sort(body['sort'])}, not by _score"
+    sort = "_score" if body.get("sort") in (None, []) else body["sort"]
+    # Further keys only order equal scores.
+    first = sort[0] if isinstance(sort, (list, tuple)) else sort
+    if not _by_score(first):
+        name = next(iter(first)) if isinstance(first, Mapping) and first else first
+        return f"the body sorts by {name}, not by _score"
     return ""
 
 
-def _sorts(sort: Any) -> list[Any]:
-    return list(sort) if isinstance(sort, (list, tuple)) else [sort]
-
-
-def _first_sort(sort: Any) -> str:
-    first = _sorts(sort)[0]
-    return str(next(iter(first))) if isinstance(first, Mapping) and first else str(first)
-
-
-def _by_score(sort: Any) -> bool:
-    """Return True if the first key is the score, best first; further keys only order equal scores."""
-    if sort is None or sort == []:
-        return True
-    first = _sorts(sort)[0]
+def _by_score(first: Any) -> bool:
+    """Return True if the first key of a sort is the score, best first."""
     if not isinstance(first, Mapping):
         return first in ("_score", "_score:desc")
     order = first.get("_score")
@@ -575,11 +563,15 @@ def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
     """
     result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
-    query = copy.deepcopy(body.get("query"))
-    wanted = {"ids": {"values": list(ids)}}
-    result["query"] = {"bool": {"filter": [wanted], **({"should": [query]} if query else {})}}
+    result["query"] = query_of_ids(body, ids)
     source = result.get("_source", True)
     return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
+
+
+def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the query for documents with these ids, scored by that of ``body``; 0 where they do not match it."""
+    query = copy.deepcopy(body.get("query"))
+    return {"bool": {"filter": [{"ids": {"values": list(ids)}}], **({"should": [query]} if query else {})}}
 
 
 # --- time

@@ -54,7 +54,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
-from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, version_numbers
+from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, query_of_ids, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
@@ -694,8 +694,6 @@ def _listed(value: Any) -> list[Any]:
 
 def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:
     """Return the body that scores documents with these ids by the team's own query; 0 where they do not match."""
-    query = body.get("query")
-    should = {"should": [copy.deepcopy(query)]} if query else {}
     kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
-    wanted = {"bool": {"filter": [{"ids": {"values": ids}}], **should}}
+    wanted = query_of_ids(body, ids)
     return {**kept, "query": wanted, "size": size, "_source": source, "track_total_hits": False}
