@@ -109,7 +109,13 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and create is not None:
-            _create(connection, create)
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                # Another process may have been quicker.
+                if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                    for statement in filter(str.strip, create.split(";")):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {FORMAT}")
         elif version != FORMAT:
             message = f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it"
             raise EngineRejected(message, engine="tantivy")
@@ -117,20 +123,6 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _create(connection: sqlite3.Connection, tables: str) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have been quicker.
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in filter(str.strip, tables.split(";")):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 class Connections:
@@ -160,16 +152,9 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the one write transaction: committed at the end, rolled back on an error."""
-        with engine_errors(self.path):
-            connection = self.get()
+        with engine_errors(self.path), self.get() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            yield connection
 
     def close(self) -> None:
         """Close every thread's connection."""
