@@ -306,9 +306,9 @@ class _Queries:
         match node:
             case tree.Words():
                 return self._words(node)
-            case tree.DisMax(children, tie, boost):
+            case tree.DisMax(children, tie):
                 best = Query.disjunction_max_query([self.make(child) for child in children], tie)
-                return Query.boost_query(best, boost)
+                return Query.boost_query(best, node.boost)
             case tree.Bool():
                 return self._bool(node)
             case tree.MatchNone():
