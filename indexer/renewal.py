@@ -123,12 +123,8 @@ def revectorize(
 
     Afterwards the release is registered, not promoted: nothing changes for searchers before `ssi promote`.
 
-    Raises
-    ------
-    PreflightRefused
-        With all reasons, before the first write.
-    EngineError
-        Where reading fails. A write that stopped is reported by ``stopped``.
+    `PreflightRefused` with all reasons, before the first write. `EngineError` where reading fails. A write that stopped
+    is reported by ``stopped``.
     """
     return sync(target, options, progress=progress, notice=notice)
 
@@ -142,7 +138,7 @@ def sync(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> RenewReport:
-    """Return the report of renewing documents whose vector is missing or stale.
+    """Return the report of renewing documents whose vector is missing or stale; errors as in `revectorize`.
 
     Parameters
     ----------
@@ -151,11 +147,6 @@ def sync(
         `OVERLAP`) and those without a vector are read. None reads every text.
     verify : bool
         Read every text even with ``updated_field``.
-
-    Raises
-    ------
-    PreflightRefused, EngineError
-        As `revectorize`.
     """
     engine, index, version = target.engine, target.index, target.version()
     preflight(engine, index, version).check()

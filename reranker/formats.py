@@ -372,10 +372,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
     faster ones (orjson, msgspec) keep the last of two equal keys silently.
 
-    Raises
-    ------
-    RecordError
-        Naming the rule broken.
+    `RecordError`: naming the rule broken.
     """
     text = decoded(data)
     try:

@@ -89,10 +89,7 @@ class ControlRecord:
     def release(self, model_id: str) -> Release:
         """Return the release of a model, named by its id or a unique beginning of 6 digits or more.
 
-        Raises
-        ------
-        InputError
-            Where none or several match; the message lists what there is.
+        `InputError` where none or several match; the message lists what there is.
         """
         beginning = [r for r in self.releases if r.model_id.startswith(model_id)]
         matching = [r for r in beginning if r.model_id == model_id] or beginning
@@ -152,12 +149,8 @@ def read_control(engine: Engine, index: str) -> ControlRecord:
     be promoted. Records that older programs kept under an alias are taken over; the name asked for decides what is
     live, and the live versions of the others can be rolled back to.
 
-    Raises
-    ------
-    EngineError
-        Where the engine does not answer.
-    InputError
-        Where the record is of a newer format or not one of this project.
+    `EngineError` where the engine does not answer. `InputError` where the record is of a newer format or not one of
+    this project.
     """
     uuids = engine.index_uuids(index)
     (key, uuid), *others = uuids.items() or ((index, ""),)
@@ -239,13 +232,8 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
 def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     """Store the record over exactly the version it was read as, and return it with its new version.
 
-    Raises
-    ------
-    VersionConflict
-        Where somebody else changed it since; read it again.
-    EngineError
-        Where the engine refuses or does not answer. The record may be written and one of ``moved`` not deleted; the
-        message says so.
+    `VersionConflict` where somebody else changed it since; read it again. `EngineError` where the engine refuses or
+    does not answer. The record may be written and one of ``moved`` not deleted; the message says so.
     """
     kept_apart = ("seq_no", "primary_term", "key", "moved")
     fields = {name: value for name, value in asdict(record).items() if name not in kept_apart}
@@ -268,10 +256,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
     """Delete records: of indexes that are gone, or of names that stand for one index now.
 
-    Raises
-    ------
-    EngineError
-        Where the engine refuses to delete one or does not answer.
+    `EngineError` where the engine refuses to delete one or does not answer.
     """
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):

@@ -382,12 +382,7 @@ class VectorStore:
 
         ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
 
-        Raises
-        ------
-        ArtifactError
-            If there is no store, or it is damaged.
-        EncoderMismatch
-            If it holds another encoder's vectors.
+        `ArtifactError` if there is no store, or it is damaged. `EncoderMismatch` if it holds another encoder's vectors.
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
@@ -619,12 +614,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
     The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
 
-    Raises
-    ------
-    EncoderMismatch
-        If the folder holds another encoder's vectors or other dimensions.
-    ArtifactError
-        If another process is writing to the store, or it is damaged.
+    `EncoderMismatch` if the folder holds another encoder's vectors or other dimensions. `ArtifactError` if another
+    process is writing to the store, or it is damaged.
     """
 
     def __init__(self, path: str | Path, encoder_id: str, dims: int, *, quantisation: Quantisation = "float32") -> None:
@@ -678,6 +669,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     def add(self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
         """Add documents; one whose id is already there, also earlier in the same batch, is replaced.
 
+        `ShapeMismatch` if the parts have different numbers of documents, or the vectors other dimensions than the
+        store. `InputError` if an id is empty or too long, a value is not finite, or a hash is not one.
+
         Parameters
         ----------
         ids : (n,) str
@@ -687,13 +681,6 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             lexical rows, ids sorted in each row.
         source_hashes : (n,) str
             `_src` of each document, 16 hexadecimal digits, or "" where it is not known.
-
-        Raises
-        ------
-        ShapeMismatch
-            If the parts have different numbers of documents, or the vectors other dimensions than the store.
-        InputError
-            If an id is empty or too long, a value is not finite, or a hash is not one.
         """
         if not (len(ids) == len(vectors) == rows.shape[0] == len(source_hashes)) or (
             vectors.shape != (len(ids), self._manifest.dims)

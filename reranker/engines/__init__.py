@@ -45,12 +45,8 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
     (`EngineSettings.from_environment`); embedded engines need none.
 
-    Raises
-    ------
-    ConfigError
-        An unknown kind, a URL that is none, or one with credentials in it.
-    MissingExtra
-        The engine's library is not installed.
+    `ConfigError`: an unknown kind, a URL that is none, or one with credentials in it. `MissingExtra`: the engine's
+    library is not installed.
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in _KINDS:

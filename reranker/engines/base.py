@@ -251,10 +251,7 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    Raises
-    ------
-    ConfigError
-        A user without password (or the reverse), both kinds of credentials, a time not above 0, no such CA file.
+    `ConfigError`: a user without password or the reverse, both kinds of credentials, a time not above 0, no CA file.
     """
 
     connect_timeout_s: float = 5.0
@@ -303,10 +300,7 @@ class EngineSettings:
 
         They win over the values of a configuration file (``table``).
 
-        Raises
-        ------
-        ConfigError
-            A key or a value that is not legal; the message never contains a secret.
+        `ConfigError`: a key or a value that is not legal; the message never contains a secret.
         """
         variables = os.environ if environ is None else environ
         values = dict(table or {})

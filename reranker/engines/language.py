@@ -576,12 +576,8 @@ class SearchRequest:
 def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     """Return the parsed search body.
 
-    Raises
-    ------
-    Unsupported
-        A part outside the subset above; the message lists the parts known.
-    EngineRejected
-        A part of the subset that is malformed.
+    `Unsupported`: a part outside the subset above; the message lists the parts known. `EngineRejected`: a part of the
+    subset that is malformed.
     """
     for key in body:
         if key not in BODY_KEYS:
