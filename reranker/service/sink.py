@@ -280,7 +280,8 @@ class ImpressionSink:
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep
         self._queue: queue.Queue[Row] = queue.Queue(capacity)
-        self._dropped = 0
+        self.dropped = 0
+        """Rows dropped since the start."""
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-sink", daemon=True)
@@ -290,11 +291,6 @@ class ImpressionSink:
     def waiting(self) -> int:
         """Rows taken and not yet written."""
         return self._queue.unfinished_tasks
-
-    @property
-    def dropped(self) -> int:
-        """Rows dropped since the start."""
-        return self._dropped
 
     def record(self, search: SearchRecord) -> None:
         """Take one search, or drop it."""
@@ -317,7 +313,7 @@ class ImpressionSink:
 
     def _drop(self, number: int) -> None:
         with self._lock:
-            self._dropped += number
+            self.dropped += number
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for this long at most, and stop."""
