@@ -672,15 +672,9 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         `ShapeMismatch` if the parts have different numbers of documents, or the vectors other dimensions than the
         store. `InputError` if an id is empty or too long, a value is not finite, or a hash is not one.
 
-        Parameters
-        ----------
-        ids : (n,) str
-        vectors : (n, N) float32
-            Vd, as the encoder gives them (quantised and decoded).
-        rows : (n, 2**31 - 1) csr_matrix float32
-            lexical rows, ids sorted in each row.
-        source_hashes : (n,) str
-            `_src` of each document, 16 hexadecimal digits, or "" where it is not known.
+        ``vectors``, (n, N) float32, are Vd as the encoder gives them (quantised and decoded); ``rows``, (n, 2**31 - 1)
+        float32, lexical rows, ids sorted in each row; ``source_hashes`` the `_src` of each document, 16 hexadecimal
+        digits, or "" where it is not known.
         """
         if not (len(ids) == len(vectors) == rows.shape[0] == len(source_hashes)) or (
             vectors.shape != (len(ids), self._manifest.dims)
