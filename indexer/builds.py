@@ -92,10 +92,7 @@ class LoadReport:
 def external_version(source: Mapping[str, Any], name: str) -> int:
     """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
 
-    Raises
-    ------
-    InputError
-        Where the field is missing or is neither.
+    `InputError` where the field is missing or is neither.
     """
     value: Any = source
     for part in name.split("."):
@@ -127,10 +124,7 @@ def load_documents(
     entered already, adds the fields of a version. ``progress`` gets the documents dealt with, and how many there are,
     estimated from the bytes, or None; ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`.
 
-    Raises
-    ------
-    InputError
-        Where the file cannot be read, or was changed since the interrupted run.
+    `InputError` where the file cannot be read, or was changed since the interrupted run.
     """
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
@@ -326,10 +320,7 @@ def checkpoint_path(folder: Path, source_id: str) -> Path:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint so that a crash at any moment leaves the old or the new one.
 
-    Raises
-    ------
-    OSError
-        Where it cannot be written (a full disk); the old one stays.
+    `OSError` where it cannot be written (a full disk); the old one stays.
     """
     write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
 
@@ -337,10 +328,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
     """Return the checkpoint of a run, None where there is none.
 
-    Raises
-    ------
-    InputError
-        If the file is damaged or of another run.
+    `InputError` if the file is damaged or of another run.
     """
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
@@ -376,10 +364,7 @@ class PrefixHash:
     def at(self, offset: int) -> str:
         """Return the digest of the bytes before ``offset``, which never moves back.
 
-        Raises
-        ------
-        InputError
-            If the file ends before the offset: it was cut meanwhile.
+        `InputError` if the file ends before the offset: it was cut meanwhile.
         """
         if self._whole:
             return self._hash.hexdigest()
@@ -560,17 +545,11 @@ def build_index(
     without downtime. With a model, its vectors are stored beside the documents, and its release is registered, and made
     live where none was and every document has its vector.
 
-    Raises
-    ------
-    InputError
-        For a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty or
-        rebuilt, a field of the model that no document has.
-    GateRefused
-        Where a rebuild is not possible or its result incomplete: the alias stays where it was.
-    PreflightRefused
-        Where the index wants a routing with each document, which a file does not say.
-    EngineError
-        Where the engine refuses. A load that stopped half-way is reported by ``load.bulk.stopped`` instead.
+    `InputError` for a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty
+    or rebuilt, a field of the model that no document has. `GateRefused` where a rebuild is not possible or its result
+    incomplete: the alias stays where it was. `PreflightRefused` where the index wants a routing with each document,
+    which a file does not say. `EngineError` where the engine refuses. A load that stopped half-way is reported by
+    ``load.bulk.stopped`` instead.
     """
     build = _Build(engine, index, path, model, options or BuildOptions())
     return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)

@@ -70,15 +70,9 @@ _TOO_LARGE_FOR_QUEUE = re.compile(r"operation_bytes=(\d+).*?max_[a-z_]*bytes=(\d
 def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole: bool = False) -> Action:
     """Return what to do about one status: ``BISECT`` only for whole requests, ``REJECT`` and ``OK`` only for items.
 
-    Parameters
-    ----------
-    status : int or None
-        HTTP status of the item or of the whole request; None where no usable answer came (connection, time-out,
-        answer cut in half, fewer items than operations).
-    error_type, reason : str
-        The engine's own name of the error, and its words; these are read only for the byte counts of indexing pressure.
-    whole : bool
-        True for the status of a whole request, False for that of one item in it.
+    ``status`` is the HTTP status of an item, or of the ``whole`` request; None where no usable answer came (connection,
+    time-out, answer cut in half, fewer items than operations). ``error_type`` is the engine's own name of the error;
+    ``reason``, its words, is read only for the byte counts of indexing pressure.
     """
     if error_type == _BLOCK:
         return Action.PAUSE if status == 429 else Action.STOP

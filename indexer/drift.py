@@ -84,10 +84,7 @@ def measure_drift(
 
     The index is read once from end to end, texts only.
 
-    Raises
-    ------
-    InputError
-        For an empty index, or one without any text in the fields of the view.
+    `InputError` for an empty index, or one without any text in the fields of the view.
     """
     share = min(1.0, 1.2 * sample / max(engine.count(index), 1))
     documents: Counter[str] = Counter()

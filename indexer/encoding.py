@@ -38,12 +38,7 @@ class VersionEncoder:
     The store, where a path to it is given, is open while the encoder is used as a context manager. ``capabilities``, of
     the engine written to, are needed for routes `inside` and `first-stage`, whose fields differ between engines.
 
-    Raises
-    ------
-    ConfigError
-        If they are needed and not given.
-    Unsupported
-        If the engine cannot carry a route.
+    `ConfigError` if they are needed and not given. `Unsupported` if the engine cannot carry a route.
     """
 
     def __init__(
@@ -246,12 +241,8 @@ class Plan:
 def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     """Return the plan of writing a version's fields into an index; nothing is written.
 
-    Raises
-    ------
-    EngineRejected
-        Where the index does not exist.
-    Unsupported
-        Where the engine lacks a field type of the routes wanted.
+    `EngineRejected` where the index does not exist. `Unsupported` where the engine lacks a field type of the routes
+    wanted.
     """
     names = engine.index_names(index)
     if not names:

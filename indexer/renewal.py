@@ -123,12 +123,8 @@ def revectorize(
 
     Afterwards the release is registered, not promoted: nothing changes for searchers before `ssi promote`.
 
-    Raises
-    ------
-    PreflightRefused
-        With all reasons, before the first write.
-    EngineError
-        Where reading fails. A write that stopped is reported by ``stopped``.
+    `PreflightRefused` with all reasons, before the first write. `EngineError` where reading fails. A write that stopped
+    is reported by ``stopped``.
     """
     return sync(target, options, progress=progress, notice=notice)
 
@@ -142,20 +138,10 @@ def sync(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> RenewReport:
-    """Return the report of renewing documents whose vector is missing or stale.
+    """Return the report of renewing documents whose vector is missing or stale; errors as in `revectorize`.
 
-    Parameters
-    ----------
-    updated_field : str or None
-        Date field that the index's owner sets on every change: only documents changed since the last sync (less
-        `OVERLAP`) and those without a vector are read. None reads every text.
-    verify : bool
-        Read every text even with ``updated_field``.
-
-    Raises
-    ------
-    PreflightRefused, EngineError
-        As `revectorize`.
+    ``updated_field`` is a date field that the index's owner sets on every change: only documents changed since the last
+    sync (less `OVERLAP`) and those without a vector are read, unless ``verify``. None reads every text.
     """
     engine, index, version = target.engine, target.index, target.version()
     preflight(engine, index, version).check()
@@ -261,16 +247,10 @@ class Renewer:
     ) -> RenewReport:  # fmt: skip
         """Return the report of renewing until nothing is left to do.
 
-        Parameters
-        ----------
-        first : mapping or None
-            Query of the first pass; None for those without the version's fields.
-        verify : bool
-            Go over the whole index afterwards, until a pass finds every document current.
-        force : bool
-            Begin with writing every document, also current ones: fields of another route are added.
-        rejects : RejectLog or None
-            Gets the documents that the engine refuses to update.
+        ``first`` is the query of the first pass, None for those without the version's fields; ``force`` begins with
+        writing every document, also current ones: fields of another route are added. ``verify`` goes over the whole
+        index afterwards, until a pass finds every document current. ``rejects`` gets the documents that the engine
+        refuses to update.
         """
         report = self.report
         self._rejects = rejects or self._rejects

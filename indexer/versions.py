@@ -66,10 +66,7 @@ def list_versions(
 
     Counting stale documents reads the texts of all; ``progress`` gets those read.
 
-    Raises
-    ------
-    InputError
-        Where the index does not exist.
+    `InputError` where the index does not exist.
     """
     existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -181,12 +178,8 @@ def promote(
     unless it was ``renewed`` just now; ``progress`` gets the documents read. ``check`` gets the record that is about to
     be changed, and raises where that must not be; nothing is written then.
 
-    Raises
-    ------
-    InputError
-        An unknown index or version.
-    GateRefused
-        Where documents lack its vector, or have changed since it was made, unless ``force``: nothing is changed.
+    `InputError`: an unknown index or version. `GateRefused` where documents lack its vector, or have changed since it
+    was made, unless ``force``: nothing is changed.
     """
     existing_indexes(engine, index)
     release = read_control(engine, index).release(version)
@@ -204,12 +197,8 @@ def promote(
 def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progress = no_progress) -> ControlRecord:
     """Return the record after making the previously live version live again, checked as by `promote`.
 
-    Raises
-    ------
-    InputError
-        An unknown index.
-    GateRefused
-        Where there is none, its fields were emptied by `ssi gc`, or documents have changed since.
+    `InputError`: an unknown index. `GateRefused` where there is none, its fields were emptied by `ssi gc`, or documents
+    have changed since.
     """
 
     def change(record: ControlRecord) -> ControlRecord:
@@ -295,12 +284,8 @@ def plan_collection(
     the fields that an interrupted `revectorize` wrote go too. ``everything``: so do all versions of this name's record,
     the live one too, for `uninstall`.
 
-    Raises
-    ------
-    InputError
-        Where the index does not exist.
-    PreflightRefused
-        Where nothing is live (everything would be garbage), or documents cannot be rewritten safely.
+    `InputError` where the index does not exist. `PreflightRefused` where nothing is live (everything would be garbage),
+    or documents cannot be rewritten safely.
     """
     names = existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -373,12 +358,8 @@ def collect(
 
     Forgotten first, so that nobody can make a version live whose fields are going.
 
-    Raises
-    ------
-    GateRefused
-        Where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
-    EngineError
-        Where reading or deleting fails.
+    `GateRefused` where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
+    `EngineError` where reading or deleting fails.
     """
     engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)

@@ -87,15 +87,9 @@ class RejectLog(AbstractContextManager["RejectLog"]):
     A record is ``{"line", "offset", "kind", "reason", "sample"}`` and is handed to the operating system at once, so
     that it outlives the process. Use it as a context manager, or call `close`.
 
-    `InputError` where the file cannot be written.
-
-    Parameters
-    ----------
-    path : path-like or None
-        The reject file, readable by its owner only, made or emptied when the log is; None only counts, as readers need
-        that go through a file for the second time.
-    keep_bytes : int
-        With a run that resumes: how much of an existing file is kept (its `n_bytes` at the checkpoint).
+    The file at ``path``, readable by its owner only, is made or emptied when the log is; None only counts, as readers
+    need that go through a file for the second time. Of an existing file, a run that resumes keeps ``keep_bytes`` (its
+    `n_bytes` at the checkpoint). `InputError` where the file cannot be written.
     """
 
     def __init__(self, path: _Path | None = None, *, keep_bytes: int = 0) -> None:
@@ -372,10 +366,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
     faster ones (orjson, msgspec) keep the last of two equal keys silently.
 
-    Raises
-    ------
-    RecordError
-        Naming the rule broken.
+    `RecordError`: naming the rule broken.
     """
     text = decoded(data)
     try:
@@ -526,15 +517,11 @@ def read_documents(
     taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
     the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
 
-    `InputError` where the file cannot be opened, is damaged, or is of another kind.
+    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``, the
+    first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes 8 bytes a document. With
+    ``keep`` all are yielded, for a destination that keeps one of each id by itself.
 
-    Parameters
-    ----------
-    rejects : RejectSink or None
-        Gets every line that is no legal document; None raises at the first.
-    duplicates : {'reject', 'keep'}
-        ``reject``: the first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes
-        8 bytes a document. ``keep``: all are yielded, for a destination that keeps one of each id by itself.
+    `InputError` where the file cannot be opened, is damaged, or is of another kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
@@ -718,18 +705,14 @@ def read_rows(
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
+    ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` are, for each needed column,
+    its possible names, one of which must be there.
+
     Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
     Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
     are kept as None.
 
     `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
-
-    Parameters
-    ----------
-    required : sequence of sequence of str
-        For each needed column, its possible names; one of them must be there.
-    parse : callable
-        0-based row number, row as a JSON-like object -> record.
     """
     try:
         import pyarrow as pa

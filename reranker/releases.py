@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from reranker.engines import absolute_spec
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.base import Engine, WriteOp, WriteResult, ensure_index
 from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
 from reranker.records import StoredDocument
 
@@ -89,10 +89,7 @@ class ControlRecord:
     def release(self, model_id: str) -> Release:
         """Return the release of a model, named by its id or a unique beginning of 6 digits or more.
 
-        Raises
-        ------
-        InputError
-            Where none or several match; the message lists what there is.
+        `InputError` where none or several match; the message lists what there is.
         """
         beginning = [r for r in self.releases if r.model_id.startswith(model_id)]
         matching = [r for r in beginning if r.model_id == model_id] or beginning
@@ -152,12 +149,8 @@ def read_control(engine: Engine, index: str) -> ControlRecord:
     be promoted. Records that older programs kept under an alias are taken over; the name asked for decides what is
     live, and the live versions of the others can be rolled back to.
 
-    Raises
-    ------
-    EngineError
-        Where the engine does not answer.
-    InputError
-        Where the record is of a newer format or not one of this project.
+    `EngineError` where the engine does not answer. `InputError` where the record is of a newer format or not one of
+    this project.
     """
     uuids = engine.index_uuids(index)
     (key, uuid), *others = uuids.items() or ((index, ""),)
@@ -239,20 +232,15 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
 def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
     """Store the record over exactly the version it was read as, and return it with its new version.
 
-    Raises
-    ------
-    VersionConflict
-        Where somebody else changed it since; read it again.
-    EngineError
-        Where the engine refuses or does not answer. The record may be written and one of ``moved`` not deleted; the
-        message says so.
+    `VersionConflict` where somebody else changed it since; read it again. `EngineError` where the engine refuses or
+    does not answer. The record may be written and one of ``moved`` not deleted; the message says so.
     """
     kept_apart = ("seq_no", "primary_term", "key", "moved")
     fields = {name: value for name, value in asdict(record).items() if name not in kept_apart}
     lists = {name: list(value) for name, value in fields.items() if isinstance(value, tuple)}
     source = {"format": FORMAT_VERSION, **fields, **lists, "written": utc_now()}
     if record.seq_no < 0:
-        _ensure_control_index(engine)
+        ensure_index(engine, CONTROL_INDEX, _MAPPING, None if engine.in_process else _SETTINGS)
         op = WriteOp("create", record.key, source)
     else:
         op = WriteOp("index", record.key, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
@@ -268,10 +256,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
     """Delete records: of indexes that are gone, or of names that stand for one index now.
 
-    Raises
-    ------
-    EngineError
-        Where the engine refuses to delete one or does not answer.
+    `EngineError` where the engine refuses to delete one or does not answer.
     """
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):
@@ -308,17 +293,6 @@ def update_control(engine: Engine, index: str, change: Callable[[ControlRecord],
             if attempt == _ATTEMPTS - 1:
                 raise
     raise VersionConflict(f"the record of {index!r} kept changing", status=409)
-
-
-def _ensure_control_index(engine: Engine) -> None:
-    if engine.index_names(CONTROL_INDEX):
-        return
-    try:
-        engine.create_index(CONTROL_INDEX, _MAPPING, None if engine.in_process else _SETTINGS)
-    except EngineRejected:
-        # Somebody else made it between the question and now; anything else shows again.
-        if not engine.index_names(CONTROL_INDEX):
-            raise
 
 
 def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:

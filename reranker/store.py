@@ -28,7 +28,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -93,14 +93,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str = ""
 
 
-def _segment_path(root: Path, number: int) -> Path:
-    """Return the folder of a segment."""
-    return root / f"segment-{number:06d}"
-
-
-def _index_path(root: Path, number: int) -> Path:
-    """Return the folder of an id index."""
-    return root / f"index-{number:06d}"
+def _folder(root: Path, kind: Literal["segment", "index"], number: int) -> Path:
+    """Return the folder of a segment or of an id index."""
+    return root / f"{kind}-{number:06d}"
 
 
 def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -305,7 +300,7 @@ class Segment:
     """
 
     def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
-        folder = _segment_path(root, record.number)
+        folder = _folder(root, "segment", record.number)
         files = _segment_files(record, dims, quantisation)
         arrays = {name: _map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
         self.record = record
@@ -372,7 +367,7 @@ class VectorStore:
         self._segments = {
             record.number: Segment(root, record, manifest.dims, manifest.quantisation) for record in manifest.segments
         }
-        folder, n = _index_path(root, manifest.index.number), manifest.index.n_entries
+        folder, n = _folder(root, "index", manifest.index.number), manifest.index.n_entries
         self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,))
         self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,))
 
@@ -382,12 +377,7 @@ class VectorStore:
 
         ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
 
-        Raises
-        ------
-        ArtifactError
-            If there is no store, or it is damaged.
-        EncoderMismatch
-            If it holds another encoder's vectors.
+        `ArtifactError` if there is no store, or it is damaged. `EncoderMismatch` if it holds another encoder's vectors.
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
@@ -418,12 +408,12 @@ class VectorStore:
     def verify(self) -> None:
         """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
         expected = {
-            _index_path(self.path, self._manifest.index.number) / name: digest
+            _folder(self.path, "index", self._manifest.index.number) / name: digest
             for name, digest in self._manifest.index.sha256.items()
         }
         for record in self._manifest.segments:
             for name in _segment_files(record, self.dims, self.quantisation):
-                expected[_segment_path(self.path, record.number) / name] = record.sha256.get(name, "")
+                expected[_folder(self.path, "segment", record.number) / name] = record.sha256.get(name, "")
         for path, digest in expected.items():
             with path.open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -560,11 +550,11 @@ class SegmentFiles:
 
     def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
         self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
-        self._root, self._dims, self._quantisation = root, dims, quantisation
-        folder = _segment_path(root, number)
-        folder.mkdir()
+        self._quantisation = quantisation
+        self._folder = _folder(root, "segment", number)
+        self._folder.mkdir()
         names = _segment_files(SegmentRecord(number, 0, 0, 0, {}), dims, quantisation)
-        self._files: dict[str, IO[bytes]] = {name: (folder / name).open("wb") for name in names}
+        self._files: dict[str, IO[bytes]] = {name: (self._folder / name).open("wb") for name in names}
         self._hashes = {name: hashlib.sha256() for name in names}
         self._write("id_offsets.i8", np.zeros(1, "<i8"))
         self._write("indptr.i8", np.zeros(1, "<i8"))
@@ -597,7 +587,7 @@ class SegmentFiles:
         for file in self._files.values():
             make_durable(file)
             file.close()
-        sync_folder(_segment_path(self._root, self.number))
+        sync_folder(self._folder)
         digests = {name: digest.hexdigest() for name, digest in self._hashes.items()}
         return SegmentRecord(self.number, self.n_rows, self._n_terms, self._n_id_bytes, digests)
 
@@ -607,7 +597,7 @@ class SegmentFiles:
             # On a full disk, closing fails to write what is about to be removed.
             with suppress(OSError):
                 file.close()
-        shutil.rmtree(_segment_path(self._root, self.number))
+        shutil.rmtree(self._folder)
 
 
 class StoreWriter(AbstractContextManager["StoreWriter"]):
@@ -619,12 +609,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
     The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
     The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
 
-    Raises
-    ------
-    EncoderMismatch
-        If the folder holds another encoder's vectors or other dimensions.
-    ArtifactError
-        If another process is writing to the store, or it is damaged.
+    `EncoderMismatch` if the folder holds another encoder's vectors or other dimensions. `ArtifactError` if another
+    process is writing to the store, or it is damaged.
     """
 
     def __init__(self, path: str | Path, encoder_id: str, dims: int, *, quantisation: Quantisation = "float32") -> None:
@@ -670,30 +656,15 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._current: SegmentFiles | None = None
         self._changed = manifest.generation == 0
 
-    @property
-    def encoder_id(self) -> str:
-        """The encoder whose vectors the store holds."""
-        return self._manifest.encoder_id
-
     def add(self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
         """Add documents; one whose id is already there, also earlier in the same batch, is replaced.
 
-        Parameters
-        ----------
-        ids : (n,) str
-        vectors : (n, N) float32
-            Vd, as the encoder gives them (quantised and decoded).
-        rows : (n, 2**31 - 1) csr_matrix float32
-            lexical rows, ids sorted in each row.
-        source_hashes : (n,) str
-            `_src` of each document, 16 hexadecimal digits, or "" where it is not known.
+        `ShapeMismatch` if the parts have different numbers of documents, or the vectors other dimensions than the
+        store. `InputError` if an id is empty or too long, a value is not finite, or a hash is not one.
 
-        Raises
-        ------
-        ShapeMismatch
-            If the parts have different numbers of documents, or the vectors other dimensions than the store.
-        InputError
-            If an id is empty or too long, a value is not finite, or a hash is not one.
+        ``vectors``, (n, N) float32, are Vd as the encoder gives them (quantised and decoded); ``rows``, (n, 2**31 - 1)
+        float32, lexical rows, ids sorted in each row; ``source_hashes`` the `_src` of each document, 16 hexadecimal
+        digits, or "" where it is not known.
         """
         if not (len(ids) == len(vectors) == rows.shape[0] == len(source_hashes)) or (
             vectors.shape != (len(ids), self._manifest.dims)
@@ -813,7 +784,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _write_index(self) -> IndexRecord:
         number = self._manifest.index.number + 1
-        folder = _index_path(self.path, number)
+        folder = _folder(self.path, "index", number)
         folder.mkdir()
         digests = {}
         for name, values in (("keys.u8", self._keys.astype("<u8")), ("rows.i8", self._rows.astype("<i8"))):
@@ -826,8 +797,8 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _sweep(self, manifest: Manifest) -> None:
         """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
-        named = {_segment_path(self.path, record.number).name for record in manifest.segments}
-        named.add(_index_path(self.path, manifest.index.number).name)
+        named = {_folder(self.path, "segment", record.number).name for record in manifest.segments}
+        named.add(_folder(self.path, "index", manifest.index.number).name)
         for entry in self.path.iterdir():
             if entry.name not in named and entry.name.startswith(("segment-", "index-")):
                 shutil.rmtree(entry)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,7 +12,28 @@ from reranker.errors import ConfigError, MissingExtra
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
 
-def _tantivy(rest: str, settings: EngineSettings | None) -> Engine:
+def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
+    """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
+
+    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
+    (`EngineSettings.from_environment`); embedded engines need none.
+
+    `ConfigError`: an unknown kind, a URL that is none, or one with credentials in it. `MissingExtra`: the engine's
+    library is not installed.
+    """
+    kind, colon, rest = spec.partition(":")
+    if not colon or kind not in ("tantivy", "elasticsearch", "opensearch"):
+        # The text is not repeated in full: somebody may have put a password into it.
+        raise ConfigError(
+            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, elasticsearch:URL, opensearch:URL, "
+            "for example elasticsearch:http://127.0.0.1:9200"
+        )
+    if kind != "tantivy":
+        from reranker.engines.rest import RestEngine
+        from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, RestClient
+
+        dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
+        return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings or EngineSettings.from_environment()))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:
@@ -22,44 +41,6 @@ def _tantivy(rest: str, settings: EngineSettings | None) -> Engine:
     from reranker.engines.local import tantivy_engine
 
     return tantivy_engine(rest)
-
-
-def _rest(kind: str, rest: str, settings: EngineSettings | None) -> Engine:
-    from reranker.engines.rest import RestEngine
-    from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, RestClient
-
-    dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
-    return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings or EngineSettings.from_environment()))
-
-
-_KINDS: dict[str, Callable[[str, EngineSettings | None], Engine]] = {
-    "tantivy": _tantivy,
-    "elasticsearch": partial(_rest, "elasticsearch"),
-    "opensearch": partial(_rest, "opensearch"),
-}
-
-
-def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
-    """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
-
-    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
-    (`EngineSettings.from_environment`); embedded engines need none.
-
-    Raises
-    ------
-    ConfigError
-        An unknown kind, a URL that is none, or one with credentials in it.
-    MissingExtra
-        The engine's library is not installed.
-    """
-    kind, colon, rest = spec.partition(":")
-    if not colon or kind not in _KINDS:
-        # The text is not repeated in full: somebody may have put a password into it.
-        raise ConfigError(
-            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, elasticsearch:URL, opensearch:URL, "
-            "for example elasticsearch:http://127.0.0.1:9200"
-        )
-    return _KINDS[kind](rest, settings)
 
 
 def absolute_spec(spec: str) -> str:

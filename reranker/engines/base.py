@@ -224,6 +224,18 @@ def refresh_if_allowed(engine: Engine, index: str) -> None:
             raise
 
 
+def ensure_index(engine: Engine, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None) -> None:
+    """Create an index where it is missing; that somebody else made it meanwhile is no error."""
+    if engine.index_names(index):
+        return
+    try:
+        engine.create_index(index, mapping, settings)
+    except EngineRejected:
+        # Anything but that shows again with the first write.
+        if not engine.index_names(index):
+            raise
+
+
 # --- settings of a connection
 
 _ENVIRONMENT = {
@@ -239,10 +251,7 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    Raises
-    ------
-    ConfigError
-        A user without password (or the reverse), both kinds of credentials, a time not above 0, no such CA file.
+    `ConfigError`: a user without password or the reverse, both kinds of credentials, a time not above 0, no CA file.
     """
 
     connect_timeout_s: float = 5.0
@@ -291,10 +300,7 @@ class EngineSettings:
 
         They win over the values of a configuration file (``table``).
 
-        Raises
-        ------
-        ConfigError
-            A key or a value that is not legal; the message never contains a secret.
+        `ConfigError`: a key or a value that is not legal; the message never contains a secret.
         """
         variables = os.environ if environ is None else environ
         values = dict(table or {})
@@ -401,6 +407,15 @@ def json_value(data: bytes) -> Json:
             raise ValueError("nested too deep to be read as JSON") from None
 
 
+def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = False) -> Json:
+    """Return a copy of a JSON value with each text changed, with ``names`` those of an object's parts too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(n) if names else n: changed_texts(item, change, names=names) for n, item in value.items()}
+    return [changed_texts(item, change, names=names) for item in value] if isinstance(value, list) else value
+
+
 def check_name(name: str) -> str:
     """Return an index or alias name unchanged if it names exactly one thing.
 
@@ -444,21 +459,17 @@ def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
 _PLACE = "{{query}}"
 """Where a body template takes the text of the query."""
 
-_SHOWN_ONLY = frozenset(
-    {
-        "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
-        "seq_no_primary_term", "from", "size", "track_scores", "profile",
-    }
+_SHOWN_OF_HITS = (
+    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term",
 )  # fmt: skip
+_SHOWN_ONLY = frozenset({*_SHOWN_OF_HITS, "from", "size", "track_scores", "profile"})
 """Parts of a body that decide what is shown of a hit, not which hits there are."""
 
 _ANSWERS = frozenset({"aggs", "aggregations", "suggest"})
 """Parts answered over the whole hit set: asked once, with the candidates."""
 
-_PAGE_KEYS = (
-    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
-    "seq_no_primary_term", "runtime_mappings", "derived", "timeout", "ext",
-)  # fmt: skip
+_PAGE_KEYS = (*_SHOWN_OF_HITS, "runtime_mappings", "derived", "timeout", "ext")
 
 
 def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
@@ -475,20 +486,12 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
 
     `ConfigError` if the place for the query is nowhere in it.
     """
-    if _filled(body, "") == body:
+    if changed_texts(body, lambda text: text.replace(_PLACE, "")) == body:
         raise ConfigError(
             f"the body template has no place for the query: write {_PLACE} where the query's text belongs"
         )
-    filled: dict[str, Any] = _filled(body, query)
+    filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(_PLACE, query))
     return filled
-
-
-def _filled(value: Any, query: str) -> Any:
-    if isinstance(value, str):
-        return value.replace(_PLACE, query)
-    if isinstance(value, Mapping):
-        return {name: _filled(item, query) for name, item in value.items()}
-    return [_filled(item, query) for item in value] if isinstance(value, list) else value
 
 
 def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
@@ -506,25 +509,17 @@ def not_rerankable(body: Mapping[str, Any]) -> str:
         return "the body asks for no hits (size: 0)"
     if body.get("search_after") is not None:
         return "the body pages with search_after, which follows the engine's own order"
-    if not _by_score(body.get("sort")):
-        return f"the body sorts by {_first_sort(body['sort'])}, not by _score"
+    sort = "_score" if body.get("sort") in (None, []) else body["sort"]
+    # Further keys only order equal scores.
+    first = sort[0] if isinstance(sort, (list, tuple)) else sort
+    if not _by_score(first):
+        name = next(iter(first)) if isinstance(first, Mapping) and first else first
+        return f"the body sorts by {name}, not by _score"
     return ""
 
 
-def _sorts(sort: Any) -> list[Any]:
-    return list(sort) if isinstance(sort, (list, tuple)) else [sort]
-
-
-def _first_sort(sort: Any) -> str:
-    first = _sorts(sort)[0]
-    return str(next(iter(first))) if isinstance(first, Mapping) and first else str(first)
-
-
-def _by_score(sort: Any) -> bool:
-    """Return True if the first key is the score, best first; further keys only order equal scores."""
-    if sort is None or sort == []:
-        return True
-    first = _sorts(sort)[0]
+def _by_score(first: Any) -> bool:
+    """Return True if the first key of a sort is the score, best first."""
     if not isinstance(first, Mapping):
         return first in ("_score", "_score:desc")
     order = first.get("_score")
@@ -562,11 +557,15 @@ def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
     """
     result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
-    query = copy.deepcopy(body.get("query"))
-    wanted = {"ids": {"values": list(ids)}}
-    result["query"] = {"bool": {"filter": [wanted], **({"should": [query]} if query else {})}}
+    result["query"] = query_of_ids(body, ids)
     source = result.get("_source", True)
     return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
+
+
+def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the query for documents with these ids, scored by that of ``body``; 0 where they do not match it."""
+    query = copy.deepcopy(body.get("query"))
+    return {"bool": {"filter": [{"ids": {"values": list(ids)}}], **({"should": [query]} if query else {})}}
 
 
 # --- time

@@ -30,6 +30,8 @@ from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Any
 
+import msgspec
+
 from reranker.engines.base import MAX_HITS, Json, WriteOp, WriteResult, json_bytes
 from reranker.errors import EngineRejected, Unsupported
 
@@ -157,10 +159,6 @@ class Extracted:
     texts: dict[str, list[str]] = field(default_factory=dict)
     exact: dict[str, list[str]] = field(default_factory=dict)
     added: dict[str, Any] = field(default_factory=dict)
-
-    def has(self, path: str) -> bool:
-        """Return whether a field, or one inside it, has a value."""
-        return any(name == path or name.startswith(f"{path}.") for name in (*self.texts, *self.exact))
 
     def add(self, leaf: FieldType, item: Json) -> None:
         """Add a value of a field; `DocumentRefusedError` where it does not fit."""
@@ -417,64 +415,53 @@ MAX_NESTING = 30
 _ABSENT = object()
 
 
-@dataclass(frozen=True, slots=True)
-class MatchAll:
-    """Every document, scored ``boost``."""
-
+class _Scored(msgspec.Struct, frozen=True, kw_only=True):
     boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class MatchNone:
+class MatchAll(_Scored, frozen=True):
+    """Every document, scored ``boost``."""
+
+
+class MatchNone(msgspec.Struct, frozen=True):
     """No document."""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(_Scored, frozen=True):
     """BM25 over one text field: (word, times in the query), of which ``minimum`` times must match."""
 
     field: str
     words: tuple[tuple[str, int], ...]
     minimum: int = 1
-    boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Exact:
+class Exact(_Scored, frozen=True):
     """Any of these whole values (of a text field: words), scored ``boost``."""
 
     field: str
     values: tuple[str, ...]
-    boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(_Scored, frozen=True):
     """These documents, scored ``boost``."""
 
     ids: tuple[str, ...]
-    boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Exists:
+class Exists(_Scored, frozen=True):
     """Documents with a value in a searchable field, scored ``boost``."""
 
     field: str
-    boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class DisMax:
+class DisMax(_Scored, frozen=True):
     """The best child's score plus ``tie`` times the others'."""
 
     children: tuple[Node, ...]
     tie: float = 0.0
-    boost: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Bool:
+class Bool(_Scored, frozen=True):
     """All of ``must`` and ``filter``, ``minimum`` of ``should``, none of ``must_not``; must and should are summed."""
 
     must: tuple[Node, ...] = ()
@@ -482,7 +469,6 @@ class Bool:
     filter: tuple[Node, ...] = ()
     must_not: tuple[Node, ...] = ()
     minimum: int = 0
-    boost: float = 1.0
 
 
 Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
@@ -590,12 +576,8 @@ class SearchRequest:
 def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     """Return the parsed search body.
 
-    Raises
-    ------
-    Unsupported
-        A part outside the subset above; the message lists the parts known.
-    EngineRejected
-        A part of the subset that is malformed.
+    `Unsupported`: a part outside the subset above; the message lists the parts known. `EngineRejected`: a part of the
+    subset that is malformed.
     """
     for key in body:
         if key not in BODY_KEYS:
@@ -625,7 +607,7 @@ def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:
 
 
 def _match_all(value: Json, table: FieldTable, depth: int) -> Node:
-    return MatchAll(_boost(_options("match_all", value, {"boost"})))
+    return MatchAll(boost=_boost(_options("match_all", value, {"boost"})))
 
 
 def _match_none(value: Json, table: FieldTable, depth: int) -> Node:
@@ -648,7 +630,8 @@ def _multi_match(value: Json, table: FieldTable, depth: int) -> Node:
         raise _malformed("multi_match needs 'fields', a list of field names such as title^2")
     children = tuple(_weighted_match(str(name), options, table) for name in names)
     tie = _number("tie_breaker", options, 1.0 if kind == "most_fields" else 0.0)
-    return children[0] if len(children) == 1 and _boost(options) == 1.0 else DisMax(children, tie, _boost(options))
+    boost = _boost(options)
+    return children[0] if len(children) == 1 and boost == 1.0 else DisMax(children, tie, boost=boost)
 
 
 def _weighted_match(name: str, options: Mapping[str, Any], table: FieldTable) -> Node:
@@ -676,7 +659,7 @@ def _field_match(path: str, options: Mapping[str, Any], table: FieldTable, boost
     if not words:
         return MatchNone()
     least = len(words) if operator == "and" else _minimum(options.get("minimum_should_match"), len(words), 1)
-    return Words(path, tuple(Counter(words).items()), max(1, least), boost)
+    return Words(path, tuple(Counter(words).items()), max(1, least), boost=boost)
 
 
 def _bool(value: Json, table: FieldTable, depth: int) -> Node:
@@ -688,24 +671,24 @@ def _bool(value: Json, table: FieldTable, depth: int) -> Node:
 
     must, should, filters, never = (clauses(name) for name in ("must", "should", "filter", "must_not"))
     if not (must or should or filters or never):
-        return MatchAll(_boost(options))
+        return MatchAll(boost=_boost(options))
     default = 1 if should and not must and not filters else 0
     least = _minimum(options.get("minimum_should_match"), len(should), default)
-    return Bool(must, should, filters, never, least, _boost(options))
+    return Bool(must, should, filters, never, least, boost=_boost(options))
 
 
 def _ids(value: Json, table: FieldTable, depth: int) -> Node:
     options = _options("ids", value, {"values", "boost"})
     values = options.get("values", [])
     listed = [values] if isinstance(values, str) else _list("values of ids", values)
-    return Ids(tuple(str(item) for item in listed), _boost(options))
+    return Ids(tuple(str(item) for item in listed), boost=_boost(options))
 
 
 def _term(value: Json, table: FieldTable, depth: int) -> Node:
     path, options = _field_options("term", value, "value", set())
     leaf = table.searchable(path)
     if leaf is not None and leaf.is_text:
-        return Words(path, ((str(options.get("value")), 1),), 1, _boost(options))
+        return Words(path, ((str(options.get("value")), 1),), boost=_boost(options))
     return MatchNone() if leaf is None or not leaf.is_exact else _exact(leaf, [options.get("value")], _boost(options))
 
 
@@ -723,14 +706,15 @@ def _terms(value: Json, table: FieldTable, depth: int) -> Node:
 
 def _exists(value: Json, table: FieldTable, depth: int) -> Node:
     options = _options("exists", value, {"field", "boost"})
-    return Exists(str(options.get("field")), _boost(options))
+    return Exists(str(options.get("field")), boost=_boost(options))
 
 
 def _exact(leaf: FieldType, values: list[Any], boost: float) -> Node:
     try:
-        return Exact(leaf.path, tuple(dict.fromkeys(exact_value(leaf.type, value) for value in values)), boost)
+        spelt = tuple(dict.fromkeys(exact_value(leaf.type, value) for value in values))
     except (ValueError, TypeError):
         raise _malformed(f"field {leaf.path!r} of type {leaf.type} cannot be {values!r:.120}") from None
+    return Exact(leaf.path, spelt, boost=boost)
 
 
 _CLAUSES: dict[str, Callable[[Any, FieldTable, int], Node]] = {

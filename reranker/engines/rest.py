@@ -99,9 +99,7 @@ class RestEngine:
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index."""
-        body: dict[str, Any] = {"mappings": mapping}
-        if settings:
-            body["settings"] = settings
+        body = {"mappings": mapping, **({"settings": settings} if settings else {})}
         self._acknowledged("PUT", f"/{quoted(index)}", body)
 
     def delete_index(self, index: str) -> None:
@@ -117,7 +115,7 @@ class RestEngine:
             raise EngineRejected(message, engine=self._client.kind, status=400)
         ((name, about),) = answer.items()
         mapping = about.get("mappings") or {}
-        settings = {key: value if isinstance(value, str) else str(value) for key, value in about["settings"].items()}
+        settings = {key: str(value) for key, value in about["settings"].items()}
         aliases = tuple(sorted(about.get("aliases") or {}))
         return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, about.get("data_stream"))
 
@@ -182,8 +180,7 @@ class RestEngine:
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
         """Return the number of documents that match."""
         body = None if query is None else {"query": query}
-        answer = self._whole("POST", f"/{quoted(index)}/_count", body)
-        return int(answer["count"])
+        return int(self._whole("POST", f"/{quoted(index)}/_count", body)["count"])
 
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         """Send one bulk request; operations no engine takes are answered here with status 400."""
@@ -475,15 +472,14 @@ def pieces(text: str) -> Iterator[str]:
 
 
 def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
-    answer = client.call("POST", f"/{quoted(index)}/_analyze", {"field": field, "text": texts})
-    tokens = answer.get("tokens")
+    path = f"/{quoted(index)}/_analyze"
+    tokens = client.call("POST", path, {"field": field, "text": texts}).get("tokens")
     if not isinstance(tokens, list):
         raise client.unusable(f"POST /{index}/_analyze", "no list of tokens")
     split = _by_offset(texts, tokens)
     if split is not None:
         return split
     # A chain whose offsets do not run through (some filters move them): one text a request.
-    path = f"/{quoted(index)}/_analyze"
     answers = [client.call("POST", path, {"field": field, "text": text}) for text in texts]
     return [[str(token["token"]) for token in answer["tokens"]] for answer in answers]
 

@@ -12,6 +12,7 @@ import io
 import socket
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -326,18 +327,13 @@ class RestClient:
 
 
 def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
-    split = urlsplit(url)
-    host, size = split.hostname or "", settings.connections
-    if split.scheme != "https":
-        pool = urllib3.HTTPConnectionPool(host, split.port, maxsize=size)
-    elif not settings.verify:
-        urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
-        pool = urllib3.HTTPSConnectionPool(host, split.port, maxsize=size, cert_reqs="CERT_NONE")
-    else:
-        certificates = settings.ca_file or certifi.where()
-        pool = urllib3.HTTPSConnectionPool(
-            host, split.port, maxsize=size, cert_reqs="CERT_REQUIRED", ca_certs=certificates
-        )  # fmt: skip
+    security: dict[str, str] = {}
+    if url.startswith("https:"):
+        security = {"cert_reqs": "CERT_REQUIRED", "ca_certs": settings.ca_file or certifi.where()}
+        if not settings.verify:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+            security = {"cert_reqs": "CERT_NONE"}
+    pool = urllib3.connection_from_url(url, maxsize=settings.connections, **security)
     pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
     return pool
 
@@ -398,14 +394,10 @@ def _type_and_reason(reply: urllib3.BaseHTTPResponse) -> tuple[str, str]:
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
     """Return the seconds of a Retry-After header (seconds or an HTTP date), or None."""
     text = headers.get("retry-after", "").strip()
-    try:
-        return max(0.0, float(text)) if text else None
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError):
+        return max(0.0, float(text))
+    with suppress(ValueError):
         when = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=UTC)
-    return max(0.0, (when - datetime.now(UTC)).total_seconds())
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return None

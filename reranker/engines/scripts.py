@@ -13,9 +13,9 @@ from importlib import resources
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from reranker.engines.base import Capabilities, Engine, TakesRequests, version_numbers
+from reranker.engines.base import Capabilities, Engine, TakesRequests, changed_texts, version_numbers
 from reranker.engines.vectors import field_prefix, script_fields, script_source
-from reranker.errors import ConfigError, EngineAuthError, EngineError, EngineUnavailable, Unsupported
+from reranker.errors import ConfigError, EngineError, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"
 """What is said of requests to engines that the tests of this project cannot run."""
@@ -117,11 +117,11 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:
     """Return a JSON value with ``@NAME@`` in its texts replaced."""
-    if isinstance(value, str):
-        return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), value)
-    if isinstance(value, Mapping):
-        return {_fill(name, values): _fill(item, values) for name, item in value.items()}
-    return [_fill(item, values) for item in value] if isinstance(value, list) else value
+
+    def filled(text: str) -> str:
+        return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), text)
+
+    return changed_texts(value, filled, names=True)
 
 
 def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
@@ -279,27 +279,16 @@ def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
         if step.why_not or broken:
             done.append(Done(step, "not possible", step.why_not or broken))
             continue
-        result = _send(target, step)
-        if isinstance(result, Done):
-            done.append(result)
-            broken = f"it builds on: {step.what}" if step.gives and result.state != "done" else ""
+        try:
+            answer = target.request(step.method, step.path, step.body, step.params)
+        except EngineError as error:
+            if isinstance(error, EngineUnavailable) or error.status == 401:
+                raise
+            absent = step.method == "DELETE" and error.status in (400, 404, 405)
+            done.append(Done(step, "absent") if absent else Done(step, "refused", str(error)))
+            broken = f"it builds on: {step.what}" if step.gives else ""
             continue
         if step.gives:
-            known[step.gives] = str(result.get(step.of, ""))
+            known[step.gives] = str(answer.get(step.of, ""))
         done.append(Done(step, "done"))
     return done
-
-
-def _send(target: TakesRequests, step: Step) -> dict[str, Any] | Done:
-    try:
-        return target.request(step.method, step.path, step.body, step.params)
-    except EngineUnavailable:
-        raise
-    except EngineAuthError as error:
-        if error.status == 401:
-            raise
-        return Done(step, "refused", str(error))
-    except EngineError as error:
-        if step.method == "DELETE" and error.status in (400, 404, 405):
-            return Done(step, "absent")
-        return Done(step, "refused", str(error))

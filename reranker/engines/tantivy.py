@@ -109,7 +109,13 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=FULL")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0 and create is not None:
-            _create(connection, create)
+            with connection:
+                connection.execute("BEGIN IMMEDIATE")
+                # Another process may have been quicker.
+                if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                    for statement in filter(str.strip, create.split(";")):
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA user_version = {FORMAT}")
         elif version != FORMAT:
             message = f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it"
             raise EngineRejected(message, engine="tantivy")
@@ -117,20 +123,6 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
-
-
-def _create(connection: sqlite3.Connection, tables: str) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have been quicker.
-        if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-            for statement in filter(str.strip, tables.split(";")):
-                connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {FORMAT}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
 
 
 class Connections:
@@ -160,16 +152,9 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Hold the one write transaction: committed at the end, rolled back on an error."""
-        with engine_errors(self.path):
-            connection = self.get()
+        with engine_errors(self.path), self.get() as connection:
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
+            yield connection
 
     def close(self) -> None:
         """Close every thread's connection."""
@@ -222,10 +207,10 @@ class _SearchIndex:
         """See what was committed since, also by another process."""
         self._index.reload()
 
-    def writer(self) -> _Writer:
-        """Return a writer; there can be one at a time."""
+    def writer(self) -> Any:
+        """Return a writer; there can be one at a time, and nothing is visible before its ``commit``."""
         # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
-        return _Writer(self._index.writer(WRITER_BYTES, 1))
+        return self._index.writer(WRITER_BYTES, 1)
 
     def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Match], int]:
         """Return the best matches by (-score, age of the last write), and the number of all."""
@@ -285,34 +270,20 @@ def _constant_score(node: tree.Node) -> float:
     return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
 
 
-class _Writer:
-    """Replaces documents in a tantivy index; nothing is visible before `commit`."""
-
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
-
-    def delete(self, identifier: str) -> None:
-        self._writer.delete_documents_by_term("id", identifier)
-
-    def add(self, identifier: str, seq_no: int, extracted: Extracted, slots: Mapping[str, int]) -> None:
-        document = tantivy.Document()
-        document.add_text("id", identifier)
-        document.add_unsigned("seq_no", seq_no)
-        for path, values in extracted.exact.items():
-            for value in dict.fromkeys(values):
-                document.add_text("exact", f"{path}\0{value}")
-        for path in _with_parents((*extracted.texts, *extracted.exact)):
-            document.add_text("has", path)
-        for path, texts in extracted.texts.items():
-            words = " ".join(word for text in texts for word in standard_tokens(text))
-            if path in slots and words:
-                document.add_text(f"text{slots[path]}", words)
-        self._writer.add_document(document)
-
-    def commit(self) -> None:
-        """Make all changes durable and visible, and wait for merges."""
-        self._writer.commit()
-        self._writer.wait_merging_threads()
+def _document(state: Stored, extracted: Extracted, slots: Mapping[str, int]) -> Any:
+    document = tantivy.Document()
+    document.add_text("id", state.id)
+    document.add_unsigned("seq_no", state.seq_no)
+    for path, values in extracted.exact.items():
+        for value in dict.fromkeys(values):
+            document.add_text("exact", f"{path}\0{value}")
+    for path in _with_parents((*extracted.texts, *extracted.exact)):
+        document.add_text("has", path)
+    for path, texts in extracted.texts.items():
+        words = " ".join(word for text in texts for word in standard_tokens(text))
+        if path in slots and words:
+            document.add_text(f"text{slots[path]}", words)
+    return document
 
 
 def _with_parents(paths: Sequence[str]) -> dict[str, None]:
@@ -335,9 +306,9 @@ class _Queries:
         match node:
             case tree.Words():
                 return self._words(node)
-            case tree.DisMax(children, tie, boost):
+            case tree.DisMax(children, tie):
                 best = Query.disjunction_max_query([self.make(child) for child in children], tie)
-                return Query.boost_query(best, boost)
+                return Query.boost_query(best, node.boost)
             case tree.Bool():
                 return self._bool(node)
             case tree.MatchNone():
@@ -456,17 +427,8 @@ class TantivyIndex(Connections):
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
         """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
-        with self.writing() as connection:
-            self._save_mapping(connection, mapping)
-
-    def _save_mapping(self, connection: sqlite3.Connection, mapping: Mapping[str, Any]) -> None:
-        """Store a changed mapping inside a transaction; new text fields take the next slots."""
-        meta = self._meta()
-        slots = dict(meta.slots)
-        for path in FieldTable(mapping).text_paths():
-            slots.setdefault(path, len(slots))
-        capacity = _capacity(len(slots), meta.wanted_capacity)
-        self._change(connection, mapping=mapping, slots=slots, wanted_capacity=capacity)
+        with self.writing():
+            self.save((), mapping)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
@@ -485,9 +447,14 @@ class TantivyIndex(Connections):
         return 0 if number is None else int(number) + 1
 
     def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        """Store the changes, and a new mapping if there is one, all or nothing."""
+        """Store the changes, and a new mapping if there is one, whose new text fields take the next slots."""
         if mapping is not None:
-            self._save_mapping(self.get(), mapping)
+            meta = self._meta()
+            slots = dict(meta.slots)
+            for path in FieldTable(mapping).text_paths():
+                slots.setdefault(path, len(slots))
+            capacity = _capacity(len(slots), meta.wanted_capacity)
+            self._change(self.get(), mapping=mapping, slots=slots, wanted_capacity=capacity)
         rows = []
         for state, _ in changes:
             source = None if state.source is None else json_bytes(state.source)
@@ -577,12 +544,13 @@ class TantivyIndex(Connections):
         for states in self.since(done, until):
             writer = writer or target.writer()
             for state in states:
-                writer.delete(state.id)
+                writer.delete_documents_by_term("id", state.id)
                 if state.source is not None:
-                    writer.add(state.id, state.seq_no, _extract(table, state.source), slots)
+                    writer.add_document(_document(state, _extract(table, state.source), slots))
             done = states[-1].seq_no
         if writer is not None:
             writer.commit()
+            writer.wait_merging_threads()
             target.reload()
         return done
 

@@ -54,7 +54,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
-from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, version_numbers
+from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, query_of_ids, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
@@ -205,13 +205,12 @@ def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict
 def norm_of(definition: Mapping[str, Any]) -> float:
     """Return M from the mapping of ``vec_unit``; `InputError` if it is not there: another program made the field."""
     try:
-        norm = float((definition.get("meta") or {})[NORM_KEY])
+        return float((definition.get("meta") or {})[NORM_KEY])
     except (KeyError, TypeError, ValueError):
         raise InputError(
             f"the mapping of the vectors lacks their bound (meta.{NORM_KEY}): write the version again into a new "
             "index with `ssi index --rebuild --routes inside`"
         ) from None
-    return norm
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +298,9 @@ def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
     down = (bits & ~_LOW_BITS).view(np.float32)
     nearest = ((bits + (_LOW_BITS + 1) // 2) & ~_LOW_BITS).view(np.float32)
     split = np.abs(wanted - nearest) > _LARGEST_LOSS
-    heads = np.where(split, down, nearest).tolist()
-    values = {f"t{term}": float(f"{head:.9g}") for term, head in zip(ids, heads, strict=True)}
-    rests = (wanted - down).tolist()
-    return values | {f"r{ids[k]}": float(f"{rests[k]:.9g}") for k in np.flatnonzero(split).tolist()}
+    values = {f"t{term}": head for term, head in zip(ids, _json_numbers(np.where(split, down, nearest)), strict=True)}
+    rests = _json_numbers(wanted - down)
+    return values | {f"r{ids[k]}": rests[k] for k in np.flatnonzero(split).tolist()}
 
 
 def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
@@ -444,11 +442,7 @@ def _query_params(query: QueryVectors) -> dict[str, Any]:
     """Return the query's part of the scripts' parameters."""
     weights = query.word_weights
     kept = np.flatnonzero(weights)
-    return {
-        "u": _json_numbers(query.vector),
-        "ids": query.ids[kept].tolist(),
-        "weights": [float(f"{weight:.9g}") for weight in weights[kept].tolist()],
-    }
+    return {"u": _json_numbers(query.vector), "ids": query.ids[kept].tolist(), "weights": _json_numbers(weights[kept])}
 
 
 def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> dict[str, Any]:
@@ -492,8 +486,8 @@ def _unit_query(vector: Float32) -> list[float]:
 
 def _sparse_query(query: QueryVectors) -> dict[str, float]:
     """Return the words of q, weighted by a, by the names they have in the index."""
-    pairs = zip(query.ids.tolist(), query.word_weights.tolist(), strict=True)
-    return {f"{part}{term}": float(f"{weight:.9g}") for term, weight in pairs if weight for part in "tr"}
+    pairs = zip(query.ids.tolist(), _json_numbers(query.word_weights), strict=True)
+    return {f"{part}{term}": weight for term, weight in pairs if weight for part in "tr"}
 
 
 def model_scores(fields: InsideFields, query: QueryVectors, scores: Sequence[float]) -> Float64:
@@ -694,8 +688,6 @@ def _listed(value: Any) -> list[Any]:
 
 def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:
     """Return the body that scores documents with these ids by the team's own query; 0 where they do not match."""
-    query = body.get("query")
-    should = {"should": [copy.deepcopy(query)]} if query else {}
     kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
-    wanted = {"bool": {"filter": [{"ids": {"values": ids}}], **should}}
+    wanted = query_of_ids(body, ids)
     return {**kept, "query": wanted, "size": size, "_source": source, "track_total_hits": False}

@@ -201,13 +201,12 @@ class AdmissionControl:
                     if self._state.buffered_bytes > self._limits.max_buffered_bytes:
                         raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
                     chunks.append(chunk)
-        except TimeoutError:
+        except BaseException as error:
             self._state.buffered_bytes -= held
-            raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
-        except BaseException:
-            self._state.buffered_bytes -= held
+            if isinstance(error, TimeoutError):
+                raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
             raise
-        return b"".join(chunks) if len(chunks) != 1 else chunks[0]
+        return b"".join(chunks)
 
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
         metrics, path = self._state.metrics, scope["path"]
@@ -256,14 +255,10 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a ``receive`` that gives a body already read, then whatever comes."""
-    given = False
+    given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
-        nonlocal given
-        if given:
-            return await receive()
-        given = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return given.pop() if given else await receive()
 
     return again
 

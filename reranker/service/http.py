@@ -205,11 +205,7 @@ Context = Annotated[RequestContext, Depends(context_of)]
 _decoder = msgspec.json.Decoder()
 
 
-def _whole(value: Any) -> Any:
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-AS_WHOLE = BeforeValidator(_whole)
+AS_WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
 """Makes an integer what JSON means by it, ``3`` and ``3.0``, in a strict model too: ``Annotated[int, Field(ge=1),
 AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
 

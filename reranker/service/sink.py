@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reranker.engines.base import Deadline, Engine, WriteOp
+from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts, ensure_index
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.records import RankedHit
 
@@ -245,7 +245,9 @@ class EngineWriter:
             chosen = [row for name, row in rows if name == index]
             if not chosen:
                 continue
-            self._make(index, mapping)
+            if index not in self._ready:
+                ensure_index(self._engine, index, mapping, None)
+                self._ready.add(index)
             key = "query_id" if index == QUERIES_INDEX else "event_id"
             ops = [WriteOp("index", str(row[key]), dict(row)) for row in chosen]
             try:
@@ -259,18 +261,6 @@ class EngineWriter:
             refused += sum(result.status >= 300 for result in results)
         return refused
 
-    def _make(self, index: str, mapping: Mapping[str, Any]) -> None:
-        if index in self._ready:
-            return
-        if not self._engine.index_names(index):
-            try:
-                self._engine.create_index(index, mapping)
-            except EngineRejected:
-                # Another copy of the service made it meanwhile; anything else shows again with the first row.
-                if not self._engine.index_names(index):
-                    raise
-        self._ready.add(index)
-
     def close(self) -> None:
         """Leave the engine to its owner."""
 
@@ -280,15 +270,8 @@ def _encode(row: Mapping[str, Any]) -> bytes:
         return msgspec.json.encode(row)
     except UnicodeEncodeError:
         # A lone surrogate, which UTF-8 cannot hold: replaced, so that the row is kept.
-        return msgspec.json.encode(_whole(row))
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, Mapping):
-        return {_whole(name): _whole(inner) for name, inner in value.items()}
-    return [_whole(item) for item in value] if isinstance(value, list | tuple) else value
+        whole = changed_texts(row, lambda text: text.encode("utf-8", "replace").decode(), names=True)
+        return msgspec.json.encode(whole)
 
 
 class ImpressionSink:
@@ -300,7 +283,8 @@ class ImpressionSink:
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep
         self._queue: queue.Queue[Row] = queue.Queue(capacity)
-        self._dropped = 0
+        self.dropped = 0
+        """Rows dropped since the start."""
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-sink", daemon=True)
@@ -310,11 +294,6 @@ class ImpressionSink:
     def waiting(self) -> int:
         """Rows taken and not yet written."""
         return self._queue.unfinished_tasks
-
-    @property
-    def dropped(self) -> int:
-        """Rows dropped since the start."""
-        return self._dropped
 
     def record(self, search: SearchRecord) -> None:
         """Take one search, or drop it."""
@@ -337,7 +316,7 @@ class ImpressionSink:
 
     def _drop(self, number: int) -> None:
         with self._lock:
-            self._dropped += number
+            self.dropped += number
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for this long at most, and stop."""

@@ -90,6 +90,11 @@ class Postings:
         return math.log(1 + (len(self.lengths) - df + 0.5) / (df + 0.5))
 
 
+def _has(extracted: Extracted, path: str) -> bool:
+    """Return whether a field, or one inside it, has a value."""
+    return any(name == path or name.startswith(f"{path}.") for name in (*extracted.texts, *extracted.exact))
+
+
 class _MemoryIndex:
     """One index: documents by id, each at the place (number) of its last write."""
 
@@ -203,7 +208,7 @@ class _MemoryIndex:
                 places = self._exact.get(path, {})
                 return {place for value in values for place in places.get(value, ())}
             case tree.Exists(path):
-                return {place for place, extracted in self._extracted.items() if extracted.has(path)}
+                return {place for place, extracted in self._extracted.items() if _has(extracted, path)}
 
     def _dis_max(self, node: tree.DisMax) -> Scores:
         best: Scores = {}

@@ -42,7 +42,7 @@ def test_a_query_becomes_a_tree() -> None:
     }
     words = (("big", 2),)
     assert parse_query(query, TABLE) == Bool(
-        must=(DisMax((Words("t", words, 1, 2.0), Words("u", words, 1, 1.0)), 0.5),),
+        must=(DisMax((Words("t", words, 1, boost=2.0), Words("u", words, 1, boost=1.0)), 0.5),),
         must_not=(Words("t", (("x", 1), ("y", 1)), 2),),
     )
     assert parse_query({"match": {"t": " "}}, TABLE) == MatchNone()

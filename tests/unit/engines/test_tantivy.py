@@ -293,7 +293,7 @@ def test_a_fault_that_is_not_of_the_disk_is_not_said_to_be(place: Path, monkeypa
     engine = _open(place)
     engine.bulk("docs", [WriteOp("index", "d", {"t": "late apple"})])
     with monkeypatch.context() as patch:
-        patch.setattr("reranker.engines.tantivy._Writer.add", fail)
+        patch.setattr("reranker.engines.tantivy._document", fail)
         with pytest.raises(ValueError, match="invalid literal"):
             engine.refresh("docs")
     engine.refresh("docs")
