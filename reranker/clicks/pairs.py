@@ -802,9 +802,7 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     return PairTable(files, _named_counts(counts), folder)
 
 
-def impressions(
-    log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]
-) -> Iterator[Impression]:  # fmt: skip
+def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Impression]:
     """Yield the shown lists of a log with what was clicked, robots left out, by time (undated first) and query id.
 
     Of the configuration only ``robots`` and ``session_gap_s`` matter here.
