@@ -33,8 +33,8 @@ from filelock import FileLock, Timeout
 
 from reranker.arrays import Bool, Int64
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.clicks.schema import TABLES
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.clicks.schema import TABLES, arrow
+from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -59,19 +59,9 @@ STORED: dict[str, dict[str, str]] = {
 TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
 
 
-def _arrow() -> Any:
-    """Return the module pyarrow; raises `MissingExtra` where it is not installed."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "clicks") from error
-    return pa
-
-
 def _arrow_schema(table: str) -> Any:
     """Return the Arrow schema of a table's files."""
-    pa = _arrow()
+    pa = arrow()
     types = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
     }  # fmt: skip
@@ -93,7 +83,7 @@ def to_tables(batch: Batch) -> dict[str, Any]:
 
 
 def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
-    pa = _arrow()
+    pa = arrow()
     schema = _arrow_schema(name)
     unknown = sorted(set(columns) - set(schema.names))
     if unknown:
@@ -118,10 +108,9 @@ def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
 
 def _with_query_time(hits: Any, queries: Any) -> Any:
     """Return hits with the time of their query, where the batch holds it."""
-    import pyarrow.compute as pc
-
     if queries is None or not queries.num_rows:
         return hits
+    pc = arrow().compute
     place = pc.index_in(hits["query_id"], value_set=queries["query_id"])
     column = hits.schema.get_field_index(QUERY_TIME)
     return hits.set_column(column, hits.schema.field(column), pc.take(queries["time"], place))
@@ -220,21 +209,17 @@ def make_folder(folder: Path) -> None:
 
 def _write_part(path: Path, table: Any) -> None:
     """Write an Arrow table as one Parquet file, complete or not at all."""
-    import pyarrow.parquet as pq
-
     make_folder(path.parent)
     with replacing(path, private=True) as file:
-        pq.write_table(table, file, compression="zstd", write_statistics=True)
+        arrow().parquet.write_table(table, file, compression="zstd", write_statistics=True)
 
 
 def read_part(path: Path, table: str) -> Any:
     """Return a part as an Arrow table; `InputError` where it is missing or damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    pa = arrow()
     try:
         with open(path, "rb") as file:
-            return pq.read_table(file, schema=_arrow_schema(table), partitioning=None)
+            return pa.parquet.read_table(file, schema=_arrow_schema(table), partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise damaged(path, str(error)[:200]) from error
 
@@ -276,9 +261,7 @@ def _days_of(table: Any, column: str) -> Int64:
 
 def times_of(table: Any, column: str) -> Int64:
     """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
-    import pyarrow.compute as pc
-
-    times: Int64 = pc.fill_null(table[column], -1).to_numpy()
+    times: Int64 = arrow().compute.fill_null(table[column], -1).to_numpy()
     return times
 
 
@@ -290,8 +273,8 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
     mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
     parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
-        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(_arrow().array(mixed))))
-        table, days = table.filter(_arrow().array(~mixed)), days[~mixed]
+        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
+        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
     if not (np.diff(order) == 1).all():
         table, days = table.take(order), days[order]
@@ -489,7 +472,7 @@ class LogTransaction:
     def _spill(self) -> None:
         """Write all rows held, as parts that the next commit names."""
         for name, tables in self._held.items():
-            whole, today = _arrow().concat_tables(tables), self.now_ms // DAY_MS
+            whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
             for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
                 self._manifest.parts.append(Part(path, name, rows.num_rows, today, first, last))
@@ -595,7 +578,7 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = _arrow()
+        pa = arrow()
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
@@ -620,9 +603,8 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = _arrow()
-        import pyarrow.compute as pc
-
+        pa = arrow()
+        pc = pa.compute
         names = pa.array(sorted(self.people), pa.string())
         limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
@@ -659,7 +641,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
         if part.table != PEOPLE or not part.rows or part.path in searched:
             continue
         table = read_part(log.folder / part.path, part.table)
-        linked = table.filter(_arrow().array(_among(table, "alias", set(known))))
+        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
@@ -693,7 +675,7 @@ class _Person:
         for part, table in _tables(log):
             gone = self._gone(part.table, table)
             if gone.any():
-                changed.append((part, None if gone.all() else table.filter(_arrow().array(~gone))))
+                changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
         hashes = {_query_hash(query_id) for query_id in self.queries}
         people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
         return Forgotten(people, hashes, self.named_sessions), changed
@@ -731,7 +713,7 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
         elif part.first_day is not None and part.first_day < first_day:
             table = read_part(log.folder / part.path, part.table)
             kept = _days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(_arrow().array(kept))
+            yield part, table.filter(arrow().array(kept))
 
 
 def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tuple[Part, Any]]:
@@ -751,16 +733,14 @@ def _ids(
     """Return the values, but the empty one, of the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
-        ids.update(table[column].filter(_arrow().array(chosen(table))).to_pylist())
+        ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
     return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the values, (n,) bool."""
-    pa = _arrow()
-    import pyarrow.compute as pc
-
-    rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
+    pa = arrow()
+    rows: Bool = pa.compute.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
     return rows
 
 
