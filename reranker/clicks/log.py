@@ -379,11 +379,7 @@ class ClickLog:
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self.manifest.parts))
             for until_ms, clients in later.items():
-                forgotten, replaced = _Person(self, clients, set(), until_ms).without(self, until_ms)
-                more = LogTransaction(self.folder, now_ms)
-                more.replace(replaced)
-                more.remember(forgotten)
-                more.commit()
+                LogTransaction(self.folder, now_ms).forget(_Person(self, clients, set(), until_ms), until_ms)
                 self._look()
 
     def _look(self) -> None:
@@ -401,11 +397,13 @@ class ClickLog:
         """
         _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
-            forgotten, replaced = _parts_without(self, user, privacy, transaction.now_ms)
-            removed = transaction.replace(replaced)
-            transaction.remember(forgotten)
-            transaction.commit()
-        return removed
+            # An empty id has no hash, and rows that name nobody have none either.
+            aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
+            users = aliases | _ids(self, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
+            visitors = _ids(self, "user", lambda table: _among(table, "session", sessions))
+            if len(visitors) == 1:
+                users |= visitors
+            return transaction.forget(_Person(self, users, sessions), transaction.now_ms)
 
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows older than a number of days; return the number removed by table.
@@ -512,12 +510,15 @@ class LogTransaction:
             self._gone.append(self.folder / part.path)
         return removed
 
-    def remember(self, forgotten: Forgotten) -> None:
-        """Keep out the forgotten from now on."""
+    def forget(self, person: _Person, until_ms: int) -> dict[str, int]:
+        """Remove all rows of a person, keep out those until a moment; return the number removed by table."""
+        removed = self.replace(person.changed_parts())
         manifest, known = self._manifest, self._manifest.forgotten
-        known |= {person: max(until, known.get(person, until)) for person, until in forgotten.people.items()}
-        manifest.forgotten_queries = sorted({*manifest.forgotten_queries, *forgotten.queries})
-        manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *forgotten.sessions})
+        known |= {id_: max(until_ms, known.get(id_, until_ms)) for id_ in sorted(person.users | person.sessions)}
+        manifest.forgotten_queries = sorted({*manifest.forgotten_queries, *map(_query_hash, person.queries)})
+        manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *person.named_sessions})
+        self.commit()
+        return removed
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
@@ -578,16 +579,15 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = arrow()
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
-            kept[name] = kept[name].filter(pa.array(~gone))
+            kept[name] = kept[name].filter(arrow().array(~gone))
         if "hits" in kept:
             before, after = (_query_ids(named["queries"]) if "queries" in named else set() for named in (tables, kept))
             gone_ids = (before | self._known(kept["hits"])) - after
-            kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
+            kept["hits"] = kept["hits"].filter(arrow().array(~_among(kept["hits"], "query_id", gone_ids)))
         return {name: table for name, table in kept.items() if table.num_rows}
 
     def _theirs(self, table: Any) -> Bool:
@@ -617,19 +617,6 @@ def _query_hash(query_id: str) -> str:
     return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
-def _parts_without(
-    log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
-) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
-    # An empty id has no hash, and rows that name nobody have none either.
-    aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    users = aliases | _ids(log, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
-    visitors = _ids(log, "user", lambda table: _among(table, "session", sessions))
-    if len(visitors) == 1:
-        users |= visitors
-    return _Person(log, users, sessions).without(log, now_ms)
-
-
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
     """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
 
@@ -637,10 +624,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     """
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
-    for part in log.manifest.parts if known else ():
-        if part.table != PEOPLE or not part.rows or part.path in searched:
-            continue
-        table = read_part(log.folder / part.path, part.table)
+    for _, table in _tables(log, (PEOPLE,) if known else (), searched):
         linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
@@ -656,7 +640,7 @@ class _Person:
     """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
-        self.users, self.named_sessions, self._until_ms = users, sessions, until_ms
+        self._log, self.users, self.named_sessions, self._until_ms = log, users, sessions, until_ms
         self.sessions = sessions | _ids(log, "session", lambda t: _among(t, "user", users) & self._in_time(t))
         # Queries that are theirs and, as far as the log says, nobody else's.
         theirs = _ids(log, "query_id", self._named)
@@ -669,16 +653,12 @@ class _Person:
             log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
         )
 
-    def without(self, log: ClickLog, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-        """Return whom to forget until a moment, and the parts that change, with the rows that remain (None: none)."""
-        changed: list[tuple[Part, Any]] = []
-        for part, table in _tables(log):
+    def changed_parts(self) -> Iterator[tuple[Part, Any]]:
+        """Yield the parts that change without the person, with the rows that remain (None: none)."""
+        for part, table in _tables(self._log):
             gone = self._gone(part.table, table)
             if gone.any():
-                changed.append((part, None if gone.all() else table.filter(arrow().array(~gone))))
-        hashes = {_query_hash(query_id) for query_id in self.queries}
-        people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
-        return Forgotten(people, hashes, self.named_sessions), changed
+                yield part, None if gone.all() else table.filter(arrow().array(~gone))
 
     def _gone(self, name: str, table: Any) -> Bool:
         if name == "hits":
@@ -716,10 +696,12 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
             yield part, table.filter(arrow().array(kept))
 
 
-def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tuple[Part, Any]]:
-    """Yield the parts of some tables that have rows, with the rows."""
+def _tables(
+    log: ClickLog, names: Sequence[str] = tuple(STORED), without: Set[str] = frozenset()
+) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts of some tables that have rows, but those of some paths, with the rows."""
     for part in log.manifest.parts:
-        if part.rows and part.table in names:
+        if part.rows and part.table in names and part.path not in without:
             yield part, read_part(log.folder / part.path, part.table)
 
 
