@@ -18,12 +18,11 @@ import shlex
 import shutil
 import sys
 import sysconfig
-import time
 import tokenize
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import GateRefused, InputError
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
-from reranker.progress import Progress, Say
+from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics
@@ -488,21 +487,15 @@ class Demo:
         self.seconds: dict[str, float] = {}
         self._index, self._dim, self._seed, self._connection = index, dim, seed, connection
 
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[step] = time.monotonic() - started
-
     def collect(self) -> None:
         """Collect documents and links, and write them into the folder."""
-        with self._timed("collect"):
+        with timed(self.seconds, "collect"):
             self.corpus = collect_corpus()
             write_corpus(self.corpus, self.places)
 
     def train(self, say: Say, progress: Progress) -> None:
         """Train on the training links, stop by the validation links, save the model."""
-        with self._timed("train"):
+        with timed(self.seconds, "train"):
             model, report = train_model(
                 Corpus(self.places.documents, VIEW),
                 from_links(self.corpus.links["train"]),
@@ -519,12 +512,12 @@ class Demo:
 
     def index(self, progress: Progress) -> None:
         """Index the documents with the model's vectors."""
-        with self._timed("index"), closing(open_engine(self.engine_spec, self._connection)) as engine:
+        with timed(self.seconds, "index"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             self._index(engine, INDEX, self.places, self.model, progress)
 
     def search(self, progress: Progress) -> None:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
-        with self._timed("search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
+        with timed(self.seconds, "search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             topics = [
                 question.topic for question in questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
             ]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 Progress = Callable[[int, int | None], None]
 """Called with (done, total); the total is None where it is not known."""
@@ -16,6 +18,14 @@ Say = Callable[[str], None]
 
 def no_progress(*_: object) -> None:
     """Ignore progress, or a line for people."""
+
+
+@contextmanager
+def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
+    """Note how many seconds a step took, once it has ended well."""
+    started = time.monotonic()
+    yield
+    seconds[step] = time.monotonic() - started
 
 
 no_titled_progress = silent = no_progress

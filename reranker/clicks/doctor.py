@@ -406,9 +406,7 @@ def examine(
         documents = (document for batch in batches for document in engine.get(index, batch, source=False))
         numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
     numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
-    findings = [
-        Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids
-    ]  # fmt: skip
+    findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]
     findings.append(Finding("shape", *_shape(rates)))
     return Diagnosis(tuple(findings), numbers, rates)
 

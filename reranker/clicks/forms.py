@@ -40,6 +40,7 @@ import msgspec
 from reranker.clicks.log import DAY_MS, PEOPLE, STORED
 from reranker.clicks.privacy import Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
+from reranker.config import instant
 from reranker.errors import MissingExtra
 from reranker.formats import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES
@@ -217,8 +218,7 @@ class Values:
         if is_number and len(value) != 8:
             return self._number(float(value) if "." in value else int(value))
         try:
-            moment = datetime.fromisoformat(value)
-            milliseconds = ((moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) - _EPOCH) // _MS
+            milliseconds = (instant(value) - _EPOCH) // _MS
         except (ValueError, OverflowError):
             if is_number:
                 return self._number(float(value))
@@ -806,8 +806,7 @@ def _seconds(value: Time | None) -> float | None:
         number = float(value)
     except (ValueError, OverflowError):
         try:
-            moment = datetime.fromisoformat(str(value))
-            return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+            return instant(str(value)).timestamp()
         except (ValueError, OverflowError):
             return None
     if not number < float("inf"):
@@ -843,43 +842,26 @@ class MetarankReader(LineReader):
     form = _Event
 
     def _take(self, event: _Event) -> None:
-        if event.event == "ranking":
-            self._ranking(event)
-        elif event.event == "interaction":
-            self._interaction(event)
-        elif event.event in ("item", "user"):
-            self.rows.n_skipped += 1
-        else:
-            raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
-
-    def _ranking(self, event: _Event) -> None:
         rows, values = self.rows, self.rows.values
+        if event.event in ("item", "user"):
+            rows.n_skipped += 1
+            return
+        if event.event not in ("ranking", "interaction"):
+            raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
+        texts = {field.name: field.value for field in event.fields or () if isinstance(field.value, str)}
+        session, user = values.person("session", event.session), values.person("user", event.user)
+        network = values.person("network", texts.get("ip", ""))
+        agent = values.robot(texts.get("user_agent") or texts.get("ua") or "")
+        if event.event == "interaction":
+            rows.events.append((
+                values.query_id(event.ranking), values.action(event.type or ""), document_id(event.item, "item"),
+                None, values.time(event.timestamp), None, session, user, network, "", "", agent,
+            ))  # fmt: skip
+            return
         query_id = values.query_id(event.id)
         if not query_id:
             raise RecordError("no_query_id", "a ranking without id: no interaction can be joined to it")
         documents = [document_id(item.id, "item id") for item in event.items or ()]
-        fields = _texts(event.fields)
-        time = values.time(event.timestamp)
-        agent = fields.get("user_agent") or fields.get("ua") or ""
-        rows.queries.append((
-            query_id, values.query(fields.get("query", "")), values.person("session", event.session),
-            values.person("user", event.user), values.person("network", fields.get("ip", "")), time, "",
-            values.robot(agent), False,
-        ))  # fmt: skip
+        time, query = values.time(event.timestamp), values.query(texts.get("query", ""))
+        rows.queries.append((query_id, query, session, user, network, time, "", agent, False))
         rows.add_hits(query_id, documents, time)
-
-    def _interaction(self, event: _Event) -> None:
-        values = self.rows.values
-        fields = _texts(event.fields)
-        agent = fields.get("user_agent") or fields.get("ua") or ""
-        self.rows.events.append((
-            values.query_id(event.ranking), values.action(event.type or ""), document_id(event.item, "item"),
-            None, values.time(event.timestamp), None, values.person("session", event.session),
-            values.person("user", event.user), values.person("network", fields.get("ip", "")), "", "",
-            values.robot(agent),
-        ))  # fmt: skip
-
-
-def _texts(fields: list[_Field] | None) -> dict[str, str]:
-    """Return the fields with a text."""
-    return {field.name: field.value for field in fields or () if isinstance(field.value, str)}

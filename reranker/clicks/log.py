@@ -33,8 +33,8 @@ from filelock import FileLock, Timeout
 
 from reranker.arrays import Bool, Int64
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.clicks.schema import TABLES
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.clicks.schema import TABLES, arrow
+from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
@@ -59,19 +59,9 @@ STORED: dict[str, dict[str, str]] = {
 TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
 
 
-def _arrow() -> Any:
-    """Return the module pyarrow; raises `MissingExtra` where it is not installed."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "clicks") from error
-    return pa
-
-
 def _arrow_schema(table: str) -> Any:
     """Return the Arrow schema of a table's files."""
-    pa = _arrow()
+    pa = arrow()
     types = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
     }  # fmt: skip
@@ -93,7 +83,7 @@ def to_tables(batch: Batch) -> dict[str, Any]:
 
 
 def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
-    pa = _arrow()
+    pa = arrow()
     schema = _arrow_schema(name)
     unknown = sorted(set(columns) - set(schema.names))
     if unknown:
@@ -118,10 +108,9 @@ def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
 
 def _with_query_time(hits: Any, queries: Any) -> Any:
     """Return hits with the time of their query, where the batch holds it."""
-    import pyarrow.compute as pc
-
     if queries is None or not queries.num_rows:
         return hits
+    pc = arrow().compute
     place = pc.index_in(hits["query_id"], value_set=queries["query_id"])
     column = hits.schema.get_field_index(QUERY_TIME)
     return hits.set_column(column, hits.schema.field(column), pc.take(queries["time"], place))
@@ -220,21 +209,17 @@ def make_folder(folder: Path) -> None:
 
 def _write_part(path: Path, table: Any) -> None:
     """Write an Arrow table as one Parquet file, complete or not at all."""
-    import pyarrow.parquet as pq
-
     make_folder(path.parent)
     with replacing(path, private=True) as file:
-        pq.write_table(table, file, compression="zstd", write_statistics=True)
+        arrow().parquet.write_table(table, file, compression="zstd", write_statistics=True)
 
 
 def read_part(path: Path, table: str) -> Any:
     """Return a part as an Arrow table; `InputError` where it is missing or damaged."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    pa = arrow()
     try:
         with open(path, "rb") as file:
-            return pq.read_table(file, schema=_arrow_schema(table), partitioning=None)
+            return pa.parquet.read_table(file, schema=_arrow_schema(table), partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise damaged(path, str(error)[:200]) from error
 
@@ -276,9 +261,7 @@ def _days_of(table: Any, column: str) -> Int64:
 
 def times_of(table: Any, column: str) -> Int64:
     """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
-    import pyarrow.compute as pc
-
-    times: Int64 = pc.fill_null(table[column], -1).to_numpy()
+    times: Int64 = arrow().compute.fill_null(table[column], -1).to_numpy()
     return times
 
 
@@ -290,8 +273,8 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
     mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
     parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
-        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(_arrow().array(mixed))))
-        table, days = table.filter(_arrow().array(~mixed)), days[~mixed]
+        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
+        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
     if not (np.diff(order) == 1).all():
         table, days = table.take(order), days[order]
@@ -396,11 +379,7 @@ class ClickLog:
             # One found now may be linked in any part.
             self._searched = frozenset(() if later else (part.path for part in self.manifest.parts))
             for until_ms, clients in later.items():
-                forgotten, replaced = _Person(self, clients, set(), until_ms).without(self, until_ms)
-                more = LogTransaction(self.folder, now_ms)
-                more.replace(replaced)
-                more.remember(forgotten)
-                more.commit()
+                LogTransaction(self.folder, now_ms).forget(_Person(self, clients, set(), until_ms), until_ms)
                 self._look()
 
     def _look(self) -> None:
@@ -418,11 +397,13 @@ class ClickLog:
         """
         _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
-            forgotten, replaced = _parts_without(self, user, privacy, transaction.now_ms)
-            removed = transaction.replace(replaced)
-            transaction.remember(forgotten)
-            transaction.commit()
-        return removed
+            # An empty id has no hash, and rows that name nobody have none either.
+            aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
+            users = aliases | _ids(self, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
+            visitors = _ids(self, "user", lambda table: _among(table, "session", sessions))
+            if len(visitors) == 1:
+                users |= visitors
+            return transaction.forget(_Person(self, users, sessions), transaction.now_ms)
 
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows older than a number of days; return the number removed by table.
@@ -489,7 +470,7 @@ class LogTransaction:
     def _spill(self) -> None:
         """Write all rows held, as parts that the next commit names."""
         for name, tables in self._held.items():
-            whole, today = _arrow().concat_tables(tables), self.now_ms // DAY_MS
+            whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
             for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
                 self._manifest.parts.append(Part(path, name, rows.num_rows, today, first, last))
@@ -529,12 +510,15 @@ class LogTransaction:
             self._gone.append(self.folder / part.path)
         return removed
 
-    def remember(self, forgotten: Forgotten) -> None:
-        """Keep out the forgotten from now on."""
+    def forget(self, person: _Person, until_ms: int) -> dict[str, int]:
+        """Remove all rows of a person, keep out those until a moment; return the number removed by table."""
+        removed = self.replace(person.changed_parts())
         manifest, known = self._manifest, self._manifest.forgotten
-        known |= {person: max(until, known.get(person, until)) for person, until in forgotten.people.items()}
-        manifest.forgotten_queries = sorted({*manifest.forgotten_queries, *forgotten.queries})
-        manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *forgotten.sessions})
+        known |= {id_: max(until_ms, known.get(id_, until_ms)) for id_ in sorted(person.users | person.sessions)}
+        manifest.forgotten_queries = sorted({*manifest.forgotten_queries, *map(_query_hash, person.queries)})
+        manifest.forgotten_sessions = sorted({*manifest.forgotten_sessions, *person.named_sessions})
+        self.commit()
+        return removed
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
@@ -595,16 +579,15 @@ class Forgotten:
         """Return the Arrow tables of a batch without the rows of the forgotten."""
         if not self.people:
             return tables
-        pa = _arrow()
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
             # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
-            kept[name] = kept[name].filter(pa.array(~gone))
+            kept[name] = kept[name].filter(arrow().array(~gone))
         if "hits" in kept:
             before, after = (_query_ids(named["queries"]) if "queries" in named else set() for named in (tables, kept))
             gone_ids = (before | self._known(kept["hits"])) - after
-            kept["hits"] = kept["hits"].filter(pa.array(~_among(kept["hits"], "query_id", gone_ids)))
+            kept["hits"] = kept["hits"].filter(arrow().array(~_among(kept["hits"], "query_id", gone_ids)))
         return {name: table for name, table in kept.items() if table.num_rows}
 
     def _theirs(self, table: Any) -> Bool:
@@ -620,9 +603,8 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = _arrow()
-        import pyarrow.compute as pc
-
+        pa = arrow()
+        pc = pa.compute
         names = pa.array(sorted(self.people), pa.string())
         limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
         limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
@@ -635,19 +617,6 @@ def _query_hash(query_id: str) -> str:
     return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
-def _parts_without(
-    log: ClickLog, user: str, privacy: Pseudonymiser, now_ms: int
-) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-    """Return who is forgotten until now, and the parts that change, with the rows that remain (None for none)."""
-    # An empty id has no hash, and rows that name nobody have none either.
-    aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
-    users = aliases | _ids(log, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
-    visitors = _ids(log, "user", lambda table: _among(table, "session", sessions))
-    if len(visitors) == 1:
-        users |= visitors
-    return _Person(log, users, sessions).without(log, now_ms)
-
-
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
     """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
 
@@ -655,11 +624,8 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     """
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
-    for part in log.manifest.parts if known else ():
-        if part.table != PEOPLE or not part.rows or part.path in searched:
-            continue
-        table = read_part(log.folder / part.path, part.table)
-        linked = table.filter(_arrow().array(_among(table, "alias", set(known))))
+    for _, table in _tables(log, (PEOPLE,) if known else (), searched):
+        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
@@ -674,7 +640,7 @@ class _Person:
     """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
-        self.users, self.named_sessions, self._until_ms = users, sessions, until_ms
+        self._log, self.users, self.named_sessions, self._until_ms = log, users, sessions, until_ms
         self.sessions = sessions | _ids(log, "session", lambda t: _among(t, "user", users) & self._in_time(t))
         # Queries that are theirs and, as far as the log says, nobody else's.
         theirs = _ids(log, "query_id", self._named)
@@ -687,16 +653,12 @@ class _Person:
             log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
         )
 
-    def without(self, log: ClickLog, until_ms: int) -> tuple[Forgotten, list[tuple[Part, Any]]]:
-        """Return whom to forget until a moment, and the parts that change, with the rows that remain (None: none)."""
-        changed: list[tuple[Part, Any]] = []
-        for part, table in _tables(log):
+    def changed_parts(self) -> Iterator[tuple[Part, Any]]:
+        """Yield the parts that change without the person, with the rows that remain (None: none)."""
+        for part, table in _tables(self._log):
             gone = self._gone(part.table, table)
             if gone.any():
-                changed.append((part, None if gone.all() else table.filter(_arrow().array(~gone))))
-        hashes = {_query_hash(query_id) for query_id in self.queries}
-        people = dict.fromkeys(sorted(self.users | self.sessions), until_ms)
-        return Forgotten(people, hashes, self.named_sessions), changed
+                yield part, None if gone.all() else table.filter(arrow().array(~gone))
 
     def _gone(self, name: str, table: Any) -> Bool:
         if name == "hits":
@@ -731,13 +693,15 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
         elif part.first_day is not None and part.first_day < first_day:
             table = read_part(log.folder / part.path, part.table)
             kept = _days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(_arrow().array(kept))
+            yield part, table.filter(arrow().array(kept))
 
 
-def _tables(log: ClickLog, names: Sequence[str] = tuple(STORED)) -> Iterator[tuple[Part, Any]]:
-    """Yield the parts of some tables that have rows, with the rows."""
+def _tables(
+    log: ClickLog, names: Sequence[str] = tuple(STORED), without: Set[str] = frozenset()
+) -> Iterator[tuple[Part, Any]]:
+    """Yield the parts of some tables that have rows, but those of some paths, with the rows."""
     for part in log.manifest.parts:
-        if part.rows and part.table in names:
+        if part.rows and part.table in names and part.path not in without:
             yield part, read_part(log.folder / part.path, part.table)
 
 
@@ -751,16 +715,14 @@ def _ids(
     """Return the values, but the empty one, of the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
-        ids.update(table[column].filter(_arrow().array(chosen(table))).to_pylist())
+        ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
     return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the values, (n,) bool."""
-    pa = _arrow()
-    import pyarrow.compute as pc
-
-    rows: Bool = pc.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
+    pa = arrow()
+    rows: Bool = pa.compute.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
     return rows
 
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
 
-from reranker.clicks.schema import TABLES, Impression, ShownDocument
+from reranker.clicks.schema import TABLES, Impression, ShownDocument, arrow
 from reranker.config import from_mapping
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.files import replacing
@@ -716,10 +716,7 @@ def _compute(
     goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
 ) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
     """Return a folder to be removed, the Parquet files of the result in it, and the counts."""
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "clicks") from error
+    arrow()  # before hours of work, not after them
     backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
@@ -733,10 +730,8 @@ def _compute(
 
 
 def _batches(files: Iterable[Path]) -> Iterator[Any]:
-    import pyarrow.parquet as pq
-
     for path in files:
-        with pq.ParquetFile(path) as file:
+        with arrow().parquet.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
 
 
@@ -769,14 +764,13 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
 
     def write(self, path: str | os.PathLike[str]) -> int:
         """Write one Parquet file, readable by its owner, whole or not at all; return the number of pairs."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
+        pa = arrow()
         types = [pa.string()] * 3 + [pa.float64()]
         schema = pa.schema([pa.field(*column, nullable=False) for column in zip(PAIR_COLUMNS, types, strict=True)])
-        with replacing(Path(path), private=True) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for batch in _batches(self.files):
-                writer.write_table(pa.Table.from_batches([batch]).cast(schema))
+        with replacing(Path(path), private=True) as file:
+            with pa.parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+                for batch in _batches(self.files):
+                    writer.write_table(pa.Table.from_batches([batch]).cast(schema))
         return len(self)
 
     def close(self) -> None:
@@ -802,9 +796,7 @@ def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Co
     return PairTable(files, _named_counts(counts), folder)
 
 
-def impressions(
-    log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]
-) -> Iterator[Impression]:  # fmt: skip
+def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Impression]:
     """Yield the shown lists of a log with what was clicked, robots left out, by time (undated first) and query id.
 
     Of the configuration only ``robots`` and ``session_gap_s`` matter here.

@@ -12,7 +12,9 @@ logged values. Times are milliseconds since 1970 in UTC; None where there is non
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from reranker.errors import MissingExtra
 
 ColumnType = Literal["string", "int32", "int64", "double", "bool"]
 
@@ -51,6 +53,16 @@ TABLES: dict[str, dict[str, ColumnType]] = {
 
 IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purchase"
 """Actions that have a meaning here; the readers map other spellings to them and keep all others as they are."""
+
+
+def arrow() -> Any:
+    """Return the module pyarrow, with those for computing and for Parquet; `MissingExtra` where it is not installed."""
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "clicks") from error
+    return pyarrow
 
 
 @dataclass(frozen=True, slots=True)

@@ -733,9 +733,7 @@ def compare(
         measured = verdict_on(NEW + 1 + place, None, config).measured
         if measured:
             points.append((preferences, measured[0].difference))
-    verdict = replace(
-        whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n]
-    )  # fmt: skip
+    verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
     return Comparison(verdict, lists, differences, _changes(lists), points)
 

@@ -12,9 +12,7 @@ where the live version is no longer the one that the gate compared with.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +28,7 @@ from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR
-from reranker.progress import Progress
+from reranker.progress import Progress, timed
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
@@ -222,19 +220,19 @@ class Retraining:
         if not (settings.query_side_only and self._is_complete(base.model)):
             version = VersionEncoder(base.model.encoder, self._routes(base.model), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
-        with self._timed("read the log"):
+        with timed(self.seconds, "read the log"):
             warnings = check_log(
                 self.log, self.engine, self.index, settings.pairs, allow_unsound=settings.allow_unsound
             )
             history = read_history(self.log, settings, listener.say)
-        with self._timed("read the documents"):
+        with timed(self.seconds, "read the documents"):
             documents, n_documents = self._documents(base.model, work)
         checkpoint = work / "training"
-        with self._timed("train"):
+        with timed(self.seconds, "train"):
             learner = Learner(base.model, documents, self.beside_clicks, settings, listener)
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
-        with self._timed("compare"):
+        with timed(self.seconds, "compare"):
             learned = [model, *(of_part for _, of_part in study)]
             models = [self._served(None if live is None else live.model), *map(self._served, learned)]
             scores = ServingScores(
@@ -247,7 +245,7 @@ class Retraining:
         stored = self._keep(model, base, comparison)
         promoted, written = comparison.verdict.promoted and not settings.dry_run, 0
         if promoted:
-            with self._timed("publish"):
+            with timed(self.seconds, "publish"):
                 written = self._publish(stored, work / "rejects.jsonl")
         result = RetrainResult(
             outcome="promoted" if promoted else "would promote" if comparison.verdict.promoted else "refused",
@@ -275,12 +273,6 @@ class Retraining:
         if settings.docs is None:
             documents.unlink(missing_ok=True)
         return result
-
-    @contextmanager
-    def _timed(self, step: str) -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        self.seconds[step] = time.monotonic() - started
 
     def _progress(self, title: str) -> Progress:
         return lambda done, total: self.listener.progress(title, done, total)
