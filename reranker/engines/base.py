@@ -14,8 +14,10 @@ import copy
 import json
 import math
 import os
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -492,6 +494,106 @@ def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
         )
     filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(_PLACE, query))
     return filled
+
+
+Scalar = str | int | float | bool
+_VARIABLE = re.compile(r"\{\{([A-Za-z_]\w*)(\?|=((?:[^}]|}(?!}))*))\}\}")
+
+
+class _Absent(Exception):
+    """A variable without a value stands there."""
+
+
+def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | None]:
+    """Return the variables of a body template with their defaults: None for ``{{name?}}``, which may be absent.
+
+    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``, ``{{tags=["new"]}}``), or else a text.
+
+    `ConfigError` for ``{{name}}`` with neither, for two defaults of one name, and for a default that is an object.
+    """
+    found: dict[str, Scalar | list[Any] | None] = {}
+
+    def note(text: str) -> str:
+        for name, how, written in _VARIABLE.findall(text):
+            default = None if how == "?" else _default(name, written)
+            if name in found and found[name] != default:
+                raise ConfigError(f"the variable {name!r} of the body has two defaults: write the same one everywhere")
+            found[name] = default
+        if rest := re.search(r"\{\{(?!query\}\}).*?\}\}", _VARIABLE.sub("", text)):
+            raise ConfigError(f"{rest[0]:.60} in the body is no variable: write {{{{name?}}}} or {{{{name=DEFAULT}}}}")
+        return text
+
+    changed_texts(dict(template), note)
+    return found
+
+
+def _default(name: str, written: str) -> Scalar | list[Any]:
+    try:
+        value: Any = json.loads(written)
+    except ValueError:
+        value = None if written.startswith("{") else written
+    if not _is_value(value):
+        raise ConfigError(f"the default of {name!r} in the body is {written:.60}: write a text, number, true or list")
+    return value  # type: ignore[no-any-return]
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(item, str | int | float) for item in value)
+    )
+
+
+def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a body template with its variables filled, ``{{query}}`` left as it is.
+
+    A text that is nothing but a variable becomes the value itself, be it a number or a list. Where a variable has
+    neither value nor default, the innermost element of a list that holds it is left out (a clause of ``filter``), else
+    the whole part of the body.
+
+    `InputError` for a value that the template has no variable for, that is of another JSON type than its default, or
+    that is neither a text, a number, true or false, nor a list of these.
+    """
+    defaults = variables_of(template)
+    if unknown := sorted(values.keys() - defaults.keys()):
+        legal = ", ".join(sorted(defaults)) or "none"
+        raise InputError(f"variable {unknown[0]!r:.60} is not in the search body; its variables: {legal}")
+    for name, value in values.items():
+        default = defaults[name]
+        if not _is_value(value) or (default is not None and _json_type(value) != _json_type(default)):
+            wanted = "text, number, boolean or list of these" if default is None else _json_type(default)
+            raise InputError(f"variable {name!r} of the search body takes a {wanted}, not this {_json_type(value)}")
+    given = {**defaults, **values}
+
+    def text_of(match: re.Match[str]) -> str:
+        value = _present(given[match[1]])
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def filled(node: Any) -> Any:
+        if isinstance(node, str):
+            whole = _VARIABLE.fullmatch(node)
+            return _present(given[whole[1]]) if whole else _VARIABLE.sub(text_of, node)
+        if isinstance(node, Mapping):
+            return {name: filled(item) for name, item in node.items()}
+        return list(kept(node)) if isinstance(node, list) else node
+
+    def kept(items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            with suppress(_Absent):
+                yield filled(item)
+
+    # Each part of the body as a list of one: it is left out as a whole.
+    return {name: part for name, value in template.items() for part in kept([value])}
+
+
+def _present(value: Any) -> Any:
+    if value is None:
+        raise _Absent
+    return value
+
+
+def _json_type(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
+    return names.get(type(value), "null" if value is None else "object")
 
 
 def window_of(body: Mapping[str, Any]) -> tuple[int, int]:

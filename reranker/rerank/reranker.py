@@ -17,7 +17,7 @@ import numpy as np
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Deadline, Engine, fill_template, page_body, window_of
+from reranker.engines.base import Deadline, Engine, fill_template, fill_variables, page_body, window_of
 from reranker.engines.vectors import (
     FIELD_PREFIX,
     LOST,
@@ -682,10 +682,11 @@ def open_reranker(
     return reranker
 
 
-def read_body(path: Path) -> Mapping[str, Any]:
-    """Return the search body of a JSON file.
+def read_body(path: Path, *, as_template: bool = False) -> Mapping[str, Any]:
+    """Return the search body of a JSON file, each variable at its default unless it is wanted ``as_template``.
 
-    `InputError` if the file cannot be read, is too large, or holds no JSON object.
+    `InputError` if the file cannot be read, is too large, or holds no JSON object; `ConfigError` for a variable without
+    a default that is not marked as one that may be absent.
     """
     try:
         content = path.read_bytes()
@@ -698,4 +699,4 @@ def read_body(path: Path) -> Mapping[str, Any]:
         raise InputError(f"the search body {str(path)!r} is not JSON: {error}") from error
     if not isinstance(body, dict):
         raise InputError(f"the search body {str(path)!r} is a {type(body).__name__}; it must be a JSON object")
-    return body
+    return body if as_template else fill_variables(body, {})

@@ -12,6 +12,8 @@ import msgspec
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
+from reranker.engines.base import fill_variables
+from reranker.errors import InputError
 from reranker.service.http import (
     AS_WHOLE,
     COMMON_RESPONSES,
@@ -38,8 +40,12 @@ class SearchRequest(StrictRequest):
 
     query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was typed.")]
     body: Annotated[
-        dict[str, Any] | None,
-        Field(description="Search body with {{query}} where the text belongs; absent: the service's own."),
+        dict[str, Any] | str | None,
+        Field(description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
+                          "absent: the service's own."),
+    ] = None  # fmt: skip
+    variables: Annotated[
+        dict[str, Any] | None, Field(description="Values of variables of the service's body, by name.")
     ] = None
     size: Annotated[PageSize | None, Field(description="Hits of the page.")] = None
     first: Annotated[PageStart | None, Field(alias="from", description="Hits before the page.")] = None
@@ -127,13 +133,27 @@ async def carry_out(
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
     """Return the search that is wanted.
 
-    `ServiceError` 422 for a body without a place for the query, 403 for any where the service has its own for all.
+    `ServiceError` 422 for a body without a place for the query, an unknown name of one, and variables that do not fit;
+    403 for a body where the service has its own for all.
     """
-    if wanted.body is not None and state.settings.fixed_body:
-        raise ServiceError(403, "body: this service takes none, it has its own", kind="body_forbidden")
-    body: Mapping[str, Any] | None = wanted.body if wanted.body is not None else state.settings.body
-    if wanted.body is not None and "{{query}}" not in json.dumps(wanted.body):
-        raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")
+    settings, wished = state.settings, wanted.body
+    body: Mapping[str, Any] | None
+    if isinstance(wished, dict):
+        if settings.fixed_body:
+            raise ServiceError(403, "body: this service takes none, it has its own", kind="body_forbidden")
+        if "{{query}}" not in json.dumps(wished):
+            raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")
+        if wanted.variables:
+            raise ServiceError(422, "variables: fill those of your own body before you send it", kind="invalid")
+        body = wished
+    else:
+        if wished is not None and wished not in settings.bodies:
+            raise ServiceError(422, f"body: its names are {', '.join(settings.bodies) or 'none'}", kind="invalid")
+        template = settings.body if wished is None else settings.bodies[wished]
+        try:
+            body = fill_variables(template or {}, wanted.variables or {}) or None
+        except InputError as error:
+            raise ServiceError(422, f"variables: {error}", kind="invalid") from error
     return SearchCall(
         wanted.query, body, wanted.size, wanted.first, wanted.explain, wanted.session, wanted.client_id,
         wanted.version, wanted.rerank in (False, "off"), context.deadline,

@@ -185,7 +185,7 @@ class Versions:
         except (RerankerError, OSError) as error:
             return self._without_store(wanted, _described(error))
         try:
-            serving.reranker.check(self.settings.body)
+            serving.reranker.check(self.settings.default_body)
         except RerankerError as error:
             _log.error("the index does not fit the version", extra={"ssi": {"problem": _described(error)}})
             return replace(serving, problem=_described(error))
@@ -328,7 +328,7 @@ def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQ
     `GateRefused` with the reason; `EngineUnavailable` if the engine does not answer, so that nothing can be said.
     """
     try:
-        serving.reranker.check(settings.body)
+        serving.reranker.check(settings.default_body)
     except EngineUnavailable:
         raise
     except RerankerError as error:
@@ -363,8 +363,8 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
         settings=replace(own.settings, deadline_ms=PATIENCE_MS),
     )  # fmt: skip
     try:
-        window, encoded, _ = patient.score_window(golden.query, settings.body)
-        page = patient.search(golden.query, settings.body, size=10) if golden.expect else None
+        window, encoded, _ = patient.score_window(golden.query, settings.default_body)
+        page = patient.search(golden.query, settings.default_body, size=10) if golden.expect else None
     except EngineUnavailable:
         raise
     except FallbackError as error:

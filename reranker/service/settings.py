@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reranker.engines.base import fill_template
+from reranker.engines.base import fill_template, fill_variables
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 
@@ -54,8 +54,9 @@ class ServiceSettings:
 
     - ``index`` is what `/search` searches, ``rerank`` its window, alpha and deadline, ``route`` the source of vectors.
       ``deadline_ms`` is that of every request, from its last byte on, waiting included.
-    - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may bring its own,
-      unless ``fixed_body``: callers are then no more than searchers.
+    - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may name one of
+      ``bodies``, or bring its own, unless ``fixed_body``: callers are then no more than searchers. Variables of a body
+      (`reranker.engines.base.fill_variables`) take a request's values.
     - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
       sessions are reranked, the others are the control group, and the first pages of ``explore``, 0 to 100, of the
@@ -78,6 +79,7 @@ class ServiceSettings:
     rerank: RerankSettings = field(default_factory=RerankSettings)
     route: str = "fetch"
     body: Mapping[str, Any] | None = None
+    bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     fixed_body: bool = False
     proxy: bool = False
     shadow: bool = False
@@ -100,8 +102,8 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         if self.rerank.deadline_ms is None:
             raise ConfigError("the service needs a deadline: set deadline_ms above 0")
-        if self.body is not None:
-            fill_template(self.body, "")
+        for body in filter(None, (self.body, *self.bodies.values())):
+            fill_template(fill_variables(body, {}), "")
         if self.proxy and self.fixed_body:
             raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
         for name in ("percent", "explore"):
@@ -118,6 +120,11 @@ class ServiceSettings:
                 f"host {self.host!r} can be reached from other machines and no API key is asked for: "
                 "give --api-keys FILE, or --without-keys where something in front of the service asks for them"
             )
+
+    @property
+    def default_body(self) -> Mapping[str, Any] | None:
+        """The body, each variable at its default."""
+        return None if self.body is None else fill_variables(self.body, {})
 
     @property
     def deadline_s(self) -> float:

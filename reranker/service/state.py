@@ -267,7 +267,7 @@ class ServiceState:
         """Search as a caller would; raises what a caller would get."""
         serving = self.serving
         query = next((drawn.query for drawn in drawn_queries(serving)), "ssi")
-        body = self.settings.body or (BODY_WITHOUT_MODEL if serving.model is None else None)
+        body = self.settings.default_body or (BODY_WITHOUT_MODEL if serving.model is None else None)
         serving.reranker.search(query, body, size=1)
 
     async def look(self) -> None:

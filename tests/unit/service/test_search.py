@@ -114,6 +114,37 @@ def test_without_a_body_the_services_own_is_used_and_without_that_the_models_fie
     assert set(ask(own, body=TEMPLATE)["hits"][0]["source"]) == {"title", "text", "tag"}
 
 
+def test_variables_of_the_services_bodies_take_the_requests_values(served: Served, tmp_path: Path) -> None:
+    match = {"match": {"text": "{{query}}"}}
+    body = {"query": {"bool": {"must": match, "filter": [{"term": {"tag": "{{tag?}}"}}]}}, "size": "{{size=3}}"}
+    state = service_over(served, tmp_path, body=body, bodies={"titles": {"query": {"match": {"title": "{{query}}"}}}},
+                         fixed_body=True)  # fmt: skip
+    plain = ask(state)
+    assert len(plain["hits"]) == 3
+    tag = plain["hits"][0]["source"]["tag"]
+    one = ask(state, variables={"tag": tag, "size": 50})
+    assert {hit["source"]["tag"] for hit in one["hits"]} == {tag} and 0 < one["total"] < plain["total"]
+    # Filters decide neither alpha nor scores: what remains keeps its score and its order.
+    scores = {hit["id"]: hit["score"] for hit in ask(state, variables={"size": 50})["hits"]}
+    assert all(scores.get(hit["id"], hit["score"]) == hit["score"] for hit in one["hits"])
+    titles = ask(service_over(served, tmp_path, body={"query": {"match": {"title": "{{query}}"}}}))
+    assert [hit["id"] for hit in ask(state, body="titles")["hits"]] == [hit["id"] for hit in titles["hits"]]
+    client = client_of(state)
+    wrongs: list[tuple[dict[str, Any], str]] = [
+        ({"variables": {"tagg": "x"}}, "size, tag"),
+        ({"variables": {"size": "3"}}, "takes a number, not this text"),
+        ({"variables": {"tag": {"match_all": {}}}}, "not this object"),
+        ({"body": "title"}, "titles"),
+    ]
+    for wrong, said in wrongs:
+        answer = client.post("/search", json={"query": QUERY, **wrong})
+        assert answer.status_code == 422 and said in answer.json()["error"]["message"], answer.text
+    own = client_of(service_over(served, tmp_path)).post(
+        "/search", json={"query": QUERY, "body": TEMPLATE, "variables": {"x": 1}}
+    )
+    assert own.status_code == 422 and "your own body" in own.text
+
+
 def test_a_service_with_a_fixed_body_takes_no_other(served: Served, tmp_path: Path) -> None:
     client = client_of(service_over(served, tmp_path, body=TEMPLATE, fixed_body=True))
     assert client.post("/search", json={"query": QUERY}).status_code == 200

@@ -1,0 +1,107 @@
+"""Variables of body templates: values by type, defaults, clauses that go where there is none, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reranker.engines.base import fill_template, fill_variables, variables_of
+from reranker.errors import ConfigError, InputError, RerankerError
+from reranker.rerank.reranker import read_body
+
+TEMPLATE: dict[str, Any] = {
+    "query": {
+        "bool": {
+            "must": {"match": {"title": "{{query}}"}},
+            "filter": [
+                {"terms": {"brand": "{{brands?}}"}},
+                {"range": {"price": {"lte": "{{most=100}}"}}},
+                {"term": {"in_stock": "{{stock=true}}"}},
+                {"prefix": {"path": "/{{lang=en}}/{{most=100}}/"}},
+            ],
+        }
+    },
+    "size": "{{size=10}}",
+    "post_filter": {"term": {"colour": "{{colour?}}"}},
+}
+
+
+def test_defaults_and_what_is_absent() -> None:
+    defaults = {"brands": None, "most": 100, "stock": True, "lang": "en", "size": 10, "colour": None}
+    assert variables_of(TEMPLATE) == defaults
+    filled = fill_variables(TEMPLATE, {})
+    assert filled["query"]["bool"]["filter"] == [
+        {"range": {"price": {"lte": 100}}}, {"term": {"in_stock": True}}, {"prefix": {"path": "/en/100/"}},
+    ]  # fmt: skip
+    assert filled["size"] == 10 and "post_filter" not in filled
+    assert fill_template(filled, "shoes")["query"]["bool"]["must"] == {"match": {"title": "shoes"}}
+
+
+def test_values_keep_their_types_and_the_template_stays() -> None:
+    before = json.dumps(TEMPLATE)
+    values = {"brands": ["a", "b"], "most": 2.5, "stock": False, "lang": "{{query}}", "size": 3, "colour": "red"}
+    filled = fill_variables(TEMPLATE, values)
+    assert filled["query"]["bool"]["filter"] == [
+        {"terms": {"brand": ["a", "b"]}}, {"range": {"price": {"lte": 2.5}}}, {"term": {"in_stock": False}},
+        {"prefix": {"path": "/{{query}}/2.5/"}},
+    ]  # fmt: skip
+    assert (filled["size"], filled["post_filter"]) == (3, {"term": {"colour": "red"}})
+    assert json.dumps(TEMPLATE) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"brand": "a"}, ("'brand'", "brands, colour, lang, most, size, stock")),
+        ({"most": "100"}, ("'most'", "takes a number, not this text")),
+        ({"stock": 1}, ("takes a boolean, not this number",)),
+        ({"size": True}, ("takes a number, not this boolean",)),
+        ({"lang": ["en"]}, ("takes a text, not this list",)),
+        ({"brands": None}, ("not this null",)),
+        ({"brands": {"match_all": {}}}, ("not this object",)),
+        ({"brands": [{"match_all": {}}]}, ("not this list",)),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_without_being_repeated(values: Any, said: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as error:
+        fill_variables(TEMPLATE, values)
+    assert all(part in str(error.value) for part in said) and "match_all" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{{brand}}", "{{a=1}} {{a=2}}", "{{a?}} {{a=1}}", '{{a={"b": 1}}}', "{{a b?}}"])
+def test_a_body_whose_variables_could_not_be_filled_is_refused_when_it_is_read(text: str, tmp_path: Path) -> None:
+    body = {"query": {"match": {"title": "{{query}}"}}, "post_filter": {"term": {"x": text}}}
+    (tmp_path / "body.json").write_text(json.dumps(body))
+    with pytest.raises(ConfigError, match=r"default|variable"):
+        read_body(tmp_path / "body.json")
+
+
+def test_a_body_without_variables_stays_as_it_is(tmp_path: Path) -> None:
+    body = {"query": {"match": {"title": "{{query}}"}}, "size": 3, "highlight": {"fields": {"title": {}}}, "sort": []}
+    (tmp_path / "body.json").write_text(json.dumps(body))
+    assert read_body(tmp_path / "body.json") == body == fill_variables(body, {})
+    (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
+    assert read_body(tmp_path / "body.json", as_template=True) == TEMPLATE
+    assert read_body(tmp_path / "body.json")["size"] == 10
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text('ab{}?=q"1', max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab{}", max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text("ab", max_size=3), JSON_VALUES, max_size=3), st.dictionaries(st.text("ab"), JSON_VALUES))
+def test_whatever_is_given_is_filled_or_refused(template: dict[str, Any], values: dict[str, Any]) -> None:
+    try:
+        filled = fill_variables(template, values)
+    except RerankerError:
+        return
+    json.dumps(filled)
+    assert filled.keys() <= template.keys()
