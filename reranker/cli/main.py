@@ -13,7 +13,7 @@ import click
 
 from reranker.cli import common
 from reranker.config import read_config, reject_unknown
-from reranker.engines import EngineSettings
+from reranker.engines import EngineSettings, absolute_spec
 from reranker.errors import MissingExtra, RerankerError
 
 COMMANDS: dict[str, str] = {
@@ -175,8 +175,7 @@ def _placed(option: click.Option, value: Any, path: Path) -> Any:
     if isinstance(value, str) and isinstance(option.type, click.Path):
         return str(path.parent / value)
     if isinstance(value, str) and common.option_key(option) == "engine":
-        kind, _, place = value.partition(":")
-        return f"{kind}:{path.parent / place}" if kind == "tantivy" and place else value
+        return absolute_spec(value, path.parent)
     return value
 
 

@@ -43,13 +43,13 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     return tantivy_engine(rest)
 
 
-def absolute_spec(spec: str) -> str:
-    """Return a spec with the folder of an embedded engine resolved: one folder has many spellings.
+def absolute_spec(spec: str, folder: Path = Path()) -> str:
+    """Return a spec with the path of an embedded engine resolved, from ``folder`` on: one path has many spellings.
 
-    A URL is taken as it is written.
+    A URL is taken as it is written, and so is a spec without a path.
     """
     kind, _, place = spec.partition(":")
-    return f"{kind}:{Path(place).resolve()}" if kind == "tantivy" else spec
+    return f"{kind}:{(folder / place).resolve()}" if kind == "tantivy" and place else spec
 
 
 def _checked_url(kind: str, url: str) -> str:
