@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,9 +54,9 @@ def absolute_spec(spec: str, folder: Path = Path()) -> str:
 
 
 def _checked_url(kind: str, url: str) -> str:
-    """Return the URL without a trailing slash if it is one that holds no credentials."""
+    """Return the URL, or that of an Elastic Cloud id, without a trailing slash if it is one without credentials."""
     try:
-        split = urlsplit(url)
+        split = urlsplit(_of_cloud_id(url) or url)
         port = split.port
     except ValueError as error:
         raise ConfigError(f"engine URL is not legal ({error}): write {kind}:http://HOST:PORT") from None
@@ -65,7 +66,22 @@ def _checked_url(kind: str, url: str) -> str:
             "lists: set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD (or SSI_ENGINE_API_KEY) and write the URL without them"
         )
     if split.scheme not in ("http", "https") or not split.hostname or split.query or split.fragment:
-        raise ConfigError(f"engine URL {url!r} is not legal: write {kind}:http://HOST:PORT or {kind}:https://HOST:PORT")
+        raise ConfigError(
+            f"engine URL {url!r} is not legal: write {kind}:http://HOST:PORT or {kind}:https://HOST:PORT"
+            f"{', or elasticsearch:CLOUD_ID' if kind == 'elasticsearch' else ''}"
+        )
     default = 443 if split.scheme == "https" else 9200
     host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
     return f"{split.scheme}://{host}:{port or default}{split.path.rstrip('/')}"
+
+
+def _of_cloud_id(text: str) -> str:
+    """Return the URL behind an Elastic Cloud id (``NAME:BASE64``, of ``HOST[:PORT]$CLUSTER$KIBANA``), "" for others."""
+    name, _, coded = text.partition(":")
+    try:
+        host, cluster = base64.b64decode(coded, validate=True).decode("ascii").split("$")[:2]
+    except ValueError:
+        return ""
+    domain, _, port = host.partition(":")
+    cluster, _, own_port = cluster.partition(":")
+    return f"https://{cluster}.{domain}:{own_port or port or 443}" if name and domain and cluster else ""

@@ -245,6 +245,9 @@ _ENVIRONMENT = {
     "password": "SSI_ENGINE_PASSWORD",
     "api_key": "SSI_ENGINE_API_KEY",
     "ca_file": "SSI_ENGINE_CA_FILE",
+    "proxy": "SSI_ENGINE_PROXY",
+    "aws_region": "SSI_ENGINE_AWS_REGION",
+    "aws_service": "SSI_ENGINE_AWS_SERVICE",
 }
 _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "SSI_ENGINE_READ_TIMEOUT"}
 
@@ -253,7 +256,8 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    `ConfigError`: a user without password or the reverse, both kinds of credentials, a time not above 0, no CA file.
+    `ConfigError`: a user without password or the reverse, two kinds of credentials, a time not above 0, no CA file, a
+    header or a proxy that is none.
     """
 
     connect_timeout_s: float = 5.0
@@ -271,18 +275,39 @@ class EngineSettings:
     """False accepts any certificate: for trials only."""
     connections: int = 16
     """Most connections kept open at once."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Sent with every request: what a gateway before the engine asks for."""
+    proxy: str | None = field(default=None, repr=False)
+    """URL of the HTTP proxy by which the engine is reached."""
+    aws_region: str | None = None
+    """Region of an engine at AWS: requests are signed (SigV4) with the credentials that botocore finds."""
+    aws_service: str = "es"
+    """{'es', 'aoss'}: AWS's name of the service; ``aoss`` is OpenSearch Serverless."""
 
     def __post_init__(self) -> None:
+        kinds = {
+            "SSI_ENGINE_API_KEY": self.api_key,
+            "SSI_ENGINE_USER": self.user,
+            "SSI_ENGINE_AWS_REGION": self.aws_region,
+            "Authorization among SSI_ENGINE_HEADERS": {name.lower() for name in self.headers} & {"authorization"},
+        }
         if (self.user is None) != (self.password is None):
             raise ConfigError(
                 "user and password of the engine belong together, only one is set: "
                 "set both SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or neither"
             )
-        if self.api_key is not None and self.user is not None:
+        if len(stated := [kind for kind, value in kinds.items() if value]) > 1:
             raise ConfigError(
-                "both an API key and a user are set for the engine, it takes one kind of credentials: "
-                "unset SSI_ENGINE_API_KEY, or SSI_ENGINE_USER and SSI_ENGINE_PASSWORD"
+                f"{' and '.join(stated)} are set for the engine, it takes one kind of credentials: unset all but one "
+                "(the variable, or its key in the table [engine])"
             )
+        for name, value in self.headers.items():
+            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
+                raise ConfigError(f"header {name!r:.60} is not legal: a name and a value of one line in ASCII")
+        if self.proxy is not None and not re.match(r"https?://[^/\s]", self.proxy):
+            raise ConfigError("the proxy of the engine is no URL: write http://HOST:PORT")
+        if self.aws_service not in ("es", "aoss"):
+            raise ConfigError(f"aws_service is {self.aws_service!r:.60}: choose es, or aoss for OpenSearch Serverless")
         for name in _TIMES:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a number of seconds above 0")
@@ -311,6 +336,8 @@ class EngineSettings:
             _check_type(name, value)
         values |= {name: variables[key] for name, key in _ENVIRONMENT.items() if variables.get(key)}
         values |= {name: _seconds(key, variables[key]) for name, key in _TIMES.items() if variables.get(key)}
+        if variables.get("SSI_ENGINE_HEADERS"):
+            values["headers"] = _headers(variables["SSI_ENGINE_HEADERS"])
         if variables.get("SSI_ENGINE_VERIFY"):
             values["verify"] = variables["SSI_ENGINE_VERIFY"].lower() not in ("0", "false", "no")
         return cls(**values)
@@ -324,8 +351,18 @@ def _check_type(name: str, value: Any) -> None:
         types, wanted = bool, "true or false"
     elif name in (*_TIMES, "connections"):
         types, wanted = (int, float), "a number"
-    if not isinstance(value, types) or (isinstance(value, bool) and name != "verify"):
+    elif name == "headers":
+        types, wanted = dict, "a table of texts"
+    whole = all(isinstance(part, str) for part in value.values()) if isinstance(value, dict) else True
+    if not isinstance(value, types) or not whole or (isinstance(value, bool) and name != "verify"):
         raise ConfigError(f"engine setting {name!r} is of type {type(value).__name__}; give {wanted}", key=name)
+
+
+def _headers(text: str) -> dict[str, str]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError:
+        raise ConfigError('SSI_ENGINE_HEADERS is no JSON object of texts: write {"X-Tenant": "shop"}') from None
 
 
 def _seconds(key: str, text: str) -> float:

@@ -7,17 +7,18 @@ Elasticsearch and OpenSearch, and what a version of either can do, is data.
 from __future__ import annotations
 
 import base64
+import hashlib
 import http.client
 import io
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 import certifi
 import urllib3
@@ -33,12 +34,14 @@ from reranker.engines.base import (
     version_numbers,
 )
 from reranker.errors import (
+    ConfigError,
     EngineAuthError,
     EngineError,
     EngineOverloaded,
     EngineRejected,
     EngineUnavailable,
     IndexMissing,
+    MissingExtra,
     RequestTooLarge,
     VersionConflict,
 )
@@ -183,8 +186,10 @@ class RestClient:
         self.kind = dialect.kind
         self.spec = f"{dialect.kind}:{url}"
         self._settings = settings
-        self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings)
+        self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings) | {**settings.headers}
+        self._sign = None if settings.aws_region is None else _signer(settings.aws_region, settings.aws_service)
         self._prefix = urlsplit(url).path
+        self._origin = url.removesuffix(self._prefix)
         self._pool = _pool(url, settings)
         self._free = threading.Semaphore(settings.connections)
 
@@ -254,8 +259,13 @@ class RestClient:
             raise self._no_reply(None, request, limit_s)
         target = f"{self._prefix}{path}?{urlencode(params)}" if params else self._prefix + path
         content = {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
+        headers = self._headers | content
+        if self._sign is not None:
+            headers = self._sign(method, self._origin + target, data, headers)
+        if self._pool.proxy is not None and self._origin.startswith("http:"):
+            target = self._origin + target
         try:
-            reply = self._read_whole(method, target, data, self._headers | content, limit_s)
+            reply = self._read_whole(method, target, data, headers, limit_s)
         except (HTTPError, OSError, ValueError) as error:
             raise self._no_reply(error, request, limit_s) from error
         if not 200 <= reply.status < 300:
@@ -298,6 +308,7 @@ class RestClient:
                 headers=headers,
                 retries=False,
                 redirect=False,
+                assert_same_host=False,  # a proxy gets whole URLs
                 timeout=urllib3.Timeout(
                     total=left_s, connect=min(self._settings.connect_timeout_s, left_s), read=left_s
                 ),
@@ -327,15 +338,48 @@ class RestClient:
 
 
 def _pool(url: str, settings: EngineSettings) -> urllib3.HTTPConnectionPool:
-    security: dict[str, str] = {}
+    security: dict[str, Any] = {}
     if url.startswith("https:"):
         security = {"cert_reqs": "CERT_REQUIRED", "ca_certs": settings.ca_file or certifi.where()}
         if not settings.verify:
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
             security = {"cert_reqs": "CERT_NONE"}
-    pool = urllib3.connection_from_url(url, maxsize=settings.connections, **security)
+    if settings.proxy is None:
+        pool = urllib3.connection_from_url(url, maxsize=settings.connections, **security)
+    else:
+        proxy = urlsplit(settings.proxy)
+        login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
+        address = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
+        greeting = urllib3.make_headers(proxy_basic_auth=login)
+        manager = urllib3.ProxyManager(address, maxsize=settings.connections, proxy_headers=greeting, **security)
+        pool = manager.connection_from_url(url)
     pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
     return pool
+
+
+def _signer(region: str, service: str) -> Callable[[str, str, bytes | None, Mapping[str, str]], dict[str, str]]:
+    """Return a function that adds AWS's signature, version 4, to the headers of (method, URL, body, headers)."""
+    try:
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.session import Session
+    except ImportError as error:
+        raise MissingExtra(error.name or "botocore", "aws") from error
+    credentials = Session().get_credentials()
+    if credentials is None:
+        raise ConfigError(
+            f"the engine's requests are to be signed for {region}, and there are no credentials of AWS: set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give the machine a role"
+        )
+
+    def sign(method: str, url: str, data: bytes | None, headers: Mapping[str, str]) -> dict[str, str]:
+        digest = hashlib.sha256(data or b"").hexdigest()
+        request = AWSRequest(method, url, data=data, headers={**headers, "x-amz-content-sha256": digest})
+        # Asked each time: credentials of a role change while we run.
+        SigV4Auth(credentials.get_frozen_credentials(), service, region).add_auth(request)
+        return dict(request.headers.items())
+
+    return sign
 
 
 def _authorization(settings: EngineSettings) -> dict[str, str]:

@@ -31,7 +31,7 @@ def test_keys_are_the_fields() -> None:
 @pytest.mark.parametrize(
     ("environ", "table", "message"),
     [
-        ({}, {"pasword": "secret"}, "unknown key 'pasword'; legal keys: api_key, ca_file"),
+        ({}, {"pasword": "secret"}, "unknown key 'pasword'; legal keys: api_key, aws_region, aws_service, ca_file"),
         ({}, {"password": 12345}, "engine setting 'password' is of type int"),
         ({}, {"verify": "no"}, "give true or false"),
         ({}, {"read_timeout_s": "secret"}, "give a number"),
