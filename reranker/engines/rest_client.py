@@ -81,11 +81,6 @@ class Dialect:
     rescore_script: tuple[int, ...] | None
     """First version whose ``rescore`` may be a script itself; None: none."""
 
-    @property
-    def kind(self) -> str:
-        """Name of the engine: ``elasticsearch`` or ``opensearch``."""
-        return self.least.kind
-
     def capabilities(
         self, version: str, modules: set[str] | None = None, max_bulk_bytes: int | None = None
     ) -> Capabilities:
@@ -180,8 +175,8 @@ class RestClient:
 
     def __init__(self, dialect: Dialect, url: str, settings: EngineSettings) -> None:
         self.dialect = dialect
-        self.kind = dialect.kind
-        self.spec = f"{dialect.kind}:{url}"
+        self.kind = dialect.least.kind
+        self.spec = f"{self.kind}:{url}"
         self._settings = settings
         self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings)
         self._prefix = urlsplit(url).path
