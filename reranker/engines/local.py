@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from reranker.engines.base import (
@@ -332,8 +331,3 @@ def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest)
     if fields:
         raw["fields"] = fields
     return Hit(match.id, index, match.score, picked, fields, raw)
-
-
-def tantivy_engine(path: str) -> LocalEngine:
-    """Return the engine of a folder, which need not exist yet."""
-    return LocalEngine(f"tantivy:{path}", TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))

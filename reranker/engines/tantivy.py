@@ -498,12 +498,8 @@ class TantivyIndex(Connections):
         slots = {path: slot for path, slot in meta.slots.items() if slot < search.capacity}
         return search.find(node, limit, slots)
 
-    def refresh(self) -> None:
-        """Make acknowledged writes visible to search."""
-        self._copy(BUSY_S)
-
-    def _copy(self, wait_s: float) -> None:
-        """Copy what was written since the last time; one process at a time."""
+    def refresh(self, wait_s: float = BUSY_S) -> None:
+        """Make acknowledged writes visible to search: copy those since the last time, one process at a time."""
         with engine_errors(self._folder):
             try:
                 with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
@@ -556,15 +552,14 @@ class TantivyIndex(Connections):
 
     def _mend(self) -> None:
         """Bring the copy up to date if a process died before it did, or if the copy was lost."""
-        meta = self._meta()
         try:
-            self._copy(0.0)
+            self.refresh(0.0)
             meta = self._meta()
             live = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
             if self._opened(meta).n_documents() != self.rows(live, meta.indexed)[0][0]:
                 with self.writing() as connection:
                     self._change(connection, indexed=-1)
-                self._copy(0.0)
+                self.refresh(0.0)
         except EngineOverloaded:
             # Another process is at it right now.
             return
