@@ -385,14 +385,8 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
 
 def n_fields(properties: Mapping[str, Any]) -> int:
     """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
-    total = 0
-    for definition in properties.values():
-        total += 1
-        for inner in ("properties", "fields"):
-            children = definition.get(inner)
-            if isinstance(children, Mapping):
-                total += n_fields(children)
-    return total
+    inner = [definition.get(part) for definition in properties.values() for part in ("properties", "fields")]
+    return len(properties) + sum(n_fields(children) for children in inner if isinstance(children, Mapping))
 
 
 def disk_reasons(usage: DiskUsage, added_bytes: int) -> list[str]:
