@@ -539,25 +539,21 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     return any(path == item or ("*" in item and _pattern(item).match(path) is not None) for item in patterns)
 
 
-def values_at(source: Mapping[str, Any], path: str) -> list[Any]:
-    """Return all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
-    return list(_values(source, path))
-
-
-def _values(value: Json, path: str) -> Iterator[Any]:
+def values_at(value: Json, path: str) -> Iterator[Any]:
+    """Yield all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
     if isinstance(value, list):
         for item in value:
-            yield from _values(item, path)
+            yield from values_at(item, path)
     elif not path:
         if value is not None:
             yield value
     elif isinstance(value, Mapping):
         if path in value:
-            yield from _values(value[path], "")
+            yield from values_at(value[path], "")
         cut = path.find(".")
         while cut > 0:
             if path[:cut] in value:
-                yield from _values(value[path[:cut]], path[cut + 1 :])
+                yield from values_at(value[path[:cut]], path[cut + 1 :])
             cut = path.find(".", cut + 1)
 
 

@@ -324,7 +324,7 @@ def _answer(
 def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest) -> Hit:
     source = state.source if state is not None and state.source is not None else {}
     picked = request.source.apply(source)
-    fields = {path: values for path in request.fields if (values := values_at(source, path))}
+    fields = {path: values for path in request.fields if (values := list(values_at(source, path)))}
     raw: dict[str, Any] = {"_index": index, "_id": match.id, "_score": match.score}
     if not request.source.nothing:
         raw["_source"] = picked

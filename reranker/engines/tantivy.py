@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -270,7 +270,12 @@ def _constant_score(node: tree.Node) -> float:
     return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
 
 
-def _document(state: Stored, extracted: Extracted, slots: Mapping[str, int]) -> Any:
+def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any:
+    """Return what is searchable of a state; its id alone where a field added later does not fit it."""
+    extracted = Extracted()
+    # Stored before the mapping got that field; the big engines do not index such a document anew either.
+    with suppress(DocumentRefusedError):
+        extracted = table.extract(state.source or {}, depth_limit=1000)
     document = tantivy.Document()
     document.add_text("id", state.id)
     document.add_unsigned("seq_no", state.seq_no)
@@ -542,7 +547,7 @@ class TantivyIndex(Connections):
             for state in states:
                 writer.delete_documents_by_term("id", state.id)
                 if state.source is not None:
-                    writer.add_document(_document(state, _extract(table, state.source), slots))
+                    writer.add_document(_document(state, table, slots))
             done = states[-1].seq_no
         if writer is not None:
             writer.commit()
@@ -607,15 +612,6 @@ def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:
     while capacity < n_fields:
         capacity *= 2
     return capacity
-
-
-def _extract(table: FieldTable, source: Mapping[str, Any]) -> Extracted:
-    """Return what is searchable; nothing where a field added later does not fit the document."""
-    try:
-        return table.extract(source, depth_limit=1000)
-    except DocumentRefusedError:
-        # Stored before the mapping got that field; the big engines do not index such a document anew either.
-        return Extracted()
 
 
 class TantivyCatalogue:
