@@ -286,7 +286,7 @@ class RestClient:
             raise ReadTimeoutError(self._pool, target, "all connections were in use")
         try:
             left_s = max(deadline.left_s, 0.001)
-            response = self._pool.urlopen(
+            return self._pool.urlopen(
                 method,
                 target,
                 body=data,
@@ -296,18 +296,9 @@ class RestClient:
                 timeout=urllib3.Timeout(
                     total=left_s, connect=min(self._settings.connect_timeout_s, left_s), read=left_s
                 ),
-                preload_content=False,
             )
-            try:
-                response.read(cache_content=True)
-            except BaseException:
-                response.close()
-                raise
-            finally:
-                response.release_conn()
         finally:
             self._free.release()
-        return response
 
     def _check_product(self, reply: urllib3.BaseHTTPResponse) -> None:
         sent, product = reply.headers.get(PRODUCT_HEADER) == "Elasticsearch", self.dialect.least.product
