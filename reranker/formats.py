@@ -480,10 +480,6 @@ class SeenIds:
             self._flush()
         return True
 
-    def __len__(self) -> int:
-        """Return the number of different ids seen."""
-        return len(self._recent) + sum(map(len, self._runs))
-
     def _flush(self) -> None:
         run = np.sort(np.fromiter(self._recent, dtype=np.uint64, count=len(self._recent)))
         while self._runs and len(self._runs[-1]) <= len(run):
