@@ -217,10 +217,10 @@ class _SearchIndex:
         query = _Queries(self._schema, slots).make(node)
         searcher = self._index.searcher()
         wanted = searcher.num_docs if limit is None else min(limit, searcher.num_docs)
-        if _is_constant(node):
+        score = _constant_score(node)
+        if score is not None:
             # All scores are equal, so the order is by age, and tantivy can sort by that itself.
             result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=tantivy.Order.Asc)
-            score = _constant_score(node)
             hits = [(score, address) for _, address in result.hits]
         else:
             result = _search_past_ties(searcher, query, wanted)
@@ -260,14 +260,13 @@ def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
         n *= 4
 
 
-def _is_constant(node: tree.Node) -> bool:
+def _constant_score(node: tree.Node) -> float | None:
+    """Return the one score of all matches, None where theirs may differ."""
+    if isinstance(node, (tree.Words, tree.DisMax)):
+        return None
     if isinstance(node, tree.Bool):
-        return not node.must and (not node.should) and node.minimum == 0
-    return isinstance(node, (tree.MatchAll, tree.Exact, tree.Ids, tree.Exists, tree.MatchNone))
-
-
-def _constant_score(node: tree.Node) -> float:
-    return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
+        return None if node.must or node.should or node.minimum else 0.0
+    return 0.0 if isinstance(node, tree.MatchNone) else node.boost
 
 
 def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any:
