@@ -479,20 +479,19 @@ class TantivyIndex(Connections):
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
         """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
-        with engine_errors(self.path):
-            with closing(connect(self.path)) as connection:
-                connection.execute("BEGIN")
-                if ids is None:
-                    statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
-                    cursor = connection.execute(statement)
-                    while rows := cursor.fetchmany(batch_size):
-                        yield [_state(row) for row in rows]
-                    return
-                for start in range(0, len(ids), batch_size):
-                    part = ids[start : start + batch_size]
-                    states = _states(connection, part)
-                    stored = [states[identifier] for identifier in part if identifier in states]
-                    yield [state for state in stored if state.source is not None]
+        with engine_errors(self.path), closing(connect(self.path)) as connection:
+            connection.execute("BEGIN")
+            if ids is None:
+                statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
+                cursor = connection.execute(statement)
+                while rows := cursor.fetchmany(batch_size):
+                    yield [_state(row) for row in rows]
+                return
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                states = _states(connection, part)
+                stored = [states[identifier] for identifier in part if identifier in states]
+                yield [state for state in stored if state.source is not None]
 
     def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
         """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
