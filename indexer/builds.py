@@ -129,14 +129,6 @@ def load_documents(
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
 
-def _load_was_interrupted(
-    engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions
-) -> bool:
-    """Return True where `load_documents` with these arguments would go on, False where it would begin."""
-    name = source_id(engine, index, path, version, options.version_field)
-    return not options.restart and checkpoint_path(options.state_path or state_dir(), name).exists()
-
-
 class _Load:
     """One run; of a document, the local store gets the row of the line that the engine holds."""
 
@@ -326,10 +318,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
-    """Return the checkpoint of a run, None where there is none.
-
-    `InputError` if the file is damaged or of another run.
-    """
+    """Return the checkpoint of a run, None where there is none; `InputError` if it is damaged or of another run."""
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
         if value.pop("format") != FORMAT_VERSION:
@@ -678,9 +667,10 @@ class _Build:
         One whose load would begin again is retired: it may hold documents that have left the file since.
         """
         engine, load = self.engine, self.options.load
-        unfinished = [n for n in record.building if _load_was_interrupted(engine, n, self.path, self.version, load)]
-        if unfinished:
-            return unfinished[-1]
+        for name in reversed(() if load.restart else record.building):
+            source = source_id(engine, name, self.path, self.version, load.version_field)
+            if checkpoint_path(load.state_path or state_dir(), source).exists():
+                return name
         known = [*old, *record.building, *record.retired]
         number = max((int(match.group(1)) for name in known if (match := _NUMBERED.search(name))), default=0) + 1
         while engine.index_names(f"{self.index}-{number:06d}"):

@@ -555,8 +555,6 @@ class BulkWriter:
         """Return True if the engine says anything at all, be it that we may not count."""
         try:
             self.engine.count(self.index)
-        except EngineUnavailable:
-            return False
-        except EngineError:
-            pass
+        except EngineError as error:
+            return not isinstance(error, EngineUnavailable)
         return True

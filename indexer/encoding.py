@@ -211,6 +211,7 @@ MIN_FREE_SHARE = 0.10
 """Share of a disk that must stay free: engines stop placing shards at 10 % and block writes at 5 %."""
 DEFAULT_FIELD_LIMIT = 1000
 _FALSE = (False, "false")
+PIPELINES = ("index.default_pipeline", "index.final_pipeline")
 _BLOCKS = ("index.blocks.write", "index.blocks.read_only", "index.blocks.read_only_allow_delete")
 
 
@@ -340,7 +341,7 @@ def mapping_notes(info: IndexInfo) -> list[str]:
         notes.append(f"{info.name}: dynamic is {dynamic}; the new fields are added by name, which is fine")
     if (info.mapping.get("_routing") or {}).get("required"):
         notes.append(f"{info.name}: routing is required; each write carries its document's own")
-    for setting in ("index.default_pipeline", "index.final_pipeline"):
+    for setting in PIPELINES:
         pipeline = info.settings.get(setting, "_none")
         if pipeline != "_none":
             notes.append(
@@ -384,14 +385,8 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
 
 def n_fields(properties: Mapping[str, Any]) -> int:
     """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
-    total = 0
-    for definition in properties.values():
-        total += 1
-        for inner in ("properties", "fields"):
-            children = definition.get(inner)
-            if isinstance(children, Mapping):
-                total += n_fields(children)
-    return total
+    inner = [definition.get(part) for definition in properties.values() for part in ("properties", "fields")]
+    return len(properties) + sum(n_fields(children) for children in inner if isinstance(children, Mapping))
 
 
 def disk_reasons(usage: DiskUsage, added_bytes: int) -> list[str]:

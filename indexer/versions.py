@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
-from indexer.encoding import mapping_reasons, nothing, version_reasons
+from indexer.encoding import PIPELINES, mapping_reasons, nothing, version_reasons
 from reranker.artifacts import RankingModel
 from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
@@ -235,7 +235,6 @@ def _check_vectors(engine: Engine, index: str, release: Release, progress: Progr
 
 
 MAX_PASSES = 20
-_PIPELINES = ("index.default_pipeline", "index.final_pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +412,7 @@ def _emptied(record: ControlRecord) -> ControlRecord:
 def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
     """Take one version's fields from all documents of an index; return what stopped it."""
     settings = engine.index_info(name).settings
-    has_pipeline = any(settings.get(key, "_none") != "_none" for key in _PIPELINES)
+    has_pipeline = any(settings.get(key, "_none") != "_none" for key in PIPELINES)
     query = {"exists": {"field": field_name(head, "src")}}
 
     for _ in range(MAX_PASSES):

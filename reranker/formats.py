@@ -113,10 +113,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         return self.kinds.total()
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Count one refused record and write it.
-
-        `InputError` where the file cannot be written (a full disk).
-        """
+        """Count one refused record and write it; `InputError` where the file cannot be written (a full disk)."""
         self.kinds[kind] += 1
         self._first = self._first or f"; first: line {line}: {reason}"
         if self._fd is None:
@@ -434,10 +431,7 @@ _MAX_RECENT = 2**17
 
 
 def check_id(value: object, what: str = "id") -> str:
-    """Return an id as str: a string of 1 to 512 bytes of UTF-8, or a whole number.
-
-    `RecordError` for anything else.
-    """
+    """Return an id as str: a string of 1 to 512 bytes of UTF-8, or a whole number; `RecordError` for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
         return str(value)
     if not isinstance(value, str):
@@ -479,10 +473,6 @@ class SeenIds:
         if len(self._recent) >= _MAX_RECENT:
             self._flush()
         return True
-
-    def __len__(self) -> int:
-        """Return the number of different ids seen."""
-        return len(self._recent) + sum(map(len, self._runs))
 
     def _flush(self) -> None:
         run = np.sort(np.fromiter(self._recent, dtype=np.uint64, count=len(self._recent)))

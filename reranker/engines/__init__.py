@@ -39,9 +39,10 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:
         raise MissingExtra("tantivy", "all")
-    from reranker.engines.local import tantivy_engine
+    from reranker.engines.local import LocalEngine
+    from reranker.engines.tantivy import TantivyCatalogue
 
-    return tantivy_engine(rest)
+    return LocalEngine(spec, TantivyCatalogue(Path(rest).expanduser()), Capabilities("tantivy"))
 
 
 def absolute_spec(spec: str, folder: Path = Path()) -> str:

@@ -539,25 +539,21 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
     return any(path == item or ("*" in item and _pattern(item).match(path) is not None) for item in patterns)
 
 
-def values_at(source: Mapping[str, Any], path: str) -> list[Any]:
-    """Return all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
-    return list(_values(source, path))
-
-
-def _values(value: Json, path: str) -> Iterator[Any]:
+def values_at(value: Json, path: str) -> Iterator[Any]:
+    """Yield all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
     if isinstance(value, list):
         for item in value:
-            yield from _values(item, path)
+            yield from values_at(item, path)
     elif not path:
         if value is not None:
             yield value
     elif isinstance(value, Mapping):
         if path in value:
-            yield from _values(value[path], "")
+            yield from values_at(value[path], "")
         cut = path.find(".")
         while cut > 0:
             if path[:cut] in value:
-                yield from _values(value[path[:cut]], path[cut + 1 :])
+                yield from values_at(value[path[:cut]], path[cut + 1 :])
             cut = path.find(".", cut + 1)
 
 
@@ -582,7 +578,9 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     for key in body:
         if key not in BODY_KEYS:
             raise _unknown("body part", key, BODY_KEYS)
-    _check_sort(body.get("sort", "_score"))
+    sort = body.get("sort", "_score")
+    if sort not in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": {"order": "desc"}}]):
+        raise Unsupported(f"sort is {sort!r:.120}; the embedded engine sorts by '_score' alone", status=400)
     from_, size = _count("from", body.get("from", 0)), _count("size", body.get("size", 10))
     if from_ + size > MAX_HITS:
         raise _malformed(f"from + size is {from_ + size}; the largest result window is {MAX_HITS}")
@@ -608,10 +606,6 @@ def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:
 
 def _match_all(value: Json, table: FieldTable, depth: int) -> Node:
     return MatchAll(boost=_boost(_options("match_all", value, {"boost"})))
-
-
-def _match_none(value: Json, table: FieldTable, depth: int) -> Node:
-    return MatchNone()
 
 
 def _match(value: Json, table: FieldTable, depth: int) -> Node:
@@ -726,7 +720,7 @@ _CLAUSES: dict[str, Callable[[Any, FieldTable, int], Node]] = {
     "terms": _terms,
     "exists": _exists,
     "match_all": _match_all,
-    "match_none": _match_none,
+    "match_none": lambda value, table, depth: MatchNone(),
 }
 
 
@@ -801,11 +795,6 @@ def _minimum(rule: Json, clauses: int, default: int) -> int:
         raise _unknown("minimum_should_match", str(rule), ("2", "-1", "75%", "-25%", "2<75%")) from None
     least = int(clauses * abs(number) / 100) * (1 if number >= 0 else -1) if share else number
     return max(0, least + clauses if number < 0 else least)
-
-
-def _check_sort(sort: Json) -> None:
-    if sort not in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": {"order": "desc"}}]):
-        raise Unsupported(f"sort is {sort!r:.120}; the embedded engine sorts by '_score' alone", status=400)
 
 
 def _unknown(what: str, value: str, known: tuple[str, ...]) -> Unsupported:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from reranker.engines.base import (
@@ -129,7 +128,6 @@ class LocalEngine:
         self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
-        """Return what this engine can do."""
         return self._capabilities
 
     def close(self) -> None:
@@ -137,18 +135,15 @@ class LocalEngine:
         self._catalogue.close()
 
     def index_names(self, name: str) -> tuple[str, ...]:
-        """Return the concrete indexes behind a name, sorted."""
         check_name(name)
         if name in self._catalogue.names():
             return (name,)
         return tuple(sorted(self._catalogue.aliases().get(name, ())))
 
     def index_uuids(self, name: str) -> dict[str, str]:
-        """Return the concrete indexes behind a name, sorted, with what tells each from one of its name before."""
         return {index: self._catalogue.open(index).uuid for index in self.index_names(name)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
-        """Create an index."""
         check_name(index)
         if index != index.lower():
             raise EngineRejected(f"index name {index!r} has capital letters; index names are lower-case", status=400)
@@ -163,7 +158,6 @@ class LocalEngine:
         self._catalogue.create(index, json_value(json_bytes(mapping)), {"index.number_of_shards": "1", **flat})
 
     def delete_index(self, index: str) -> None:
-        """Delete a concrete index."""
         check_name(index)
         if index in self._catalogue.aliases():
             raise EngineRejected(
@@ -172,14 +166,12 @@ class LocalEngine:
         self._catalogue.delete(self._one(index).name)
 
     def index_info(self, index: str) -> IndexInfo:
-        """Return mapping, settings and aliases of one index."""
         target = self._one(index)
         mapping = target.mapping()
         aliases = tuple(sorted(a for a, names in self._catalogue.aliases().items() if target.name in names))
         return IndexInfo(target.name, mapping.get("properties", {}), mapping, dict(target.settings), aliases)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
-        """Add fields to a mapping."""
         for target in self._all(index):
             mapping = target.mapping()
             merged = {**mapping, "properties": merge_properties(mapping.get("properties", {}), properties)}
@@ -188,7 +180,6 @@ class LocalEngine:
             target.set_mapping(merged)
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
-        """Change one alias in one step."""
         check_name(alias)
         names = self._catalogue.names()
         for index in (add, *remove):
@@ -204,12 +195,10 @@ class LocalEngine:
         self._catalogue.swap(alias, add, [index for index in remove if index != add])
 
     def refresh(self, index: str) -> None:
-        """Make all acknowledged writes visible to search."""
         for target in self._all(index):
             target.refresh()
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of documents that match."""
         wanted = query or {"match_all": {}}
         return sum(target.find(parse_query(wanted, target.table()), 0)[1] for target in self._all(index))
 
@@ -220,7 +209,6 @@ class LocalEngine:
             return _BulkRun(target).run(ops)
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
-        """Return stored documents by id."""
         target = self._one(index)
         selection = Selection.parse(source if isinstance(source, bool) else list(source))
         states = target.read(ids)
@@ -325,15 +313,10 @@ def _answer(
 def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest) -> Hit:
     source = state.source if state is not None and state.source is not None else {}
     picked = request.source.apply(source)
-    fields = {path: values for path in request.fields if (values := values_at(source, path))}
+    fields = {path: values for path in request.fields if (values := list(values_at(source, path)))}
     raw: dict[str, Any] = {"_index": index, "_id": match.id, "_score": match.score}
     if not request.source.nothing:
         raw["_source"] = picked
     if fields:
         raw["fields"] = fields
     return Hit(match.id, index, match.score, picked, fields, raw)
-
-
-def tantivy_engine(path: str) -> LocalEngine:
-    """Return the engine of a folder, which need not exist yet."""
-    return LocalEngine(f"tantivy:{path}", TantivyCatalogue(Path(path).expanduser()), Capabilities("tantivy"))

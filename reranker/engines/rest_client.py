@@ -84,11 +84,6 @@ class Dialect:
     rescore_script: tuple[int, ...] | None
     """First version whose ``rescore`` may be a script itself; None: none."""
 
-    @property
-    def kind(self) -> str:
-        """Name of the engine: ``elasticsearch`` or ``opensearch``."""
-        return self.least.kind
-
     def capabilities(
         self, version: str, modules: set[str] | None = None, max_bulk_bytes: int | None = None
     ) -> Capabilities:
@@ -183,8 +178,8 @@ class RestClient:
 
     def __init__(self, dialect: Dialect, url: str, settings: EngineSettings) -> None:
         self.dialect = dialect
-        self.kind = dialect.kind
-        self.spec = f"{dialect.kind}:{url}"
+        self.kind = dialect.least.kind
+        self.spec = f"{self.kind}:{url}"
         self._settings = settings
         self._headers = {"accept": JSON, "user-agent": "ssi-reranker"} | _authorization(settings) | {**settings.headers}
         self._sign = None if settings.aws_region is None else _signer(settings.aws_region, settings.aws_service)
@@ -301,7 +296,7 @@ class RestClient:
             raise ReadTimeoutError(self._pool, target, "all connections were in use")
         try:
             left_s = max(deadline.left_s, 0.001)
-            response = self._pool.urlopen(
+            return self._pool.urlopen(
                 method,
                 target,
                 body=data,
@@ -312,18 +307,9 @@ class RestClient:
                 timeout=urllib3.Timeout(
                     total=left_s, connect=min(self._settings.connect_timeout_s, left_s), read=left_s
                 ),
-                preload_content=False,
             )
-            try:
-                response.read(cache_content=True)
-            except BaseException:
-                response.close()
-                raise
-            finally:
-                response.release_conn()
         finally:
             self._free.release()
-        return response
 
     def _check_product(self, reply: urllib3.BaseHTTPResponse) -> None:
         sent, product = reply.headers.get(PRODUCT_HEADER) == "Elasticsearch", self.dialect.least.product

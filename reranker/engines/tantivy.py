@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,10 +217,10 @@ class _SearchIndex:
         query = _Queries(self._schema, slots).make(node)
         searcher = self._index.searcher()
         wanted = searcher.num_docs if limit is None else min(limit, searcher.num_docs)
-        if _is_constant(node):
+        score = _constant_score(node)
+        if score is not None:
             # All scores are equal, so the order is by age, and tantivy can sort by that itself.
             result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=tantivy.Order.Asc)
-            score = _constant_score(node)
             hits = [(score, address) for _, address in result.hits]
         else:
             result = _search_past_ties(searcher, query, wanted)
@@ -260,17 +260,21 @@ def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
         n *= 4
 
 
-def _is_constant(node: tree.Node) -> bool:
+def _constant_score(node: tree.Node) -> float | None:
+    """Return the one score of all matches, None where theirs may differ."""
+    if isinstance(node, (tree.Words, tree.DisMax)):
+        return None
     if isinstance(node, tree.Bool):
-        return not node.must and (not node.should) and node.minimum == 0
-    return isinstance(node, (tree.MatchAll, tree.Exact, tree.Ids, tree.Exists, tree.MatchNone))
+        return None if node.must or node.should or node.minimum else 0.0
+    return 0.0 if isinstance(node, tree.MatchNone) else node.boost
 
 
-def _constant_score(node: tree.Node) -> float:
-    return 0.0 if isinstance(node, (tree.Bool, tree.MatchNone)) else float(getattr(node, "boost", 0.0))
-
-
-def _document(state: Stored, extracted: Extracted, slots: Mapping[str, int]) -> Any:
+def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any:
+    """Return what is searchable of a state; its id alone where a field added later does not fit it."""
+    extracted = Extracted()
+    # Stored before the mapping got that field; the big engines do not index such a document anew either.
+    with suppress(DocumentRefusedError):
+        extracted = table.extract(state.source or {}, depth_limit=1000)
     document = tantivy.Document()
     document.add_text("id", state.id)
     document.add_unsigned("seq_no", state.seq_no)
@@ -475,20 +479,19 @@ class TantivyIndex(Connections):
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
         """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
-        with engine_errors(self.path):
-            with closing(connect(self.path)) as connection:
-                connection.execute("BEGIN")
-                if ids is None:
-                    statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
-                    cursor = connection.execute(statement)
-                    while rows := cursor.fetchmany(batch_size):
-                        yield [_state(row) for row in rows]
-                    return
-                for start in range(0, len(ids), batch_size):
-                    part = ids[start : start + batch_size]
-                    states = _states(connection, part)
-                    stored = [states[identifier] for identifier in part if identifier in states]
-                    yield [state for state in stored if state.source is not None]
+        with engine_errors(self.path), closing(connect(self.path)) as connection:
+            connection.execute("BEGIN")
+            if ids is None:
+                statement = f"SELECT {_COLUMNS} FROM documents WHERE source IS NOT NULL ORDER BY seq_no"  # noqa: S608
+                cursor = connection.execute(statement)
+                while rows := cursor.fetchmany(batch_size):
+                    yield [_state(row) for row in rows]
+                return
+            for start in range(0, len(ids), batch_size):
+                part = ids[start : start + batch_size]
+                states = _states(connection, part)
+                stored = [states[identifier] for identifier in part if identifier in states]
+                yield [state for state in stored if state.source is not None]
 
     def find(self, node: tree.Node, limit: int | None) -> tuple[list[Match], int]:
         """Return the best ``limit`` matches (None: all) by (-score, place), and the number of all matches."""
@@ -498,12 +501,8 @@ class TantivyIndex(Connections):
         slots = {path: slot for path, slot in meta.slots.items() if slot < search.capacity}
         return search.find(node, limit, slots)
 
-    def refresh(self) -> None:
-        """Make acknowledged writes visible to search."""
-        self._copy(BUSY_S)
-
-    def _copy(self, wait_s: float) -> None:
-        """Copy what was written since the last time; one process at a time."""
+    def refresh(self, wait_s: float = BUSY_S) -> None:
+        """Make acknowledged writes visible to search: copy those since the last time, one process at a time."""
         with engine_errors(self._folder):
             try:
                 with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
@@ -546,7 +545,7 @@ class TantivyIndex(Connections):
             for state in states:
                 writer.delete_documents_by_term("id", state.id)
                 if state.source is not None:
-                    writer.add_document(_document(state, _extract(table, state.source), slots))
+                    writer.add_document(_document(state, table, slots))
             done = states[-1].seq_no
         if writer is not None:
             writer.commit()
@@ -556,15 +555,14 @@ class TantivyIndex(Connections):
 
     def _mend(self) -> None:
         """Bring the copy up to date if a process died before it did, or if the copy was lost."""
-        meta = self._meta()
         try:
-            self._copy(0.0)
+            self.refresh(0.0)
             meta = self._meta()
             live = "SELECT count(*) FROM documents WHERE source IS NOT NULL AND seq_no <= ?"
             if self._opened(meta).n_documents() != self.rows(live, meta.indexed)[0][0]:
                 with self.writing() as connection:
                     self._change(connection, indexed=-1)
-                self._copy(0.0)
+                self.refresh(0.0)
         except EngineOverloaded:
             # Another process is at it right now.
             return
@@ -612,15 +610,6 @@ def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:
     while capacity < n_fields:
         capacity *= 2
     return capacity
-
-
-def _extract(table: FieldTable, source: Mapping[str, Any]) -> Extracted:
-    """Return what is searchable; nothing where a field added later does not fit the document."""
-    try:
-        return table.extract(source, depth_limit=1000)
-    except DocumentRefusedError:
-        # Stored before the mapping got that field; the big engines do not index such a document anew either.
-        return Extracted()
 
 
 class TantivyCatalogue:

@@ -26,7 +26,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, NoReturn
@@ -34,6 +34,7 @@ from typing import Any, Literal, NoReturn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reranker.engines.base import Deadline
 from reranker.errors import ConfigError, EngineUnavailable
@@ -54,12 +55,6 @@ from reranker.service.http import (
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, State
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _access = logging.getLogger("reranker.service.access")
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
@@ -84,7 +79,7 @@ class AdmissionControl:
     queue (429), then the body as it comes (413, 408, 503).
     """
 
-    def __init__(self, app: App, state: ServiceState) -> None:
+    def __init__(self, app: ASGIApp, state: ServiceState) -> None:
         self._app, self._state = app, state
         self._limits = state.settings.limits
 

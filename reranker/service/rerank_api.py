@@ -87,12 +87,9 @@ class IndexedDocuments:
         An id may stand more than once. ``encodable``, (n,) bool, is False where the caller has the text. `EngineError`
         if the engine does not answer and no vector was found without it.
         """
-        if self.store is None:
-            vectors = CandidateVectors(len(ids))
-            missing = vectors.missing()
-        else:
-            vectors = LocalStore(self.store).vectors_of(ids)
-            missing = vectors.missing()
+        vectors = CandidateVectors(len(ids)) if self.store is None else LocalStore(self.store).vectors_of(ids)
+        missing = vectors.missing()
+        if self.store is not None:
             missing = missing[encodable[missing]]
         if len(missing) and self.search is not None:
             try:

@@ -79,7 +79,7 @@ class Breaker:
         (``fair`` is False). `EngineUnavailable` at once where the breaker is open; ``retry_after_s`` says when it will
         try again.
         """
-        self._enter()
+        self.check(entering=True)
         try:
             value = function()
         except EngineUnavailable:
@@ -95,27 +95,20 @@ class Breaker:
         self._success()
         return value
 
-    def check(self) -> None:
-        """Raise `EngineUnavailable` if a call would fail at once."""
+    def check(self, *, entering: bool = False) -> None:
+        """Raise `EngineUnavailable` if a call would fail at once; one that is ``entering`` keeps others out."""
         with self._lock:
-            self._refuse_while_open()
-
-    def _refuse_while_open(self) -> None:
-        if self._opened is None:
-            return
-        left_s = max(self._opened + self._pause_s, self._probe_until) - self._now()
-        if left_s > 0:
-            wait_s = max(left_s, 0.05)
-            raise EngineUnavailable(
-                f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
-                error_type="breaker_open",
-                retry_after_s=wait_s,
-            )
-
-    def _enter(self) -> None:
-        with self._lock:
-            self._refuse_while_open()
-            if self._opened is not None:
+            if self._opened is None:
+                return
+            left_s = max(self._opened + self._pause_s, self._probe_until) - self._now()
+            if left_s > 0:
+                wait_s = max(left_s, 0.05)
+                raise EngineUnavailable(
+                    f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
+                    error_type="breaker_open",
+                    retry_after_s=wait_s,
+                )
+            if entering:
                 self._probe_until = self._now() + self._pause_s
 
     def _failure(self, fair: bool) -> None:

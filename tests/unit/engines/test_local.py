@@ -147,10 +147,10 @@ def test_sources_are_filtered(option: Any, expected: Any) -> None:
 
 
 def test_values_at_a_path() -> None:
-    assert values_at(SOURCE, "a.c.d") == [2, 4]
-    assert values_at(SOURCE, "f.g") == [6]
-    assert values_at(SOURCE, "a.x") == []
-    assert values_at({"a": None, "b": [[1], [2]]}, "b") == [1, 2]
+    assert list(values_at(SOURCE, "a.c.d")) == [2, 4]
+    assert list(values_at(SOURCE, "f.g")) == [6]
+    assert list(values_at(SOURCE, "a.x")) == []
+    assert list(values_at({"a": None, "b": [[1], [2]]}, "b")) == [1, 2]
 
 
 _objects = st.dictionaries(
