@@ -80,10 +80,7 @@ class Module:
 def library_folder() -> Path:
     """Return the folder of the running Python's standard library.
 
-    Raises
-    ------
-    InputError
-        If it has no source files (some installations carry compiled files alone).
+    `InputError` if it has no source files (some installations carry compiled files alone).
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
@@ -321,10 +318,7 @@ class DemoCorpus:
 def prepare_folder(folder: Path) -> Places:
     """Return the places of a demonstration in an empty folder; what an earlier one left there is removed.
 
-    Raises
-    ------
-    GateRefused
-        If the folder holds anything and was not made by the demonstration.
+    `GateRefused` if the folder holds anything and was not made by the demonstration.
     """
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():

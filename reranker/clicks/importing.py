@@ -310,24 +310,12 @@ def read_file(
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
 
-    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
+    The file holds JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or
+    Parquet, in one of the `FORMATS`. ``rejects`` gets each bad line, with its shape in the place of its content;
+    ``counts`` are added to. Reading goes on at ``start``, the ``place`` of the last batch that was kept; files without
+    places begin anew. ``now_ms`` is the time it is said to be, and later times cannot be true; None asks the clock.
 
-    Parameters
-    ----------
-    path : path-like
-        JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or Parquet.
-    privacy : Pseudonymiser
-        Makes the hashes of users, sessions and networks.
-    format : str
-        One of `FORMATS`.
-    rejects : RejectSink or None
-        Gets each bad line, with its shape in the place of its content; None raises at the first.
-    counts : ReadCounts or None
-        Is added to.
-    start : Place or None
-        Where to go on: the ``place`` of the last batch that was kept. Files without places begin anew.
-    now_ms : int or None
-        The time it is said to be; later times cannot be true. None asks the clock.
+    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)
@@ -345,7 +333,6 @@ class _FileImport:
     def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
         self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
-        self._n_bad = self._n_skipped = 0
 
     def take_file(self, path: str | os.PathLike[str], start: Place | None) -> Iterator[None]:
         """Take a file a block of lines, or a row, a step; its form is told by its first lines, unless it is known."""
@@ -413,11 +400,10 @@ class _FileImport:
         return FileBatch(tables, self.place, notes)
 
     def _count(self, n_taken: int) -> None:
-        n_skipped, n_bad = self.rows.n_skipped, self.sink.count
-        self.counts.good += n_taken - (n_skipped - self._n_skipped)
-        self.counts.skipped += n_skipped - self._n_skipped
-        self.counts.bad += n_bad - self._n_bad
-        self._n_skipped, self._n_bad = n_skipped, n_bad
+        self.counts.good += n_taken - self.rows.n_skipped
+        self.counts.skipped += self.rows.n_skipped
+        self.counts.bad += self.sink.count
+        self.rows.n_skipped = self.sink.count = 0
 
 
 def _peek_content(path: str | os.PathLike[str]) -> bytes:

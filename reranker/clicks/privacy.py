@@ -176,12 +176,8 @@ class Pseudonymiser:
     BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
     two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
 
-    `InputError` for a key of another length.
-
-    Parameters
-    ----------
-    key : bytes
-        16 to 64 bytes; keep it as long as people must be found again, and delete it to make all hashes anonymous.
+    The ``key`` has 16 to 64 bytes, else `InputError`; keep it as long as people must be found again, and delete it to
+    make all hashes anonymous.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -207,11 +203,7 @@ class Pseudonymiser:
     def of(self, kind: Kind, value: str) -> str:
         """Return the hash of an id; empty for an empty one.
 
-        Parameters
-        ----------
-        kind : {'user', 'session', 'network', 'query'}
-            Of a network address, only the /24 (version 4) or /48 (version 6) is hashed; an address that is none gives
-            an empty string.
+        Of a network address only the network is hashed (`network_of`); an address that is none gives an empty string.
         """
         known = self.known[kind]
         hashed = known.get(value)

@@ -216,18 +216,12 @@ def ratio_interval(
     the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
     and the second for those skewed to the other, or for values that are nearly all 0.
 
+    All three arrays are (n,), one value an observation, and denominators at least 0; ``confidence`` is that of each
+    bound by itself.
+
     `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
 
     Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
-
-    Parameters
-    ----------
-    numerator, denominator : (n,) float64
-        One value an observation; denominators at least 0.
-    cluster : (n,) int64
-        Number of the cluster of each observation.
-    confidence : float
-        Of each bound by itself.
     """
     if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
         raise ShapeMismatch(
@@ -555,15 +549,9 @@ def decide(
     `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
     rank.
 
-    Parameters
-    ----------
-    clicks : ShownLists or None
-        Of the newest slice, which neither model was trained on.
-    propensities : sequence of float or None
-        p(1), p(2), ..., up to a factor; the last one holds for deeper ranks. None: all clicks count alike, which
-        favours the live model.
-    rng : Generator
-        Draws the resamples: people for the clicks, queries for the judgements.
+    The ``clicks`` are of the newest slice, which neither model was trained on. ``propensities`` are p(1), p(2), ..., up
+    to a factor; the last one holds for deeper ranks. None: all clicks count alike, which favours the live model.
+    ``rng`` draws the resamples: people for the clicks, queries for the judgements.
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
