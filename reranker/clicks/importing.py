@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b, sha256
@@ -119,8 +119,7 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
     bytes of Parquet.
     """
     furthest: Place | None = None
-    with closing(_open(path)) as stream:
-        content = _Content(stream, path)
+    with _content_of(path) as content:
         for offset in sorted(places):
             if not content.read_to(offset):
                 break
@@ -132,16 +131,15 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
 
 def whole_place(path: str | os.PathLike[str]) -> Place:
     """Return the place at the end of a file (or of a gzipped file's content, or of Parquet's bytes)."""
-    with closing(_open(path)) as stream:
-        content = _Content(stream, path)
+    with _content_of(path) as content:
         content.read_to(None)
         return content.place()
 
 
-def _open(path: str | os.PathLike[str]) -> BinaryIO:
-    if is_parquet(path):
-        return open(path, "rb")
-    return open_content(path)
+@contextmanager
+def _content_of(path: str | os.PathLike[str]) -> Iterator[_Content]:
+    with open(path, "rb") if is_parquet(path) else closing(open_content(path)) as stream:
+        yield _Content(stream, path)
 
 
 class _Content:
@@ -240,19 +238,16 @@ def _looks_whole(head: bytes) -> bool:
 
 def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
     """Return the rows of a JSON document, each as it stands; None where the file is none, or more than 256 MiB."""
-    pieces: list[bytes] = []
-    left = MAX_DOCUMENT_BYTES
+    content = bytearray()
     with closing(open_content(path)) as stream:
         try:
-            while data := stream.read(4 * BLOCK_BYTES):
-                left -= len(data)
-                if left < 0:
-                    return None
-                pieces.append(data)
+            while len(content) <= MAX_DOCUMENT_BYTES and (data := stream.read(4 * BLOCK_BYTES)):
+                content += data
         except READ_ERRORS as error:
             raise read_error(path, error, 0) from error
-    content = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
-    del pieces
+    if len(content) > MAX_DOCUMENT_BYTES:
+        return None
+    content = content.removeprefix(_BOM)
     try:
         if content.lstrip()[:1] == b"[":
             return msgspec.json.decode(content, type=list[msgspec.Raw])
