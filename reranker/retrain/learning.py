@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal
 
 import numpy as np
@@ -313,12 +314,7 @@ def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
     """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
-    texts: dict[str, str] = {}
-    first = texts.setdefault
-    return [
-        Pair(first(pair.query, pair.query), first(pair.better, pair.better), first(pair.worse, pair.worse), pair.weight)
-        for pair in pairs
-    ]
+    return [Pair(intern(pair.query), intern(pair.better), intern(pair.worse), pair.weight) for pair in pairs]
 
 
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
