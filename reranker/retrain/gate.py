@@ -777,7 +777,6 @@ class EncodedPool:
         self._row_of: dict[str, int] = {}
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._parts: list[tuple[Float32, sp.csr_matrix, Bool]] = []
-        self._encoded: tuple[Float32, sp.csr_matrix, Bool] | None = None
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -802,17 +801,15 @@ class EncodedPool:
         if self._waiting:
             self._encode()
         if self._parts:
-            parts = self._parts if self._encoded is None else [self._encoded, *self._parts]
-            vectors, rows, has_text = zip(*parts, strict=True)
-            self._encoded = (np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))
-            self._parts = []
+            vectors, rows, has_text = zip(*self._parts, strict=True)
+            self._parts = [(np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))]
 
     def score(self, query: QueryVectors, documents: Sequence[str]) -> Float64:
         """Return f(q, d) of some documents, (n,) float64; NaN for one without text."""
         scores = np.full(len(documents), np.nan)
-        if self._encoded is None:
+        if not self._parts:
             return scores
-        vectors, rows, has_text = self._encoded
+        ((vectors, rows, has_text),) = self._parts
         places = np.array([self._row_of[document] for document in documents], dtype=np.int64)
         known = np.flatnonzero(has_text[places])
         scores[known] = score_vectors(query, places[known], vectors, rows)
