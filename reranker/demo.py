@@ -356,17 +356,6 @@ def split_links(links: Iterable[Link]) -> dict[str, list[Link]]:
     return parts
 
 
-def write_corpus(corpus: DemoCorpus, places: Places) -> None:
-    """Write documents and links into the demonstration's folder."""
-    with places.documents.open("w", encoding="utf-8") as file:
-        for document in corpus.documents.values():
-            # Escaped, so that lone surrogates in a docstring stay legal JSON.
-            file.write(json.dumps({"id": document.id, **document.source}) + "\n")
-    for part, links in corpus.links.items():
-        text = "".join(f"{source}\t{target}\n" for source, target in links)
-        places.links(part).write_text(text, encoding="utf-8")
-
-
 INDEX = "demo"
 VIEW = TextView.parse(["title^1", "text^1"])
 """Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
@@ -474,7 +463,13 @@ class Demo:
         """Collect documents and links, and write them into the folder."""
         with timed(self.seconds, "collect"):
             self.corpus = collect_corpus()
-            write_corpus(self.corpus, self.places)
+            with self.places.documents.open("w", encoding="utf-8") as file:
+                for document in self.corpus.documents.values():
+                    # Escaped, so that lone surrogates in a docstring stay legal JSON.
+                    file.write(json.dumps({"id": document.id, **document.source}) + "\n")
+            for part, links in self.corpus.links.items():
+                text = "".join(f"{source}\t{target}\n" for source, target in links)
+                self.places.links(part).write_text(text, encoding="utf-8")
 
     def train(self, say: Say, progress: Progress) -> None:
         """Train on the training links, stop by the validation links, save the model."""
