@@ -287,8 +287,7 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
     older = int((times < cutoff).sum())
     history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
     _read_rates(history, impressions(log, config, since=since, until=cutoff), settings, say)
-    propensities = history.propensities
-    by_rank = None if propensities is None else tuple(min(p, 1.0) for p in propensities.by_rank)
+    by_rank = None if history.propensities is None else history.propensities.by_rank
     history.config = replace(config, propensities=by_rank)
     with make_pairs(log, history.config, since=since, until=cutoff) as table:
         history.pairs, history.counts = _shared(table.pairs()), dict(table.counts)
