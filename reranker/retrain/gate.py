@@ -779,7 +779,6 @@ class EncodedPool:
         self._parts: list[tuple[Float32, sp.csr_matrix, Bool]] = []
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self._row_of)
 
     def add(self, documents: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
