@@ -80,10 +80,7 @@ class Module:
 def library_folder() -> Path:
     """Return the folder of the running Python's standard library.
 
-    Raises
-    ------
-    InputError
-        If it has no source files (some installations carry compiled files alone).
+    `InputError` if it has no source files (some installations carry compiled files alone).
     """
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
@@ -321,10 +318,7 @@ class DemoCorpus:
 def prepare_folder(folder: Path) -> Places:
     """Return the places of a demonstration in an empty folder; what an earlier one left there is removed.
 
-    Raises
-    ------
-    GateRefused
-        If the folder holds anything and was not made by the demonstration.
+    `GateRefused` if the folder holds anything and was not made by the demonstration.
     """
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():
@@ -362,17 +356,6 @@ def split_links(links: Iterable[Link]) -> dict[str, list[Link]]:
     return parts
 
 
-def write_corpus(corpus: DemoCorpus, places: Places) -> None:
-    """Write documents and links into the demonstration's folder."""
-    with places.documents.open("w", encoding="utf-8") as file:
-        for document in corpus.documents.values():
-            # Escaped, so that lone surrogates in a docstring stay legal JSON.
-            file.write(json.dumps({"id": document.id, **document.source}) + "\n")
-    for part, links in corpus.links.items():
-        text = "".join(f"{source}\t{target}\n" for source, target in links)
-        places.links(part).write_text(text, encoding="utf-8")
-
-
 INDEX = "demo"
 VIEW = TextView.parse(["title^1", "text^1"])
 """Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
@@ -392,24 +375,13 @@ Indexing = Callable[[Engine, str, Places, RankingModel, Progress], None]
 
 
 @dataclass(frozen=True)
-class Question:
-    """A query made of a document's first sentence, and the documents that it should find.
-
-    ``source`` is the document's id.
-    """
-
-    source: str
-    topic: Topic
-
-
-@dataclass(frozen=True)
 class Measured:
-    """Values of both orders, ``bm25`` and ``reranked``, on the same questions.
+    """Values of both orders, ``bm25`` and ``reranked``, on the same questions, by the document asking.
 
     ``rankings`` are ids by system and number of the question (text), ``values`` (n,) float64 by system and measure.
     """
 
-    questions: tuple[Question, ...]
+    questions: Mapping[str, Topic]
     rankings: Mapping[str, Mapping[str, Sequence[str]]]
     values: Mapping[str, Mapping[str, np.ndarray]]
 
@@ -491,7 +463,13 @@ class Demo:
         """Collect documents and links, and write them into the folder."""
         with timed(self.seconds, "collect"):
             self.corpus = collect_corpus()
-            write_corpus(self.corpus, self.places)
+            with self.places.documents.open("w", encoding="utf-8") as file:
+                for document in self.corpus.documents.values():
+                    # Escaped, so that lone surrogates in a docstring stay legal JSON.
+                    file.write(json.dumps({"id": document.id, **document.source}) + "\n")
+            for part, links in self.corpus.links.items():
+                text = "".join(f"{source}\t{target}\n" for source, target in links)
+                self.places.links(part).write_text(text, encoding="utf-8")
 
     def train(self, say: Say, progress: Progress) -> None:
         """Train on the training links, stop by the validation links, save the model."""
@@ -518,10 +496,8 @@ class Demo:
     def search(self, progress: Progress) -> None:
         """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
         with timed(self.seconds, "search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
-            topics = [
-                question.topic for question in questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed)
-            ]
-            self.fit = fit_alpha(self._reranker(engine), topics, "AP", seed=self._seed, progress=progress)
+            topics = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed).values()
+            self.fit = fit_alpha(self._reranker(engine), list(topics), "AP", seed=self._seed, progress=progress)
             body = body_hash(default_template(self.model.encoder.view))
             keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
             reranker = self._reranker(engine)
@@ -563,10 +539,11 @@ class Demo:
         return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
 
 
-def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> list[Question]:
-    """Return one question a linking document of a part; its own id and its known links are left out of the ranking.
+def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> dict[str, Topic]:
+    """Return, by the id of a linking document, its first sentence with the documents that this should find.
 
-    The links of ``part`` are to be found, those of the parts ``known`` do not take part; at most ``limit`` are drawn.
+    The links of ``part`` are to be found; those of the parts ``known``, and the document itself, are left out of the
+    ranking. At most ``limit`` are drawn.
     """
     targets: dict[str, dict[str, float]] = {}
     for source, target in corpus.links[part]:
@@ -581,7 +558,7 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
         chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
         sources = [sources[place] for place in chosen.tolist()]
     queries = {source: first_sentence(str(corpus.documents[source].source["text"])) for source in sources}
-    return [Question(name, Topic(queries[name], targets[name], frozenset(excluded[name]))) for name in sources]
+    return {name: Topic(queries[name], targets[name], frozenset(excluded[name])) for name in sources}
 
 
 def first_sentence(text: str) -> str:
@@ -591,14 +568,14 @@ def first_sentence(text: str) -> str:
     return " ".join(sentence.split()[:MAX_QUERY_WORDS])
 
 
-def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, progress: Progress) -> Measured:
+def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> Measured:
     """Return both orders of the engine's window for each question, and their values.
 
     ``alpha`` is the weight of the model, one of `reranker.rerank.calibrate.ALPHAS`.
     """
-    by_alpha = rank_topics(reranker, [question.topic for question in questions], progress=progress).by_alpha
+    by_alpha = rank_topics(reranker, list(questions.values()), progress=progress).by_alpha
     rankings = {"bm25": by_alpha[0.0], "reranked": by_alpha[alpha]}
-    qrels = {str(number): dict(question.topic.grades) for number, question in enumerate(questions)}
+    qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
     values = {
         system: {
             name: np.array([by_query[str(number)] for number in range(len(questions))])
@@ -606,21 +583,22 @@ def measure(reranker: Reranker, questions: Sequence[Question], alpha: float, pro
         }
         for system, run in rankings.items()
     }
-    return Measured(tuple(questions), rankings, values)
+    return Measured(questions, rankings, values)
 
 
 def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
     """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
     rises: list[tuple[float, int, str]] = []  # (minus the gain in 1 / rank, question number, document)
-    for number, question in enumerate(measured.questions):
-        for document in question.topic.grades:
+    for number, topic in enumerate(measured.questions.values()):
+        for document in topic.grades:
             if document in measured.rankings["reranked"][str(number)]:
                 before, after = measured.ranks(number, document)
                 rises.append((1 / before - 1 / after, number, document))
     examples: list[Example] = []
     seen: set[str] = set()
+    asking = list(measured.questions)
     for rise, number, document in sorted(rises):
-        modules = {measured.questions[number].source.partition(".")[0], document.partition(".")[0]}
+        modules = {asking[number].partition(".")[0], document.partition(".")[0]}
         if rise >= 0 or modules & seen:
             continue
         example = _example(measured, number, document, reranker)
@@ -633,13 +611,13 @@ def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]
 
 
 def _example(measured: Measured, number: int, document: str, reranker: Reranker) -> Example:
-    question = measured.questions[number]
-    page = reranker.search(question.topic.query, size=reranker.settings.window, explain=True)
+    source, topic = list(measured.questions.items())[number]
+    page = reranker.search(topic.query, size=reranker.settings.window, explain=True)
     rows = next((row.contributions for row in page.explanations if row.id == document), ())
     pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
     helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
     first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}
     return Example(
-        question.topic.query, question.source, document, *measured.ranks(number, document), first["bm25"],
+        topic.query, source, document, *measured.ranks(number, document), first["bm25"],
         first["reranked"], tuple(helpful[:N_PAIRS]),
     )  # fmt: skip

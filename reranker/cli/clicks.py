@@ -94,13 +94,13 @@ _key_option = click.option(
 
 
 @contextmanager
-def _opened(logs: tuple[Path, ...], log_format: str, rejects: Path | None) -> Iterator[ClickLog]:
+def _opened(options: dict[str, Any]) -> Iterator[ClickLog]:
     """Yield the click log of ``LOG...``, and say on standard error what could not be read."""
     from reranker.clicks.importing import open_logs
     from reranker.formats import RejectLog
 
-    with RejectLog(rejects) as sink:
-        log = open_logs(logs, format=log_format, rejects=sink)
+    with RejectLog(options["rejects"]) as sink:
+        log = open_logs(options["logs"], format=options["log_format"], rejects=sink)
         if sink.count:
             common.warn(sink.summary())
         yield log
@@ -126,11 +126,7 @@ Examples:
 @_key_option
 @_rejects_option
 @common.json_option
-def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
-    logs: tuple[Path, ...], log_folder: Path, log_format: str, engine_spec: str | None,
-    queries_index: str, events_index: str, since: str | None, until: str | None, key_file: Path | None,
-    rejects: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, **options: Any) -> None:
     """Bring log files, or the UBI indexes of an engine, into a click log.
 
     Reads OpenSearch UBI (JSON lines, bulk files, search answers, Parquet), the project's own JSON lines, and Metarank
@@ -143,17 +139,17 @@ def import_logs(  # noqa: PLR0913, PLR0917 - one parameter an option
 
     if bool(logs) == bool(engine_spec):
         raise ConfigError("give either LOG... files or --engine, which says where the UBI indexes are")
-    if (since or until) and not engine_spec:
+    if (options["since"] or options["until"]) and not engine_spec:
         raise ConfigError("--since and --until choose rows of an engine's indexes: give --engine, or leave them out")
-    log = ClickLog(log_folder, create=True)
-    privacy = log.privacy(key_file)
-    with RejectLog(rejects) as sink, common.progress("import", unit="records") as update:
+    log = ClickLog(options["log_folder"], create=True)
+    privacy = log.privacy(options["key_file"])
+    with RejectLog(options["rejects"]) as sink, common.progress("import", unit="records") as update:
         if engine_spec:
-            source = LiveSource(queries_index, events_index, since, until)
+            source = LiveSource(options["queries_index"], options["events_index"], options["since"], options["until"])
             engine = common.open_engine_of(engine_spec)
             report = import_live(log, engine, source, privacy, rejects=sink, progress=update)
         else:
-            report = import_files(log, logs, privacy, format=log_format, rejects=sink, progress=update)
+            report = import_files(log, logs, privacy, format=options["log_format"], rejects=sink, progress=update)
     _show_import(report, log, sink, as_json)
     if sink.count:
         click.get_current_context().exit(common.EXIT_REJECTS)
@@ -266,10 +262,7 @@ Examples:
 @click.option("--picture", type=PATH, metavar="FILE",
               help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.")  # fmt: skip
 @common.json_option
-def doctor(
-    logs: tuple[Path, ...], log_format: str, rejects: Path | None, engine_spec: str | None,
-    index: str | None, picture: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
     """Examine a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
 
     Every finding is ok, a warning, or unsound: what is learned would be wrong, or nothing. Each says what to do about
@@ -280,7 +273,7 @@ def doctor(
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
-    with _opened(logs, log_format, rejects) as log:
+    with _opened(options) as log:
         engine = common.open_engine_of(engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
         if not diagnosis.unsound:
@@ -318,9 +311,7 @@ Examples:
 @click.option("--out", "target", type=PATH, metavar="FILE",
               help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
 @common.json_option
-def propensities(
-    logs: tuple[Path, ...], log_format: str, rejects: Path | None, method: str, target: Path | None, as_json: bool
-) -> None:
+def propensities(method: str, target: Path | None, as_json: bool, **options: Any) -> None:
     """Find how much each rank of the result lists is looked at, relative to the rank looked at most.
 
     A click at a rank that few look at says more: pairs weigh 1 / propensity of the rank of the click.
@@ -328,7 +319,7 @@ def propensities(
     from reranker.clicks.propensities import count_log, estimate_propensities
     from reranker.files import write_file
 
-    with _opened(logs, log_format, rejects) as log:
+    with _opened(options) as log:
         counts = count_log(log)
     estimate = estimate_propensities(counts, method)
     if target is not None:
@@ -434,9 +425,7 @@ Examples:
               help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
 @_pair_options
 @common.json_option
-def pairs(
-    logs: tuple[Path, ...], log_format: str, rejects: Path | None, target: Path, as_json: bool, **options: Any
-) -> None:
+def pairs(target: Path, as_json: bool, **options: Any) -> None:
     """Turn clicks into preference pairs (query, better, worse, weight) to train on.
 
     The weight counts the people who said it, each at most once unless --user-cap says more. Neither the order of the
@@ -446,7 +435,7 @@ def pairs(
     from reranker.clicks.pairs import make_pairs
 
     config, computing = _pair_config(options), _computing(options)
-    with _opened(logs, log_format, rejects) as log, make_pairs(log, config, **computing) as table:
+    with _opened(options) as log, make_pairs(log, config, **computing) as table:
         if target.suffix.lower() == ".tsv":
             write_tsv(table.pairs(), target)
         else:
@@ -484,7 +473,7 @@ Examples:
 @click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
 @_pair_options
 @common.json_option
-def export(logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_json: bool, **options: Any) -> None:
+def export(as_json: bool, **options: Any) -> None:
     """Write clicks as judgements for other tools, or as pairs.
 
     A document's judgement is the share of people who clicked it among those who looked at it: with --propensities,
@@ -494,7 +483,7 @@ def export(logs: tuple[Path, ...], log_format: str, rejects: Path | None, as_jso
     if form not in EXPORTS and options["max_grade"] is not None:
         raise ConfigError(f"--max-grade has no effect with --to {form}: pairs have weights; leave it out")
     queries = target.with_name(target.name + ".queries.tsv") if form in EXPORTS and EXPORTS[form].query_file else None
-    with _opened(logs, log_format, rejects) as log:
+    with _opened(options) as log:
         count = _write_export(log, config, queries, options)
     if as_json:
         common.print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})

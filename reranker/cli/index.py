@@ -42,11 +42,7 @@ Examples:
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @common.json_option
-def index_command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    file: Path, engine_spec: str, index: str, model_path: Path | None, store: str | None,
-    routes: tuple[str, ...], rebuild: bool, version_field: str | None, reject_path: Path | None, restart: bool,
-    max_docs: int, max_mb: float, timeout: float | None, as_json: bool,
-) -> None:  # fmt: skip
+def index_command(file: Path, index: str, model_path: Path | None, as_json: bool, **options: Any) -> None:
     """Send the documents of FILE (JSON lines, plain or gzipped, or Parquet) to an index.
 
     The index is made if it is missing. With a model, each document gets the fields that reranking reads. Interrupted
@@ -55,23 +51,24 @@ def index_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from indexer.builds import BuildOptions, LoadOptions, build_index
     from indexer.bulk import BulkLimits, RetryPolicy
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(options["engine_spec"])
     model = None
     if model_path is not None:
         from reranker.artifacts import load_model
 
         model = load_model(model_path, engine)
-    elif store:
+    elif options["store"]:
         raise click.UsageError("--store keeps a model's vectors: give --model too")
-    rejects = reject_path or Path(f"{file.name}.rejects.jsonl")
+    rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(
-        version_field=version_field, reject_path=rejects, restart=restart,
-        limits=BulkLimits(max_docs, int(max_mb * 1_000_000)), policy=RetryPolicy(deadline_s=timeout),
+        version_field=options["version_field"], reject_path=rejects, restart=options["restart"],
+        limits=BulkLimits(options["max_docs"], int(options["max_mb"] * 1_000_000)),
+        policy=RetryPolicy(deadline_s=options["timeout"]),
     )  # fmt: skip
-    store_path = common.store_path_of(store, model_path, engine, index)
-    options = BuildOptions(routes, store_path, rebuild, load)
+    store_path = common.store_path_of(options["store"], model_path, engine, index)
+    build = BuildOptions(options["routes"], store_path, options["rebuild"], load)
     with common.progress(f"indexing {file.name}") as update:
-        report = build_index(engine, index, file, model, options, progress=update, notice=common.warn)
+        report = build_index(engine, index, file, model, build, progress=update, notice=common.warn)
     refused = report.load.bulk.rejected + report.load.unreadable
     if not refused:
         rejects.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,10 +83,7 @@ Examples:
 @common.window_option
 @common.alpha_option
 @common.json_option
-def show(
-    query: str | None, index: str | None, body_path: Path | None, window: int,
-    alpha: float | None, as_json: bool, **options: Any,
-) -> None:  # fmt: skip
+def show(query: str | None, index: str | None, as_json: bool, **options: Any) -> None:
     """Print what would be put in and what the engine cannot take; nothing is changed."""
     from reranker.engines.scripts import example_search, install_steps, licence_of
 
@@ -102,7 +98,7 @@ def show(
         searches["reranked by the service"] = example_search(setup, capabilities)
     if query is not None and model is not None and index is not None:
         name = "reranked by the stored script"
-        addresses[name], searches[name] = _search_body(engine, model, index, query, body_path, window, alpha)
+        addresses[name], searches[name] = _search_body(engine, model, index, query, options)
     if as_json:
         about = {"engine": capabilities.kind, "version": capabilities.version, "licence": licence}
         common.print_json({**about, "steps": [step.to_json() for step in steps], "searches": searches})
@@ -127,19 +123,18 @@ def _show_step(step: Step) -> None:
 
 
 def _search_body(
-    engine: Engine, model: RankingModel, index: str, query: str, body_path: Path | None, window: int,
-    alpha: float | None,
-) -> tuple[str, dict[str, Any]]:  # fmt: skip
+    engine: Engine, model: RankingModel, index: str, query: str, options: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
     """Return the line with the address of a search, and the team's body with a rescore by the stored script."""
     from reranker.engines.scripts import script_ids
     from reranker.rerank import Reranker, RerankSettings
     from reranker.rerank.ranking import preference_of
     from reranker.rerank.reranker import calibration_of, read_body
 
-    settings = RerankSettings(window=window, alpha=alpha, deadline_ms=None)
+    settings = RerankSettings(window=options["window"], alpha=options["alpha"], deadline_ms=None)
     calibration = calibration_of(engine, index, model.model_id)
     reranker = Reranker(engine, index, model, route="inside", calibration=calibration, settings=settings)
-    template = read_body(body_path) if body_path else None
+    template = read_body(options["body_path"]) if options["body_path"] else None
     body, chosen = reranker.engine_body(query, template, stored=script_ids(model.encoder_id)["blend"])
     if chosen.origin == "default":
         common.warn(f"alpha = {chosen.value:g} is the default, not fitted to this index, body and window")

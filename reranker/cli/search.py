@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from reranker.artifacts import Encoder, RankingModel
     from reranker.rerank import Explanation, RerankedPage
     from reranker.rerank.calibrate import Fit, Topic
-    from reranker.rerank.ranking import RouteName
 
 TITLE_LENGTH = 60
 
@@ -52,11 +50,7 @@ A body is the team's own search body with {{query}} where the text belongs:
               help="Past it the engine's own order is shown.")  # fmt: skip
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
 @common.json_option
-def search_command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    query: str, engine_spec: str, index: str, model_path: Path, body_path: Path | None,
-    route: RouteName, retrieve: str, neighbours: int, store_path: Path | None, window: int, size: int | None,
-    first: int | None, alpha: float | None, keep_top: int, deadline_ms: float, explain: bool, as_json: bool,
-) -> None:  # fmt: skip
+def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> None:
     """Search for QUERY and rerank the engine's hits with the model.
 
     The order is by score, then by the engine's own rank; hits past the window keep the engine's order.
@@ -65,17 +59,14 @@ def search_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank import RerankSettings
     from reranker.rerank.reranker import open_reranker, read_body
 
-    body = read_body(body_path) if body_path else None
-    engine = common.open_engine_of(engine_spec)
-    model = load_model(model_path, engine)
-    settings = RerankSettings(
-        window=window, deadline_ms=deadline_ms, keep_top=keep_top, alpha=alpha, retrieve=retrieve,
-        neighbours=neighbours,
-    )  # fmt: skip
+    body = read_body(options["body_path"]) if options["body_path"] else None
+    engine = common.open_engine_of(options["engine_spec"])
+    model = load_model(options["model_path"], engine)
     reranker = open_reranker(
-        engine, index, model, model_path, route=route, store_path=store_path, settings=settings, body=body
-    )
-    page = reranker.search(query, body, size=size, from_=first, explain=explain)
+        engine, options["index"], model, options["model_path"], route=options["route"],
+        store_path=options["store_path"], settings=RerankSettings(**common.stated(RerankSettings, options)), body=body,
+    )  # fmt: skip
+    page = reranker.search(query, body, size=options["size"], from_=options["first"], explain=explain)
     if as_json:
         common.print_json(page.to_json())
     else:
@@ -149,11 +140,7 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
 @common.json_option
-def calibrate_command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    engine_spec: str, index: str, model_path: Path, body_path: Path | None,
-    qrels: Path | None, query_file: Path | None, links: Path | None, docs: Path | None, queries: str, window: int,
-    route: RouteName, store_path: Path | None, max_queries: int, seed: int, dry_run: bool, as_json: bool,
-) -> None:  # fmt: skip
+def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Fit alpha, the weight of the model beside the engine's score, on queries with known answers.
 
     Needs either --qrels and --query-file or --links and --docs. The alpha belongs to this index, body and window and
@@ -165,19 +152,19 @@ def calibrate_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
     from reranker.rerank.reranker import open_reranker, read_body
 
-    body = read_body(body_path) if body_path else None
-    engine = common.open_engine_of(engine_spec)
-    model = load_model(model_path, engine)
+    body = read_body(options["body_path"]) if options["body_path"] else None
+    engine = common.open_engine_of(options["engine_spec"])
+    model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
-    topics = sample(_topics(qrels, query_file, links, docs, model.encoder, queries, seed), max_queries, seed)
+    topics = sample(_topics(model.encoder, seed, **options), options["max_queries"], seed)
     reranker = open_reranker(
-        engine, index, model, model_path, route=route, store_path=store_path,
+        engine, index, model, options["model_path"], route=options["route"], store_path=options["store_path"],
         settings=RerankSettings(window=window, deadline_ms=None), body=body,
     )  # fmt: skip
     if not dry_run:
         read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
-        fit = fit_alpha(reranker, topics, "AP" if links else "nDCG@10", body, seed=seed, progress=update)
+        fit = fit_alpha(reranker, topics, "AP" if options["links"] else "nDCG@10", body, seed=seed, progress=update)
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)
@@ -190,19 +177,17 @@ def calibrate_command(  # noqa: PLR0913, PLR0917 - one parameter an option
         common.warn(f"warning: {warning}")
 
 
-def _topics(
-    qrels: Path | None, query_file: Path | None, links: Path | None, docs: Path | None,
-    encoder: Encoder, queries: str, seed: int,
-) -> list[Topic]:  # fmt: skip
+def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
     """Return the topics of the files given; counted bad lines go to standard error."""
     from reranker.formats import RejectLog
     from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
+    qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
     with RejectLog() as rejects:
         if qrels and query_file and not (links or docs):
             topics = topics_of_qrels(qrels, query_file, rejects)
         elif links and docs and not (qrels or query_file):
-            topics = topics_of_links(links, docs, encoder, queries, seed, rejects)
+            topics = topics_of_links(links, docs, encoder, options["queries"], seed, rejects)
         else:
             raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
         if rejects.count:

@@ -83,10 +83,7 @@ Examples:
 @click.option("--max-words", type=click.IntRange(1), default=30_000,
               help="Neighbours are among so many of the most frequent words.")  # fmt: skip
 @common.json_option
-def dice(
-    terms: tuple[str, ...], path: Path, model_path: Path | None, analyzer_text: str | None, fields: str | None, n: int,
-    max_words: int, as_json: bool,
-) -> None:  # fmt: skip
+def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **options: Any) -> None:
     """List the frequent words that share documents with each TERM most regularly: a word, or words in a row in quotes.
 
     DICE is twice the number of documents with both, divided by the sum of those with each. A frequent word is its own
@@ -99,6 +96,7 @@ def dice(
     from reranker.text.view import TextView
     from reranker.words import DiceCounter
 
+    model_path, analyzer_text, fields = (options[name] for name in ("model_path", "analyzer_text", "fields"))
     if model_path is not None and (analyzer_text or fields):
         raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")
     if model_path is None:
@@ -110,7 +108,7 @@ def dice(
 
     def batches() -> Iterator[list[list[str]]]:
         """Yield the words of some documents at a time, all fields joined."""
-        documents = read_documents(path)
+        documents = read_documents(options["path"])
         n_read = 0
         with common.progress("reading") as update:
             while batch := list(islice(documents, _BATCH)):

@@ -401,10 +401,9 @@ def examine(
         ids = []
         if engine is not None and index is not None:
             ids = [row[0] for row in connection.execute(_IDS.format(n=IDS_ASKED)).fetchall()]
-    if engine is not None and index is not None:
-        batches = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
-        documents = (document for batch in batches for document in engine.get(index, batch, source=False))
-        numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
+            batches = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
+            documents = (document for batch in batches for document in engine.get(index, batch, source=False))
+            numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
     numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
     findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]
     findings.append(Finding("shape", *_shape(rates)))

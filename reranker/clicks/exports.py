@@ -133,22 +133,13 @@ EXPORTS: dict[str, Export] = {
 def write_judgements(
     judgements: Iterable[Judgement], path: Path, form: str, *, max_grade: int | None = None, queries: Path | None = None
 ) -> int:
-    """Write judgements, whole or not at all, and return their number.
+    """Write judgements, which come by query, in a form of `EXPORTS`, whole or not at all, and return their number.
+
+    ``max_grade`` is the grade of the value 1 (None: that of the form). The ids and texts of the queries go to the file
+    ``queries``, as `reranker.formats.read_queries` takes them. Files are readable by their owner only, like the log
+    that the queries come from.
 
     `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
-
-    Parameters
-    ----------
-    judgements : iterable of Judgement
-        By query.
-    path : Path
-        File to write; readable by its owner only, like the log that the queries come from.
-    form : str
-        A name of `EXPORTS`.
-    max_grade : int or None
-        The grade of the value 1; None: that of the form.
-    queries : Path or None
-        File for query ids and texts, as `reranker.formats.read_queries` takes them.
     """
     if form not in EXPORTS:
         raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")

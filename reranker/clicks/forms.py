@@ -32,13 +32,13 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
 from reranker.clicks.log import DAY_MS, PEOPLE, STORED
-from reranker.clicks.privacy import Pseudonymiser, redact
+from reranker.clicks.privacy import Kind, Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
 from reranker.config import instant
 from reranker.errors import MissingExtra
@@ -82,35 +82,36 @@ class PrivateSink:
 
 K = TypeVar("K")
 V = TypeVar("V")
+_MAX_KNOWN = 50_000
 MAX_AGENT_CHARS = 512
 _ESCAPED = re.compile(r"\\(.)")
 _META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
 
 
-def remembered(known: dict[K, V], key: K, value: V) -> V:
-    """Return the value, kept under its key among so many that were met lately."""
-    if len(known) >= _MAX_KNOWN:
-        known.clear()
-    known[key] = value
-    return value
+class Remembered(dict[K, V]):
+    """What values of a kind become, made when they are asked for: most are met again and again."""
+
+    def __init__(self, make: Callable[[K], V]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, key: K) -> V:
+        value = self._make(key)
+        if len(self) >= _MAX_KNOWN:
+            self.clear()
+        self[key] = value
+        return value
 
 
-class Robots:
-    """Tells robots by their user agent, by the list of the package crawler-user-agents (else `MissingExtra`)."""
+def robot_name(agent: str) -> str:
+    """Return the name of the robot that a user agent states, or an empty string for one that is not listed.
 
-    def __init__(self) -> None:
-        self._literals, self._patterns = _list()
-        self.known: dict[str, str] = {"": ""}
-
-    def name(self, agent: str) -> str:
-        """Return the name of the robot that a user agent states, or an empty string for one that is not listed."""
-        known = self.known.get(agent)
-        if known is None:
-            text = agent[:MAX_AGENT_CHARS]
-            literal = next((robot.strip(" /") for robot in self._literals if robot in text), None)
-            by_pattern = (name for pattern, name in self._patterns if pattern.search(text))
-            known = remembered(self.known, agent, next(by_pattern, "") if literal is None else literal)
-        return known
+    By the list of the package crawler-user-agents (else `MissingExtra`).
+    """
+    literals, patterns = _list()
+    text = agent[:MAX_AGENT_CHARS]
+    literal = next((robot.strip(" /") for robot in literals if robot in text), None)
+    return next((name for pattern, name in patterns if pattern.search(text)), "") if literal is None else literal
 
 
 @cache
@@ -149,8 +150,7 @@ _UNITS = (
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 _NUMBER = re.compile(r"\d{1,20}(\.\d{1,20})?", re.ASCII)
-_PLAIN_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", re.ASCII)
-_MAX_KNOWN = 50_000
+_MINUTE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:", re.ASCII)
 
 ACTIONS: dict[str, str] = {
     **dict.fromkeys(("click", "item_click", "product_click", "result_click", "click_through", "clickthrough"), CLICK),
@@ -170,19 +170,17 @@ class Values:
 
     def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
         self.notes: Counter[str] = Counter()
-        self.hash = privacy.of
-        robots = Robots()
-        self.robot, self.known_robots = robots.name, robots.known
-        self.known_user = privacy.known["user"]
-        self.known_session = privacy.known["session"]
-        self.known_network = privacy.known["network"]
-        self.known_documents: dict[Id, str] = {"": ""}
-        self.known_queries: dict[Id, str] = {"": ""}
+        self._hash = privacy.of
         self._latest_ms = now_ms + AHEAD_MS
-        self.known_texts: dict[str, str] = {}
-        self.known_names: dict[str, str] = {}
-        self.known_actions: dict[str, str] = {}
-        self._minutes: dict[str, int] = {}
+        _list()  # before a line is read
+        self.robot = Remembered(robot_name).__getitem__
+        self.query, self.name = Remembered(self._query).__getitem__, Remembered(self._name).__getitem__
+        self.action = Remembered(self._action).__getitem__
+        self.query_id, self.document = Remembered(self._query_id).__getitem__, Remembered(self._document).__getitem__
+        self.user, self.session, self.network = (
+            Remembered(partial(self._person, kind)).__getitem__ for kind in ("user", "session", "network")
+        )
+        self._minute = Remembered(_minute).__getitem__
 
     def time(self, value: Time | None) -> int | None:
         """Return milliseconds since 1970; None where there is no time or it cannot be true.
@@ -196,7 +194,7 @@ class Values:
         if isinstance(value, str):
             # Most times are 2026-03-01T10:11:12.345Z, and of a minute met before: seconds and thousandths are added.
             part = value[17:19] + value[20:]
-            minute = self._minutes.get(value[:17]) if value[19:20] == "." else None
+            minute = self._minute(value[:17]) if value[19:20] == "." else None
             if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
                 milliseconds = minute + int(part[:5])
             else:
@@ -224,8 +222,6 @@ class Values:
                 return self._number(float(value))
             self.notes["unreadable_time"] += 1
             return None
-        if _PLAIN_TIME.fullmatch(value):
-            remembered(self._minutes, value[:17], milliseconds - milliseconds % 60_000)
         return milliseconds
 
     def _number(self, value: float) -> int:
@@ -238,57 +234,37 @@ class Values:
                 return int(value * factor // divisor)
         return 0
 
-    def query(self, text: str | None) -> str:
+    def _query(self, text: str | None) -> str:
         """Return the text of a query, redacted."""
-        if not text:
-            return ""
-        redacted = self.known_texts.get(text)
-        if redacted is None:
-            if len(text) > MAX_QUERY_CHARS:
-                reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
-                raise RecordError("query_too_long", reason)
-            redacted = remembered(self.known_texts, text, redact(text))
-        return redacted
+        if text and len(text) > MAX_QUERY_CHARS:
+            reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
+            raise RecordError("query_too_long", reason)
+        return redact(text) if text else ""
 
-    def action(self, text: str) -> str:
+    def _action(self, text: str) -> str:
         """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
-        action = self.known_actions.get(text)
-        if action is None:
-            name = self.name(text)
-            plain = name.lower().replace("-", "_").replace(" ", "_")
-            action = remembered(self.known_actions, text, ACTIONS.get(plain, name))
-        return action
+        name = self._name(text)
+        return ACTIONS.get(name.lower().replace("-", "_").replace(" ", "_"), name)
 
-    def name(self, value: Id | None) -> str:
+    def _name(self, value: Id | None) -> str:
         """Return a short name (application, action), redacted; empty for None."""
-        if value is None:
-            return ""
-        text = value if isinstance(value, str) else str(value)
-        short = self.known_names.get(text)
-        if short is None:
-            if len(text) > MAX_QUERY_CHARS:
-                raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
-            short = remembered(self.known_names, text, redact(text)[:MAX_NAME_CHARS])
-        return short
+        text = "" if value is None else str(value)
+        if len(text) > MAX_QUERY_CHARS:
+            raise RecordError("name_too_long", f"a name has {len(text)} characters: at most {MAX_NAME_CHARS} count")
+        return redact(text)[:MAX_NAME_CHARS]
 
-    def query_id(self, value: Id | None) -> str:
-        """Return a query's id; one that holds an e-mail address is hashed."""
-        if value is None or value == "":
-            return ""
-        text = document_id(value, "query id")
-        return remembered(self.known_queries, value, self.hash("query", text) if "@" in text else text)
+    def _query_id(self, value: Id | None) -> str:
+        """Return a query's id, empty for none; one that holds an e-mail address is hashed."""
+        text = "" if value is None or value == "" else document_id(value, "query id")
+        return self._hash("query", text) if "@" in text else text
 
-    def document(self, value: Id | None) -> str:
+    def _document(self, value: Id | None) -> str:
         """Return a document's id; empty for none."""
-        if value is None or value == "":
-            return ""
-        return remembered(self.known_documents, value, document_id(value))
+        return "" if value is None or value == "" else document_id(value)
 
-    def person(self, kind: str, value: Id | None) -> str:
+    def _person(self, kind: Kind, value: Id | None) -> str:
         """Return the hash of a user's, a session's or a network's id; empty for None."""
-        if value is None:
-            return ""
-        return self.hash(kind, value if isinstance(value, str) else str(value))  # type: ignore[arg-type]
+        return "" if value is None else self._hash(kind, str(value))
 
     def ordinal(self, value: Any) -> int | None:
         """Return a position as it was logged, None where it is none: a whole number of 0 to a million, also as text."""
@@ -310,6 +286,14 @@ class Values:
         except (ValueError, OverflowError):
             return None
         return seconds if 0 <= seconds < math.inf else None
+
+
+def _minute(text: str) -> int | None:
+    """Return the milliseconds at which a minute begins that is written as ``2026-03-01T10:11:``; None for others."""
+    try:
+        return (instant(f"{text}00Z") - _EPOCH) // _MS if _MINUTE.fullmatch(text) else None
+    except ValueError:
+        return None
 
 
 def document_id(value: Id | None, what: str = "document id") -> str:
@@ -365,10 +349,10 @@ class Rows:
         """
         values = self.values
         if client is None or client == "":
-            return values.person("user", user)
-        hashed = values.person("user", client)
+            return values.user(user)
+        hashed = values.user(client)
         if user is not None and user not in ("", client):
-            pair = (values.person("user", user), hashed)
+            pair = (values.user(user), hashed)
             known = self._people.get(pair)
             self._people[pair] = max(known or 0, time or 0) or None
         return hashed
@@ -588,16 +572,6 @@ class UbiReader(LineReader):
 
     form = _Row
 
-    def __init__(self, rows: Rows) -> None:
-        super().__init__(rows)
-        values = rows.values
-        self._time, self._known_user, self._known_network = values.time, values.known_user.get, values.known_network.get
-        # What was met before, by kind; looked at for each event.
-        ids = (values.known_queries, values.known_actions, values.known_documents)
-        self._known: tuple[Callable[[Any], str | None], ...] = tuple(
-            met.get for met in (*ids, values.known_session, values.known_names)
-        )
-
     def take(self, line: bytes) -> None:
         """Take one line."""
         try:
@@ -668,7 +642,7 @@ class UbiReader(LineReader):
             raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query)")
 
     def _event(self, row: _Row, attributes: _EventAttributes) -> None:
-        # Nearly all lines are events, so what was met before is looked up here and not called for.
+        # Nearly all lines are events, so what costs time is left out here where it is not needed.
         rows, values = self.rows, self.rows.values
         position, thing = attributes.position, attributes.object
         ordinal: Any = position.ordinal if position is not None else attributes.flat_ordinal
@@ -677,32 +651,25 @@ class UbiReader(LineReader):
         document = thing.object_id if thing is not None else attributes.flat_object
         if document is None and thing is not None:
             document = thing.internal_id
-        time = self._time(row.timestamp)
+        time = values.time(row.timestamp)
         session = row.session_id
         if session is None:
             session = attributes.session_id
-        user, client = row.user_id or attributes.user_id, row.client_id
-        hashed = self._known_user(client) if not user else None  # type: ignore[arg-type]
-        dwell, query, query_id, application = attributes.dwell_time, row.user_query, row.query_id, row.application
-        agent = attributes.browser or attributes.user_agent or row.user_agent
-        ip, action = attributes.ip or row.ip, row.action_name or ""
-        query_of, action_of, document_of, session_of, name_of = self._known
-        known_query, known_action, known_document = query_of(query_id), action_of(action), document_of(document)
-        known_session, known_name = session_of(session), name_of(application)
-        known_robot = values.known_robots.get(agent) if agent else ""
+        user, client, dwell = row.user_id or attributes.user_id, row.client_id, attributes.dwell_time
+        agent, ip = attributes.browser or attributes.user_agent or row.user_agent, attributes.ip or row.ip
         rows.events.append((
-            values.query_id(query_id) if known_query is None else known_query,
-            values.action(action) if known_action is None else known_action,
-            values.document(document) if known_document is None else known_document,
+            values.query_id(row.query_id),
+            values.action(row.action_name or ""),
+            values.document(document),
             ordinal,
             time,
             dwell if dwell is None else values.dwell(dwell),
-            values.person("session", session) if known_session is None else known_session,
-            rows.user(client, user, time) if hashed is None else hashed,
-            self._known_network(ip) or values.person("network", ip) if ip else "",
-            (values.known_texts.get(query) or values.query(query)) if query else "",
-            values.name(application) if known_name is None else known_name,
-            values.robot(agent) if known_robot is None else known_robot,  # type: ignore[arg-type]
+            values.session(session),
+            values.user(client) if client and not user else rows.user(client, user, time),
+            values.network(ip) if ip else "",
+            values.query(row.user_query) if row.user_query else "",
+            values.name(row.application),
+            values.robot(agent) if agent else "",
         ))  # fmt: skip
 
     def _ordinal(self, ordinal: Any, attributes: _EventAttributes) -> int | None:
@@ -718,16 +685,15 @@ class UbiReader(LineReader):
         if not query_id:
             raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
         ids = _response_ids(row)
-        known = values.known_documents.get
-        documents = [known(id_) or document_id(id_, "hit id") for id_ in ids] if ids else []
+        documents = [document_id(id_, "hit id") for id_ in ids] if ids else []
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
         rows.queries.append((
             query_id,
             values.query(row.user_query),
-            values.person("session", row.session_id if row.session_id is not None else attributes.session_id),
+            values.session(row.session_id if row.session_id is not None else attributes.session_id),
             rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
-            values.person("network", row.ip or attributes.ip or ""),
+            values.network(row.ip or attributes.ip or ""),
             time,
             values.name(row.application if row.application is not None else attributes.application),
             values.robot(agent) if agent else "",
@@ -775,8 +741,7 @@ class JsonLinesReader(LineReader):
             raise RecordError("no_query_id", "the query_id is empty: it must name the shown list")
         documents = [document_id(id_, "result") for id_ in line.results or ()]
         time = values.time(line.time)
-        session, user = values.person("session", line.session), values.person("user", line.user)
-        network = values.person("network", line.ip or "")
+        session, user, network = values.session(line.session), values.user(line.user), values.network(line.ip or "")
         application = values.name(line.application)
         agent = values.robot(line.user_agent) if line.user_agent else ""
         query = values.query(line.query)
@@ -849,8 +814,8 @@ class MetarankReader(LineReader):
         if event.event not in ("ranking", "interaction"):
             raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
         texts = {field.name: field.value for field in event.fields or () if isinstance(field.value, str)}
-        session, user = values.person("session", event.session), values.person("user", event.user)
-        network = values.person("network", texts.get("ip", ""))
+        session, user = values.session(event.session), values.user(event.user)
+        network = values.network(texts.get("ip", ""))
         agent = values.robot(texts.get("user_agent") or texts.get("ua") or "")
         if event.event == "interaction":
             rows.events.append((

@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from hashlib import blake2b, sha256
@@ -119,8 +119,7 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
     bytes of Parquet.
     """
     furthest: Place | None = None
-    with closing(_open(path)) as stream:
-        content = _Content(stream, path)
+    with _content_of(path) as content:
         for offset in sorted(places):
             if not content.read_to(offset):
                 break
@@ -132,16 +131,15 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
 
 def whole_place(path: str | os.PathLike[str]) -> Place:
     """Return the place at the end of a file (or of a gzipped file's content, or of Parquet's bytes)."""
-    with closing(_open(path)) as stream:
-        content = _Content(stream, path)
+    with _content_of(path) as content:
         content.read_to(None)
         return content.place()
 
 
-def _open(path: str | os.PathLike[str]) -> BinaryIO:
-    if is_parquet(path):
-        return open(path, "rb")
-    return open_content(path)
+@contextmanager
+def _content_of(path: str | os.PathLike[str]) -> Iterator[_Content]:
+    with open(path, "rb") if is_parquet(path) else closing(open_content(path)) as stream:
+        yield _Content(stream, path)
 
 
 class _Content:
@@ -240,19 +238,16 @@ def _looks_whole(head: bytes) -> bool:
 
 def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
     """Return the rows of a JSON document, each as it stands; None where the file is none, or more than 256 MiB."""
-    pieces: list[bytes] = []
-    left = MAX_DOCUMENT_BYTES
+    content = bytearray()
     with closing(open_content(path)) as stream:
         try:
-            while data := stream.read(4 * BLOCK_BYTES):
-                left -= len(data)
-                if left < 0:
-                    return None
-                pieces.append(data)
+            while len(content) <= MAX_DOCUMENT_BYTES and (data := stream.read(4 * BLOCK_BYTES)):
+                content += data
         except READ_ERRORS as error:
             raise read_error(path, error, 0) from error
-    content = b"".join(pieces).removeprefix(b"\xef\xbb\xbf")
-    del pieces
+    if len(content) > MAX_DOCUMENT_BYTES:
+        return None
+    content = content.removeprefix(_BOM)
     try:
         if content.lstrip()[:1] == b"[":
             return msgspec.json.decode(content, type=list[msgspec.Raw])
@@ -310,24 +305,12 @@ def read_file(
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
 
-    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
+    The file holds JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or
+    Parquet, in one of the `FORMATS`. ``rejects`` gets each bad line, with its shape in the place of its content;
+    ``counts`` are added to. Reading goes on at ``start``, the ``place`` of the last batch that was kept; files without
+    places begin anew. ``now_ms`` is the time it is said to be, and later times cannot be true; None asks the clock.
 
-    Parameters
-    ----------
-    path : path-like
-        JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or Parquet.
-    privacy : Pseudonymiser
-        Makes the hashes of users, sessions and networks.
-    format : str
-        One of `FORMATS`.
-    rejects : RejectSink or None
-        Gets each bad line, with its shape in the place of its content; None raises at the first.
-    counts : ReadCounts or None
-        Is added to.
-    start : Place or None
-        Where to go on: the ``place`` of the last batch that was kept. Files without places begin anew.
-    now_ms : int or None
-        The time it is said to be; later times cannot be true. None asks the clock.
+    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)
@@ -345,7 +328,6 @@ class _FileImport:
     def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
         self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
-        self._n_bad = self._n_skipped = 0
 
     def take_file(self, path: str | os.PathLike[str], start: Place | None) -> Iterator[None]:
         """Take a file a block of lines, or a row, a step; its form is told by its first lines, unless it is known."""
@@ -413,11 +395,10 @@ class _FileImport:
         return FileBatch(tables, self.place, notes)
 
     def _count(self, n_taken: int) -> None:
-        n_skipped, n_bad = self.rows.n_skipped, self.sink.count
-        self.counts.good += n_taken - (n_skipped - self._n_skipped)
-        self.counts.skipped += n_skipped - self._n_skipped
-        self.counts.bad += n_bad - self._n_bad
-        self._n_skipped, self._n_bad = n_skipped, n_bad
+        self.counts.good += n_taken - self.rows.n_skipped
+        self.counts.skipped += self.rows.n_skipped
+        self.counts.bad += self.sink.count
+        self.rows.n_skipped = self.sink.count = 0
 
 
 def _peek_content(path: str | os.PathLike[str]) -> bytes:

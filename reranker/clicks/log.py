@@ -297,12 +297,8 @@ class ClickLog:
     Reading needs no lock: `files` names parts that are complete and never change. Adding, forgetting and expiring
     lock the folder against each other; a process killed in between leaves the log as it was before.
 
-    `InputError` where the folder holds no click log, a damaged one, or (with ``create``) something else.
-
-    Parameters
-    ----------
-    create : bool
-        Make the folder where it is not there.
+    `InputError` where the folder holds no click log, a damaged one, or (with ``create``, which makes one where none is)
+    something else.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:

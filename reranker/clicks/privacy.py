@@ -22,7 +22,6 @@ from reranker.files import replacing
 Kind = Literal["user", "session", "network", "query"]
 
 KEY_BYTES = 32
-_MAX_KNOWN = 100_000
 # Sequences that steer a terminal: colours, titles, moves.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
 # Controls but white space; soft hyphens and other signs without width; marks of direction; half characters.
@@ -176,20 +175,14 @@ class Pseudonymiser:
     BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
     two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
 
-    `InputError` for a key of another length.
-
-    Parameters
-    ----------
-    key : bytes
-        16 to 64 bytes; keep it as long as people must be found again, and delete it to make all hashes anonymous.
+    The ``key`` has 16 to 64 bytes, else `InputError`; keep it as long as people must be found again, and delete it to
+    make all hashes anonymous.
     """
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:
             raise InputError(f"the key has {len(key)} bytes: it must have 16 to 64, at random")
         self._key = key
-        self.known: dict[str, dict[str, str]] = {"user": {}, "session": {}, "network": {}, "query": {}}
-        """The hashes made lately, by kind and id: where speed matters, look here before asking `of`."""
 
     @classmethod
     def repeatable(cls) -> Pseudonymiser:
@@ -207,20 +200,10 @@ class Pseudonymiser:
     def of(self, kind: Kind, value: str) -> str:
         """Return the hash of an id; empty for an empty one.
 
-        Parameters
-        ----------
-        kind : {'user', 'session', 'network', 'query'}
-            Of a network address, only the /24 (version 4) or /48 (version 6) is hashed; an address that is none gives
-            an empty string.
+        Of a network address only the network is hashed (`network_of`); an address that is none gives an empty string.
         """
-        known = self.known[kind]
-        hashed = known.get(value)
-        if hashed is None:
-            if len(known) >= _MAX_KNOWN:
-                known.clear()
-            cut = network_of(value) if kind == "network" else value
-            hashed = known[value] = self._hash(kind, cut) if cut else ""
-        return hashed
+        cut = network_of(value) if kind == "network" else value
+        return self._hash(kind, cut) if cut else ""
 
     def _hash(self, kind: str, value: str) -> str:
         data = value.encode("utf-8", "surrogatepass")

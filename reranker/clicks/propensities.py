@@ -63,7 +63,6 @@ class ClickCounts:
     """(m,) bool: Showings in shuffled lists are counted apart."""
 
     def __len__(self) -> int:
-        """Return the number of combinations."""
         return len(self.item)
 
     def only(self, chosen: Bool) -> ClickCounts:
@@ -166,10 +165,9 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
         expected = np.bincount(rank, shown * liking[item], minlength=n_ranks)
         new = clicks_of_rank / np.maximum(expected, 1e-12)
         new /= new[0]
-        done = _settled(theta, new)
+        if _settled(theta, new):
+            return new
         theta = new
-        if done:
-            break
     return theta
 
 
@@ -203,10 +201,9 @@ def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
         mean = float(liked.sum() / of_item.sum())
         gamma = (liked + _PRIOR_IMPRESSIONS * mean) / (of_item + _PRIOR_IMPRESSIONS)
         new = np.maximum(looked / of_rank, 1e-9)
-        done = _settled(theta / theta[0], new / new[0])
+        if _settled(theta / theta[0], new / new[0]):
+            return new
         theta = new
-        if done:
-            break
     return theta
 
 

@@ -216,18 +216,12 @@ def ratio_interval(
     the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
     and the second for those skewed to the other, or for values that are nearly all 0.
 
+    All three arrays are (n,), one value an observation, and denominators at least 0; ``confidence`` is that of each
+    bound by itself.
+
     `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
 
     Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
-
-    Parameters
-    ----------
-    numerator, denominator : (n,) float64
-        One value an observation; denominators at least 0.
-    cluster : (n,) int64
-        Number of the cluster of each observation.
-    confidence : float
-        Of each bound by itself.
     """
     if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
         raise ShapeMismatch(
@@ -555,15 +549,9 @@ def decide(
     `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
     rank.
 
-    Parameters
-    ----------
-    clicks : ShownLists or None
-        Of the newest slice, which neither model was trained on.
-    propensities : sequence of float or None
-        p(1), p(2), ..., up to a factor; the last one holds for deeper ranks. None: all clicks count alike, which
-        favours the live model.
-    rng : Generator
-        Draws the resamples: people for the clicks, queries for the judgements.
+    The ``clicks`` are of the newest slice, which neither model was trained on. ``propensities`` are p(1), p(2), ..., up
+    to a factor; the last one holds for deeper ranks. None: all clicks count alike, which favours the live model.
+    ``rng`` draws the resamples: people for the clicks, queries for the judgements.
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
@@ -789,10 +777,8 @@ class EncodedPool:
         self._row_of: dict[str, int] = {}
         self._waiting: dict[str, Mapping[str, Any]] = {}
         self._parts: list[tuple[Float32, sp.csr_matrix, Bool]] = []
-        self._encoded: tuple[Float32, sp.csr_matrix, Bool] | None = None
 
     def __len__(self) -> int:
-        """Return the number of documents."""
         return len(self._row_of)
 
     def add(self, documents: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
@@ -814,17 +800,15 @@ class EncodedPool:
         if self._waiting:
             self._encode()
         if self._parts:
-            parts = self._parts if self._encoded is None else [self._encoded, *self._parts]
-            vectors, rows, has_text = zip(*parts, strict=True)
-            self._encoded = (np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))
-            self._parts = []
+            vectors, rows, has_text = zip(*self._parts, strict=True)
+            self._parts = [(np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))]
 
     def score(self, query: QueryVectors, documents: Sequence[str]) -> Float64:
         """Return f(q, d) of some documents, (n,) float64; NaN for one without text."""
         scores = np.full(len(documents), np.nan)
-        if self._encoded is None:
+        if not self._parts:
             return scores
-        vectors, rows, has_text = self._encoded
+        ((vectors, rows, has_text),) = self._parts
         places = np.array([self._row_of[document] for document in documents], dtype=np.int64)
         known = np.flatnonzero(has_text[places])
         scores[known] = score_vectors(query, places[known], vectors, rows)

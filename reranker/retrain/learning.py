@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from sys import intern
 from typing import Any, Literal
 
 import numpy as np
@@ -286,8 +287,7 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
     older = int((times < cutoff).sum())
     history = History(cutoff, int(times.min()), int(times.max()), older + undated, undated)
     _read_rates(history, impressions(log, config, since=since, until=cutoff), settings, say)
-    propensities = history.propensities
-    by_rank = None if propensities is None else tuple(min(p, 1.0) for p in propensities.by_rank)
+    by_rank = None if history.propensities is None else history.propensities.by_rank
     history.config = replace(config, propensities=by_rank)
     with make_pairs(log, history.config, since=since, until=cutoff) as table:
         history.pairs, history.counts = _shared(table.pairs()), dict(table.counts)
@@ -313,12 +313,7 @@ def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
     """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
-    texts: dict[str, str] = {}
-    first = texts.setdefault
-    return [
-        Pair(first(pair.query, pair.query), first(pair.better, pair.better), first(pair.worse, pair.worse), pair.weight)
-        for pair in pairs
-    ]
+    return [Pair(intern(pair.query), intern(pair.better), intern(pair.worse), pair.weight) for pair in pairs]
 
 
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:

@@ -257,7 +257,19 @@ class Retraining:
             candidate=stored.model.model_id,
             encoder=stored.model.encoder_id,
             model_path=stored.path,
-            data=self._used(history, comparison.verdict.n_impressions, n_documents),
+            data={
+                "learned": history.learned,
+                "judged": comparison.verdict.n_impressions,
+                "undated": history.undated,
+                "cutoff": history.cutoff,
+                "first": history.first,
+                "last": history.last,
+                "people": history.people,
+                "pairs": len(history.pairs),
+                "other": self.beside_clicks.preferences,
+                "documents": n_documents,
+                "dropped": history.counts,
+            },
             verdict=comparison.verdict.to_json(),
             documents_written=written,
             seconds=dict(self.seconds),
@@ -365,22 +377,6 @@ class Retraining:
         if release.calibration or live is None or not live.calibration:
             return record
         return record.with_release(replace(release, calibration=dict(live.calibration)))
-
-    def _used(self, history: History, n_judged: int, n_documents: int) -> dict[str, Any]:
-        """Return what of the log was used, as `RetrainResult.data` has it."""
-        return {
-            "learned": history.learned,
-            "judged": n_judged,
-            "undated": history.undated,
-            "cutoff": history.cutoff,
-            "first": history.first,
-            "last": history.last,
-            "people": history.people,
-            "pairs": len(history.pairs),
-            "other": self.beside_clicks.preferences,
-            "documents": n_documents,
-            "dropped": history.counts,
-        }
 
     def _page(
         self, result: RetrainResult, live: StoredModel | None, model: RankingModel, training: TrainingReport,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reranker.clicks.forms import Remembered
 from reranker.clicks.privacy import Pseudonymiser, load_key, network_of
 from reranker.errors import InputError
 
@@ -65,15 +67,13 @@ def test_every_text_has_a_hash_that_does_not_show_it(text: str) -> None:
 
 
 def test_memory_of_known_ids_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reranker.clicks.privacy._MAX_KNOWN", 10)
-    privacy = Pseudonymiser(KEY)
-    known = privacy.known["user"]
-    first = privacy.of("user", "0")
+    monkeypatch.setattr("reranker.clicks.forms._MAX_KNOWN", 10)
+    known = Remembered(partial(Pseudonymiser(KEY).of, "user"))
+    first = known["0"]
     for number in range(100):
-        privacy.of("user", str(number))
+        assert known[str(number)] == known[str(number)] == Pseudonymiser(KEY).of("user", str(number))
         assert len(known) <= 10
-    assert privacy.of("user", "0") == first
-    assert privacy.known["user"] is known
+    assert known["0"] == first
 
 
 def test_a_key_is_made_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from reranker.clicks import forms
-from reranker.clicks.forms import Robots
+from reranker.clicks.forms import Remembered, robot_name
 
 PEOPLE = [
     "",
@@ -27,30 +27,30 @@ ROBOTS = {
 
 @pytest.mark.parametrize("agent", PEOPLE)
 def test_browsers_are_people(agent: str) -> None:
-    assert Robots().name(agent) == ""
+    assert robot_name(agent) == ""
 
 
 @pytest.mark.parametrize("agent", ROBOTS)
 def test_known_robots_have_a_name(agent: str) -> None:
-    assert Robots().name(agent) == ROBOTS[agent]
+    assert robot_name(agent) == ROBOTS[agent]
 
 
 def test_all_examples_of_the_list_are_found() -> None:
     import crawleruseragents
 
-    known = Robots()
     examples = [one for robot in crawleruseragents.CRAWLER_USER_AGENTS_DATA for one in robot["instances"]]
     assert len(examples) > 1000
-    assert [one for one in examples if not known.name(one)] == []
+    assert [one for one in examples if not robot_name(one)] == []
     for agent in [*examples[::25], *PEOPLE]:
-        assert bool(known.name(agent)) == crawleruseragents.is_crawler(agent)
+        assert bool(robot_name(agent)) == crawleruseragents.is_crawler(agent)
 
 
 def test_what_is_remembered_is_bounded_and_long_agents_take_no_long_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forms, "_MAX_KNOWN", 5)
-    known = Robots()
+    known = Remembered(robot_name)
     started = time.process_time()
     for number in range(50):
-        known.name(f"agent {number} " + "Spider " * 100_000)
-        assert len(known.known) <= 5
+        agent = f"agent {number} " + "Spider " * 100_000
+        assert known[agent] == known[agent]
+        assert len(known) <= 5
     assert time.process_time() - started < 5
