@@ -60,6 +60,9 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
               help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
 @click.option("--named-body", "named_bodies", multiple=True, metavar="NAME=FILE",
               help="Another body, which requests take by its name; can be repeated.")  # fmt: skip
+@click.option("--page", "page_fields", multiple=True, metavar="NAME=FIELD",
+              help="Field that the search page shows as title, text, url, image or one of the facts; can be repeated.",
+              )  # fmt: skip
 @click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
 @click.option("--proxy", is_flag=True, help="Also answer the engine's own _search, _msearch and _count.")
 @common.window_option
@@ -134,13 +137,17 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
     from reranker.rerank.reranker import read_body
     from reranker.service.settings import MIB, Limits, ServiceSettings
 
-    named = [one.partition("=")[::2] for one in options["named_bodies"]]
-    if wrong := [name for name, path in named if not name or not path]:
-        raise click.UsageError(f"--named-body {wrong[0]!r} is not NAME=FILE, as in --named-body blog=blog.json")
+    named, page = ([one.partition("=")[::2] for one in options[name]] for name in ("named_bodies", "page_fields"))
+    if wrong := [name for name, value in (*named, *page) if not name or not value]:
+        raise click.UsageError(
+            f"{wrong[0]!r} is not NAME=VALUE, as in --named-body blog=blog.json or --page title=name"
+        )
+    facts = [value for name, value in page if name == "facts"]
     max_body = int(options["max_body_mb"] * MIB)
     return ServiceSettings(
         rerank=RerankSettings(**common.stated(RerankSettings, options)),
         body=None if options["body_path"] is None else read_body(options["body_path"], as_template=True),
+        page={**dict(page), **({"facts": facts} if facts else {})},
         bodies={name: read_body(Path(path), as_template=True) for name, path in named},
         api_keys=options["keys_path"],
         limits=Limits(max_body_bytes=max_body, max_buffered_bytes=8 * max_body, **common.stated(Limits, options)),

@@ -36,7 +36,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reranker.engines.base import Deadline
+from reranker.engines.base import Deadline, variables_of
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.service import proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
@@ -364,9 +364,9 @@ FILES = {
 }
 """Path -> (file in ``static``, its type)."""
 HEADERS = {
-    # Nothing but our own files, and nobody may frame them: what a document's text holds can never run.
+    # Nothing but our own files and documents' pictures, and nobody may frame them: what a text holds can never run.
     "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' https:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     ),
     "Referrer-Policy": "no-referrer",
@@ -383,6 +383,17 @@ async def file(request: Request) -> Response:
     return Response(content, media_type=kind, headers=HEADERS)
 
 
+CONFIG = "/page/config.json"
+
+
+async def page_config(state: State) -> Response:
+    """Return what the page shows of a hit, and the variables of the body, of which it makes filters."""
+    settings = state.settings
+    known = {"own_body": settings.body is not None, "variables": list(variables_of(settings.body or {}))}
+    return Response(search.encode({**settings.page, **known}), media_type="application/json", headers=HEADERS)
+
+
+page_router.add_api_route(CONFIG, page_config, include_in_schema=False, responses=COMMON_RESPONSES)
 for _path in FILES:
     page_router.add_api_route(_path, file, include_in_schema=False, responses=COMMON_RESPONSES)
 
@@ -412,7 +423,7 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
-    return Part(search.events_router, modes=modes), Part(page_router, public=tuple(FILES)), *more
+    return Part(search.events_router, modes=modes), Part(page_router, public=(CONFIG, *FILES)), *more
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

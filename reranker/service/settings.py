@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reranker.config import reject_unknown
 from reranker.engines.base import fill_template, fill_variables
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 
 MIB = 1024 * 1024
+PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,8 @@ class ServiceSettings:
     - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may name one of
       ``bodies``, or bring its own, unless ``fixed_body``: callers are then no more than searchers. Variables of a body
       (`reranker.engines.base.fill_variables`) take a request's values.
+    - ``page`` says what the search page shows of a hit: paths of its ``title``, ``text``, ``url`` and ``image``, and a
+      list of ``facts`` (brand, price). None: names that are usual.
     - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
       sessions are reranked, the others are the control group, and the first pages of ``explore``, 0 to 100, of the
@@ -80,6 +84,7 @@ class ServiceSettings:
     route: str = "fetch"
     body: Mapping[str, Any] | None = None
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    page: Mapping[str, Any] = field(default_factory=dict)
     fixed_body: bool = False
     proxy: bool = False
     shadow: bool = False
@@ -104,6 +109,7 @@ class ServiceSettings:
             raise ConfigError("the service needs a deadline: set deadline_ms above 0")
         for body in filter(None, (self.body, *self.bodies.values())):
             fill_template(fill_variables(body, {}), "")
+        reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
         if self.proxy and self.fixed_body:
             raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
         for name in ("percent", "explore"):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +116,93 @@ def test_type_see_click_and_find_the_event(browser: Any, engine: Engine, served:
         severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
         assert severe == []
     assert _pairs_of(engine, session, tmp_path) == {(QUERY, columns["model"][3])}
+
+
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, { resultTypes: ["violations"] }).then((found) => done(
+  found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)));
+"""
+
+
+def violations(browser: Any) -> list[str]:
+    """Return what axe-core finds against the rules of accessibility."""
+    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    return list(browser.execute_async_script(AXE))
+
+
+def listed(browser: Any, column: str = "model") -> list[str]:
+    script = f"return [...document.querySelectorAll('#{column} li[data-id]')].map((item) => item.dataset.id)"
+    return list(browser.execute_script(script))
+
+
+def check_narrow(browser: Any) -> None:
+    browser.set_window_size(400, 900)
+    first, second = (browser.find_element("id", name).rect["y"] for name in ("model", "engine"))
+    assert first < second, "the reranked list stands first where there is no room for two"
+    browser.find_element("css selector", "input[value=engine]").click()
+    until(lambda: not browser.find_element("id", "model").is_displayed(), "the engine's list alone")
+    assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
+    for scheme in ("light", "dark"):
+        feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
+        assert violations(browser) == [], scheme
+
+
+def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp_path: Path) -> None:
+    documents = {
+        name: {
+            **source,
+            "maker": {"name": "Acme" if n % 3 else "Umbrella"},
+            "price": 9.5 + n,
+            "link": f"https://x.example/{n}",
+        }
+        for n, (name, source) in enumerate(random_documents(60).items())
+    }
+    model = model_of(documents)
+    save_model(model, tmp_path / "model")
+    index = f"page-{uuid.uuid4().hex[:10]}"
+    serve(engine, index, tmp_path / "store", documents, model)
+    keyword = "maker.name.keyword"
+    body = {
+        "query": {"bool": {"must": {"match": {"text": "{{query}}"}}, "filter": [{"term": {keyword: "{{maker?}}"}}]}},
+        "aggs": {"maker": {"terms": {"field": keyword}}},
+    }
+    (tmp_path / "body.json").write_text(json.dumps(body), encoding="utf-8")
+    options = ("--engine", engine.spec, "--index", index, "--model", str(tmp_path / "model"), "--deadline-ms", "20000")
+    page = ("--page", "title=maker.name", "--page", "facts=price", "--page", "facts=tag", "--page", "url=link")
+    try:
+        with ServiceProcess(*options, "--body", str(tmp_path / "body.json"), *page) as service:
+            browser.get(f"http://127.0.0.1:{service.port}/")
+            until(lambda: len(browser.find_elements("css selector", "#version option")) == 2, "the versions")
+            assert violations(browser) == []
+            browser.find_element("id", "query").send_keys(QUERY + "\n")
+            everything = until(lambda: listed(browser), "reranked hits")
+            assert browser.find_element("id", "body-name").text == "Your query"
+            link = browser.find_element("css selector", "#model h3 a")
+            assert link.text in ("Acme", "Umbrella")
+            assert link.get_attribute("href").startswith("https://x.example/")
+            assert f"{documents[everything[0]]['price']:g}" in browser.find_element("css selector", "#model .note").text
+            assert violations(browser) == []
+            chosen = browser.find_element("xpath", "//div[@id='filters']//button[starts-with(., 'Umbrella')]")
+            chosen.click()
+            only = until(lambda: listed(browser) != everything and listed(browser), "filtered hits")
+            assert {documents[name]["maker"]["name"] for name in only} == {"Umbrella"}
+            pressed = browser.find_element("css selector", "#filters button[aria-pressed=true]")
+            assert pressed.text.startswith("Umbrella") and "f.maker=Umbrella" in browser.current_url
+            browser.back()
+            until(lambda: listed(browser) == everything, "what stood there before")
+            browser.find_element("id", "query").clear()
+            browser.find_element("id", "query").send_keys("nosuchword\n")
+            until(lambda: "No document" in browser.find_element("id", "model").text, "an empty page")
+            assert not browser.find_element("id", "pages").is_displayed()
+            browser.back()
+            until(lambda: listed(browser) == everything, "the query before")
+            check_narrow(browser)
+    finally:
+        browser.set_window_size(1280, 1600)
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        engine.delete_index(index)
 
 
 def _both(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

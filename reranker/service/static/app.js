@@ -1,11 +1,14 @@
 // Asks /search twice, for the engine's order and the model's, shows both, and reports what was clicked to /events.
+// What is shown stands in the address (q, from, and f.NAME for a filter), so that Back and a copied link work.
 
 import { make, row } from "/page/rows.js";
 
 const SIZE = 10;
 const element = (id) => document.getElementById(id);
 const session = stored("ssi.session", () => crypto.randomUUID());
+let config = { variables: [] };
 let first = 0;
+let filters = {};
 let running = 0;
 
 function stored(name, fresh) {
@@ -21,7 +24,8 @@ async function ask(path, body) {
   const headers = { "Content-Type": "application/json" };
   const key = sessionStorage.getItem("ssi.key");
   if (key) headers.Authorization = `Bearer ${key}`;
-  const options = body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers };
+  // A click that leads to another page is reported all the same.
+  const options = body ? { method: "POST", headers, body: JSON.stringify(body), keepalive: path === "/events" } : { headers };
   const response = await fetch(path, options);
   if (response.status === 401 || response.status === 403) element("key-label").hidden = false;
   const answer = await response.json();
@@ -45,10 +49,32 @@ function report(answer, query) {
 function show(column, answer, query, withReasons) {
   const section = element(column);
   const list = section.querySelector("ol");
-  list.replaceChildren(...answer.hits.map((hit) => row(hit, query, withReasons, report(answer, query))));
+  list.replaceChildren(...answer.hits.map((hit) => row(hit, query, config, withReasons, report(answer, query))));
   list.setAttribute("start", String(first + 1));
   if (!answer.hits.length) list.append(make("li", { class: "none" }, "No document has a word of this query."));
   section.hidden = false;
+}
+
+// Aggregations by terms that are named like a variable of the service's body are filters: one value of each at a time.
+function showFilters(answer) {
+  const groups = [];
+  for (const [name, found] of Object.entries(answer.aggregations || {})) {
+    if (!config.variables.includes(name) || !(found.buckets || []).length) continue;
+    const buttons = found.buckets.map((bucket) => {
+      const value = bucket.key_as_string || bucket.key;
+      const chosen = filters[name] === String(value);
+      const button = make("button", { type: "button", "aria-pressed": String(chosen) }, `${value} (${bucket.doc_count})`);
+      button.addEventListener("click", () => {
+        if (chosen) delete filters[name];
+        else filters[name] = String(value);
+        go(0);
+      });
+      return button;
+    });
+    groups.push(make("div", { role: "group", "aria-label": name }, make("span", {}, name), ...buttons));
+  }
+  element("filters").replaceChildren(...groups);
+  element("filters").hidden = !groups.length;
 }
 
 function note(answer) {
@@ -58,36 +84,61 @@ function note(answer) {
   return parts.join(", ");
 }
 
+function showNotices(notices) {
+  element("notices").hidden = !notices.length;
+  element("notices").querySelector("ul").replaceChildren(...notices.map((text) => make("li", {}, text)));
+}
+
 async function search() {
   const query = element("query").value.trim();
   if (!query) return;
   const mine = ++running;
-  const both = document.querySelector("input[name=view]:checked").value === "both";
+  const view = document.querySelector("input[name=view]:checked").value;
   const chosen = element("version").value;
   const wanted = { query, size: SIZE, from: first, session };
-  const address = new URLSearchParams({ q: query });
-  if (first) address.set("from", String(first));
-  history.replaceState(null, "", `?${address}`);
+  if (Object.keys(filters).length) wanted.variables = filters;
   document.title = `${query} – Search`;
   element("status").textContent = "Searching …";
   try {
     const reranked = ask("/search", { ...wanted, explain: true, ...(chosen ? { version: chosen } : {}) });
-    const plain = both ? ask("/search", { ...wanted, rerank: false }) : Promise.resolve(null);
+    const plain = view === "one" ? Promise.resolve(null) : ask("/search", { ...wanted, rerank: false });
     const [model, engine] = await Promise.all([reranked, plain]);
     if (mine !== running) return;
-    show("model", model, query, true);
-    element("model-note").textContent = note(model);
+    show("model", model, query, view !== "one");
+    element("model-note").textContent = view === "one" ? "" : note(model);
     element("engine").hidden = !engine;
     if (engine) show("engine", engine, query, false);
-    element("columns").className = engine ? "two" : "";
+    element("columns").className = engine ? `two ${view}` : "";
+    showFilters(model);
+    // Whoever looks at one list searches; whoever compares two operates the search.
+    showNotices(view === "one" ? [] : model.notices);
     const about = model.total_is_exact ? "" : "more than ";
-    element("status").textContent = [`${about}${model.total.toLocaleString("en")} documents match.`, ...model.notices].join(" ");
-    element("pages").hidden = false;
+    element("status").textContent = `${about}${model.total.toLocaleString("en")} documents match.`;
+    element("pages").hidden = first === 0 && model.total <= SIZE;
     element("previous").disabled = first === 0;
     element("next").disabled = first + SIZE >= model.total;
   } catch (error) {
     if (mine === running) element("status").textContent = `No answer: ${error.message}`;
   }
+}
+
+// A new place in the history, from which Back leads here.
+function go(from) {
+  first = from;
+  const address = new URLSearchParams({ q: element("query").value.trim() });
+  if (first) address.set("from", String(first));
+  for (const [name, value] of Object.entries(filters)) address.set(`f.${name}`, value);
+  if (`?${address}` !== location.search) history.pushState(null, "", `?${address}`);
+  return search();
+}
+
+function fromAddress() {
+  const address = new URLSearchParams(location.search);
+  element("query").value = address.get("q") || "";
+  first = Math.max(Number(address.get("from")) || 0, 0);
+  filters = {};
+  for (const [name, value] of address) if (name.startsWith("f.")) filters[name.slice(2)] = value;
+  return search();
 }
 
 async function versions() {
@@ -103,15 +154,15 @@ async function versions() {
 }
 
 function turn(by) {
-  first = Math.max(first + by, 0);
-  search().then(() => element("results").focus());
+  go(Math.max(first + by, 0)).then(() => element("results").focus());
 }
 
 element("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  first = 0;
-  search();
+  filters = {};
+  go(0);
 });
+addEventListener("popstate", fromAddress);
 element("version").addEventListener("change", search);
 element("previous").addEventListener("click", () => turn(-SIZE));
 element("next").addEventListener("click", () => turn(SIZE));
@@ -121,10 +172,7 @@ element("key").addEventListener("change", () => {
   versions().then(search);
 });
 
-const address = new URLSearchParams(location.search);
+config = await (await fetch("/page/config.json")).json();
+element("body-name").textContent = config.own_body ? "Your query" : "BM25";
 await versions();
-if (address.get("q")) {
-  element("query").value = address.get("q");
-  first = Math.max(Number(address.get("from")) || 0, 0);
-  search();
-}
+if (new URLSearchParams(location.search).get("q")) fromAddress();

@@ -1,6 +1,9 @@
 // One hit as an element. Everything from outside becomes text nodes, never markup.
 
 const SNIPPET = 280;
+const TITLES = ["title", "name", "heading"];
+const TEXTS = ["text", "body", "description", "content"];
+const ADDRESSES = ["url", "link"];
 
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
@@ -9,32 +12,41 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-function firstText(source, names) {
+// The value at a path such as maker.name, as text; "" where there is none.
+function valueAt(source, path) {
+  const value = path.split(".").reduce((inner, name) => (inner === null || inner === undefined ? inner : inner[name]), source);
+  return ["string", "number", "boolean"].includes(typeof value) ? String(value) : "";
+}
+
+function firstText(source, names, last = true) {
   for (const name of names) {
-    const value = source[name];
-    if (typeof value === "string" && value) return value;
+    const value = valueAt(source, name);
+    if (value) return value;
   }
   const texts = Object.entries(source).filter(([name, value]) => !name.startsWith("ssi_") && typeof value === "string");
-  return texts.length ? texts[0][1] : "";
+  return last && texts.length ? texts[0][1] : "";
 }
+
+const stemsOf = (words) => [...words].map((word) => word.toLowerCase()).filter((word) => word.length > 1);
+const beginsLike = (part, stems) => stems.some((stem) => part === stem || (stem.length > 3 && part.startsWith(stem)));
 
 // Splits a text at words that begin like one of the stems, and marks these.
 function marked(text, words) {
-  const stems = [...words].map((word) => word.toLowerCase()).filter((word) => word.length > 1);
+  const stems = stemsOf(words);
   const parts = text.split(/([\p{L}\p{N}_]+)/u);
-  return parts.filter(Boolean).map((part) => {
-    const small = part.toLowerCase();
-    const hit = stems.some((stem) => small === stem || (stem.length > 3 && small.startsWith(stem)));
-    return hit ? make("mark", {}, part) : document.createTextNode(part);
-  });
+  return parts.filter(Boolean).map((part) => (beginsLike(part.toLowerCase(), stems) ? make("mark", {}, part) : document.createTextNode(part)));
 }
 
+// Some whole words of a text, from a little before the first that is marked.
 function snippet(text, words) {
   if (text.length <= SNIPPET) return text;
-  const small = text.toLowerCase();
-  const places = [...words].map((word) => small.indexOf(word.toLowerCase())).filter((place) => place >= 0);
-  const start = places.length ? Math.max(Math.min(...places) - 60, 0) : 0;
-  return (start ? "… " : "") + text.slice(start, start + SNIPPET).trim() + " …";
+  const stems = stemsOf(words);
+  const found = [...text.matchAll(/[\p{L}\p{N}_]+/gu)].find((match) => beginsLike(match[0].toLowerCase(), stems));
+  let start = found ? Math.max(found.index - 60, 0) : 0;
+  let end = Math.min(start + SNIPPET, text.length);
+  if (start > 0) start += Math.max(text.slice(start, start + 60).search(/\s/), 0);
+  if (end < text.length) end = Math.max(text.lastIndexOf(" ", end), start + 1);
+  return (start ? "… " : "") + text.slice(start, end).trim() + (end < text.length ? " …" : "");
 }
 
 function moved(hit) {
@@ -61,30 +73,36 @@ function reasons(hit) {
       make("td", { class: "number" }, `${one.value < 0 ? "−" : "+"}${Math.abs(one.value).toFixed(3)}`),
       make("td", {}, bar)));
   }
-  const head = make("thead", {}, make("tr", {}, ...["words", "kind", "adds", ""].map((name) => make("th", { scope: "col" }, name))));
+  const head = make("thead", {}, make("tr", {}, ...["words", "kind", "adds", "share"].map((name) => make("th", { scope: "col" }, name))));
   return make("details", {}, make("summary", {}, "Why here"), make("table", {}, head, body));
 }
 
-// Returns the list item of a hit; `onOpen` is called when its title is chosen.
-export function row(hit, query, withReasons, onOpen) {
+// Returns the list item of a hit; `config` names the fields to show, `onOpen` is called when its title is chosen.
+export function row(hit, query, config, withReasons, onOpen) {
   const source = hit.source || {};
-  const title = firstText(source, ["title", "name", "heading"]) || hit.id;
-  const text = firstText(source, ["text", "body", "description", "content"]);
-  const words = new Set(query.toLowerCase().split(/\s+/).filter(Boolean));
-  for (const one of hit.explanation || []) if (one.document_word && one.value > 0) words.add(one.document_word);
+  const title = firstText(source, config.title ? [config.title] : TITLES) || hit.id;
+  const text = firstText(source, config.text ? [config.text] : TEXTS, !config.text);
+  const address = firstText(source, config.url ? [config.url] : ADDRESSES, false);
+  // What "why" names is marked; in the engine's order, which gives no reasons, the words of the query.
+  const reasoned = (hit.explanation || []).filter((one) => one.document_word && one.value > 0).map((one) => one.document_word);
+  const words = new Set(hit.explanation ? reasoned : query.toLowerCase().split(/\s+/).filter(Boolean));
   const item = make("li", { "data-id": hit.id, value: String(hit.rank) });
-  const link = make("a", { href: source.url && /^https?:/.test(source.url) ? source.url : `#${encodeURIComponent(hit.id)}` }, ...marked(title, words));
+  const outside = /^https?:\/\//.test(address);
+  const link = make("a", { href: outside ? address : `#${encodeURIComponent(hit.id)}` }, ...marked(title, words));
   const whole = make("p", { class: "whole", hidden: "" }, text);
+  if (!outside) link.setAttribute("aria-expanded", "false");
   link.addEventListener("click", (event) => {
-    if (link.getAttribute("href").startsWith("#")) {
+    if (!outside) {
       event.preventDefault();
       whole.hidden = !whole.hidden;
       link.setAttribute("aria-expanded", String(!whole.hidden));
     }
     onOpen(hit);
   });
-  const note = make("p", { class: "note" }, `${hit.id} · ${hit.score.toFixed(3)}`);
-  if (withReasons) note.prepend(moved(hit), " · ");
+  const note = make("p", { class: "note" }, (config.facts || []).map((name) => valueAt(source, name)).filter(Boolean).join(" · "));
+  if (withReasons) note.prepend(moved(hit), ` · ${hit.id} · ${hit.score.toFixed(3)} `);
+  const image = config.image ? valueAt(source, config.image) : "";
+  if (/^https:\/\//.test(image)) item.append(make("img", { src: image, alt: "", loading: "lazy" }));
   item.append(make("h3", {}, link), note, make("p", {}, ...marked(snippet(text, words), words)), whole);
   const why = withReasons ? reasons(hit) : null;
   if (why) item.append(why);
