@@ -65,15 +65,9 @@ class Diagnosis:
     numbers: Mapping[str, float]
     rates: tuple[RankRate, ...]
 
-    @property
-    def unsound(self) -> tuple[str, ...]:
-        """Sentences on why learning from the log would be unsound; empty where it would not."""
-        return self._sentences("unsound")
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences on what is not as it should be, and can be lived with."""
-        return self._sentences("warning")
+    def sentences(self, severity: Severity) -> tuple[str, ...]:
+        """Return what the findings of one severity say."""
+        return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
     @property
     def severity(self) -> Severity:
@@ -88,9 +82,6 @@ class Diagnosis:
             "numbers": dict(self.numbers),
             "click_rate_by_rank": [{**asdict(rate), "rate": rate.rate} for rate in self.rates],
         }
-
-    def _sentences(self, severity: Severity) -> tuple[str, ...]:
-        return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
 
 Numbers = Mapping[str, float]

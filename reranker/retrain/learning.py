@@ -385,7 +385,7 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
             index=index,
             codes=tuple(finding.code for finding in unsound),
         )
-    return (*diagnosis.unsound, *diagnosis.warnings)
+    return (*diagnosis.sentences("unsound"), *diagnosis.sentences("warning"))
 
 
 def propensity_finding(log: LogFiles) -> Finding:
