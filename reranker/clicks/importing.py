@@ -557,7 +557,6 @@ def open_logs(
         raise InputError("no log was named: give the folder of a click log, or raw log files")
     temporary = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
     log = ClickLog(Path(temporary.name) / "log", create=True)
-    log._keep = temporary
     weakref.finalize(log, temporary.cleanup)
     import_files(log, places, Pseudonymiser.repeatable(), format=format, rejects=rejects)
     return log

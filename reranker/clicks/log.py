@@ -307,7 +307,6 @@ class ClickLog:
             _create(self.folder)
         self.manifest = read_manifest(self.folder)
         """What the log holds, as it was when it was opened or last changed by this object."""
-        self._keep: object = None
         # Parts without a forgotten person's client: a log of many files would be read anew after each.
         self._searched: frozenset[str] = frozenset()
 
