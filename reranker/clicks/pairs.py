@@ -20,7 +20,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
@@ -258,10 +258,6 @@ class PairConfig:
         if isinstance(rules, Mapping):
             rules = from_mapping(RobotRules, rules, "robots")
         return from_mapping(cls, {**values, "robots": rules}, "pairs")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
-        return asdict(self)
 
     def unprotected(self) -> PairConfig:
         """Return the same strategy believing everybody, as often as they click: what caps and rules are measured by."""
@@ -773,12 +769,8 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
                     writer.write_table(pa.Table.from_batches([batch]).cast(schema))
         return len(self)
 
-    def close(self) -> None:
-        """Remove the temporary files."""
-        self._folder.cleanup()
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._folder.cleanup()
 
 
 def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> PairTable:

@@ -485,7 +485,7 @@ class Learner:
             "click_weight": self.settings.click_weight,
             "cutoff": history.cutoff,
             "pairs": len(history.pairs),
-            "config": history.config.to_json(),
+            "config": asdict(history.config),
         }
         return replace(model, training={**model.training, MARK: mark}), report
 
