@@ -598,11 +598,7 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = arrow()
-        pc = pa.compute
-        names = pa.array(sorted(self.people), pa.string())
-        limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
-        limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
+        limit = np.array([self.people.get(person, -1) for person in table[column].to_pylist()], dtype=np.int64)
         theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
         return theirs
 
