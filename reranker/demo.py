@@ -104,7 +104,6 @@ def read_modules(folder: Path) -> Iterator[Module]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (module name, file) of every file worth reading."""
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).with_suffix("").parts
         names = parts[:-1] if parts[-1] == "__init__" else parts

@@ -68,7 +68,6 @@ _ubi_indexes_options = common.all_of(
 
 
 def _read_propensities(path: Path | None) -> Propensities | None:
-    """Return the propensities of a file that `ssi clicks propensities` wrote."""
     from reranker.clicks.propensities import Propensities
 
     if path is None:

@@ -156,7 +156,6 @@ def command(**options: Any) -> None:
 
 
 def _kind(options: dict[str, Any]) -> str:
-    """Return which of the kinds of evidence was given: one, and only one."""
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
     if len(given) != 1:
         stated = " and ".join(f"--{name}" for name in given) or "none of them"
@@ -165,7 +164,6 @@ def _kind(options: dict[str, Any]) -> str:
 
 
 def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> TrainingSet:
-    """Return what a file of one kind teaches."""
     from reranker.baselines.comparison import read_judgements
     from reranker.formats import read_links, read_pairs, read_queries
     from reranker.training import from_judgements, from_links, from_pairs
@@ -194,7 +192,6 @@ def _check_combination(options: dict[str, Any]) -> None:
 
 
 def _corpus(options: dict[str, Any], engine: Engine | None) -> Corpus:
-    """Return what is read and how, with the analyzer asked for."""
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import Corpus

@@ -752,7 +752,6 @@ class JsonLinesReader(LineReader):
 
 
 def _dwell(start: Time | None, end: Time | None) -> float | None:
-    """Return the seconds from one time to another, None where they do not say."""
     first, last = _seconds(start), _seconds(end)
     return last - first if first is not None and last is not None and last >= first else None
 

@@ -60,7 +60,6 @@ TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: 
 
 
 def _arrow_schema(table: str) -> Any:
-    """Return the Arrow schema of a table's files."""
     pa = arrow()
     types = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
@@ -517,14 +516,12 @@ class LogTransaction:
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
-    """Raise `InputError` where a log is of another key."""
     if manifest.key_id and privacy.key_id != manifest.key_id:
         raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a log's folder."""
     try:
         held = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
     except Timeout:

@@ -579,7 +579,6 @@ class _Database(NamedTuple):
                 self.connection.execute(f"CREATE VIEW {schema}{step.name} AS {step.text}")
 
     def _open_files(self, name: str, files: str) -> None:
-        """Make a view of the files of a step."""
         path = str(self.folder / f"{files}.parquet").replace("'", "''")
         self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")  # noqa: S608 - our own
 
@@ -600,7 +599,6 @@ class _Database(NamedTuple):
         return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
 
     def _open_table(self, table: str, task: Task) -> None:
-        """Make a view of a logged table."""
         # DuckDB takes the rows of the first file for those of all, and joins in an order by that: the largest is first.
         files = sorted(map(str, task.log.files(table)), key=lambda path: (-os.path.getsize(path), path))
         if files:
