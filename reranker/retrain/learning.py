@@ -33,15 +33,7 @@ from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
 from reranker.progress import Progress, Say, no_progress
 from reranker.records import Pair
-from reranker.retrain.gate import (
-    ClickedLists,
-    GateConfig,
-    believable,
-    enough,
-    merit_of_live,
-    shown_lists,
-    weighing,
-)
+from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
