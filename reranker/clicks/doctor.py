@@ -301,7 +301,6 @@ CHECKS: dict[str, Callable[[Numbers], Said]] = {
 IDS_ASKED = 1_000
 """Shown ids that are looked up in the index, drawn by their hash."""
 MAX_RANKS = 50
-_BATCH = 200
 
 # Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pairs`.
 _COUNTS = (
@@ -374,8 +373,7 @@ def examine(
         ids = []
         if engine is not None and index is not None:
             ids = [row[0] for row in connection.execute(_IDS.format(n=IDS_ASKED)).fetchall()]
-            batches = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
-            documents = (document for batch in batches for document in engine.get(index, batch, source=False))
+            documents = engine.get(index, ids, source=False)
             numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
     numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
     findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]
