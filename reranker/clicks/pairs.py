@@ -191,10 +191,8 @@ class RobotRules:
     documents clicked equally often."""
 
     def __post_init__(self) -> None:
-        for name in ("session_clicks", "day_clicks", "speed_clicks", "repeat_clicks"):
-            _check_whole(name, getattr(self, name), 1)
-        for name in ("min_gap_s", "min_entropy_bits"):
-            _check_number(name, getattr(self, name), 0.0)
+        _check(self, session_clicks=1, day_clicks=1, speed_clicks=1, repeat_clicks=1)
+        _check(self, min_gap_s=0.0, min_entropy_bits=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +237,8 @@ class PairConfig:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"strategy is {self.strategy!r}: it must be one of {', '.join(STRATEGIES)}")
-        for name in ("user_cap", "document_cap", "person_cap", "network_cap"):
-            _check_whole(name, getattr(self, name), 0)
-        _check_whole("min_users", self.min_users, 1)
-        _check_number("min_dwell_s", self.min_dwell_s, 0.0)
-        _check_number("session_gap_s", self.session_gap_s, 0.0)
-        _check_number("clip", self.clip, 1.0)
+        _check(self, user_cap=0, document_cap=0, person_cap=0, network_cap=0, min_users=1)
+        _check(self, min_dwell_s=0.0, session_gap_s=0.0, clip=1.0)
         if self.propensities is not None:
             object.__setattr__(self, "propensities", tuple(map(float, self.propensities)))
             if not self.propensities or not all(0 < chance <= 1 for chance in self.propensities):
@@ -275,15 +269,14 @@ class PairConfig:
         return tuple(math.floor(min(1.0 / chance, self.clip) * UNIT + 0.5) for chance in chances)
 
 
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number of at least {least}", key=name)
-
-
-def _check_number(name: str, value: object, least: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and value >= least):  # type: ignore[arg-type,operator]
-        raise ConfigError(f"{name} is {value!r}: it must be a finite number of at least {least:g}", key=name)
+def _check(config: RobotRules | PairConfig, **least: float) -> None:
+    """Raise `ConfigError` for a field below its least value; where that is an integer, the field must be one."""
+    for name, limit in least.items():
+        value, whole = getattr(config, name), isinstance(limit, int)
+        is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not (is_number and (whole or math.isfinite(value)) and value >= limit):
+            what = "a whole" if whole else "a finite"
+            raise ConfigError(f"{name} is {value!r}: it must be {what} number of at least {limit:g}", key=name)
 
 
 Goal = Literal["pairs", "impressions", "ratings"]
