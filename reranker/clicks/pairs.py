@@ -43,17 +43,12 @@ Preferences: TypeAlias = list[tuple[str, str]]
 class Strategy:
     """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
 
-    ``options`` are the `PairConfig` fields that the function takes.
+    ``options`` are the `PairConfig` fields that the function takes. Its name is also that of the SQL text.
     """
 
     function: Callable[..., Preferences]
     summary: str
     options: tuple[str, ...] = ()
-
-    @property
-    def sql(self) -> str:
-        """Name of the SQL text in ``reranker/clicks/sql``, which is that of the function."""
-        return self.function.__name__
 
 
 def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
@@ -366,7 +361,7 @@ def steps(task: Task) -> list[Step]:
     values = _values(task)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
-        texts["preferences"] = STRATEGIES[task.config.strategy].sql
+        texts["preferences"] = STRATEGIES[task.config.strategy].function.__name__
     return [Step(name, _text(file, values), name in _KEPT, name in _BY_QUERY) for name, file in texts.items()]
 
 
