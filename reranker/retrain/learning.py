@@ -181,14 +181,11 @@ class RetrainSettings:
         }
 
 
-Outcome = Literal["promoted", "refused", "would promote"]
-
-
 @dataclass(frozen=True)
 class RetrainResult:
     """How a retraining ended."""
 
-    outcome: Outcome
+    outcome: Literal["promoted", "refused", "would promote"]
     reason: str
     """Sentences of the gate."""
     index: str
@@ -203,8 +200,9 @@ class RetrainResult:
     """Where the candidate lies."""
     data: Mapping[str, Any]
     """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
-    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; its
-    ``people``; preferences of clicks (``pairs``) and ``other`` ones; ``documents``; what was ``dropped``, by reason."""
+    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; the
+    ``people`` of that slice (users, or sessions where no user is known); preferences of clicks (``pairs``) and
+    ``other`` ones; ``documents``; what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
     """The gate's, as JSON."""
     documents_written: int = 0
@@ -254,11 +252,6 @@ class History:
     """(query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     newest: list[Impression] = field(default_factory=list)
     """With a click, by time; sampled where there are more than may be."""
-
-    @property
-    def people(self) -> int:
-        """Distinct users, or sessions where no user is known, in the newest slice."""
-        return len({impression.user or impression.session or impression.query_id for impression in self.newest})
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:

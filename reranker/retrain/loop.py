@@ -264,7 +264,7 @@ class Retraining:
                 "cutoff": history.cutoff,
                 "first": history.first,
                 "last": history.last,
-                "people": history.people,
+                "people": len({one.user or one.session or one.query_id for one in history.newest}),
                 "pairs": len(history.pairs),
                 "other": self.beside_clicks.preferences,
                 "documents": n_documents,
