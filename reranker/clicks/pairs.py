@@ -293,7 +293,6 @@ class LogFiles(Protocol):
 
     def files(self, table: str) -> list[Path]:
         """Return the files of a table; there may be none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
