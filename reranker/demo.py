@@ -64,7 +64,6 @@ _WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 Link = tuple[str, str]
 
 
@@ -105,7 +104,6 @@ def read_modules(folder: Path) -> Iterator[Module]:
 
 
 def _files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield (module name, file) of every file worth reading."""
     for path in folder.rglob("*.py"):
         parts = path.relative_to(folder).with_suffix("").parts
         names = parts[:-1] if parts[-1] == "__init__" else parts
@@ -158,7 +156,7 @@ def _definitions(module: Module, parent: ast.Module | Definition, owner: str) ->
 def _top_level(parent: ast.AST) -> Iterator[Definition]:
     """Yield the definitions of a body, also those inside ``if`` and ``try``."""
     for node in ast.iter_child_nodes(parent):
-        if isinstance(node, DEFINITIONS):
+        if isinstance(node, Definition):
             yield node
         elif isinstance(node, ast.If | ast.Try | ast.ExceptHandler | ast.With):
             yield from _top_level(node)
@@ -277,7 +275,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield child
         if isinstance(child, ast.Attribute) and _dotted(child) is not None:
             continue
-        if inside or not isinstance(child, DEFINITIONS):
+        if inside or not isinstance(child, Definition):
             stack.extend(ast.iter_child_nodes(child))
 
 

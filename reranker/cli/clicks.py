@@ -68,7 +68,6 @@ _ubi_indexes_options = common.all_of(
 
 
 def _read_propensities(path: Path | None) -> Propensities | None:
-    """Return the propensities of a file that `ssi clicks propensities` wrote."""
     from reranker.clicks.propensities import Propensities
 
     if path is None:
@@ -276,7 +275,7 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
     with _opened(options) as log:
         engine = common.open_engine_of(engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
-        if not diagnosis.unsound:
+        if diagnosis.severity != "unsound":
             diagnosis = replace(diagnosis, findings=(*diagnosis.findings, propensity_finding(log)))
     if picture is not None:
         write_picture(diagnosis, picture)
@@ -291,10 +290,10 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
         console.print("\nclick rate by rank, robots left out")
         for line in bars(diagnosis.rates):
             console.print(line, markup=False)
-    if diagnosis.unsound:
+    if unsound := diagnosis.sentences("unsound"):
         raise GateRefused(
-            f"the log is unsound to learn from: {len(diagnosis.unsound)} of {len(diagnosis.findings)} findings say why",
-            unsound=diagnosis.unsound,
+            f"the log is unsound to learn from: {len(unsound)} of {len(diagnosis.findings)} findings say why",
+            unsound=unsound,
         )
 
 

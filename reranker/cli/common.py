@@ -160,7 +160,6 @@ class _ChoiceList(click.Choice[str]):
     """Some of the choices, with commas between them."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the list as it was given, each part of it legal."""
         return ",".join(super(_ChoiceList, self).convert(part.strip(), param, ctx) for part in value.split(","))
 
 

@@ -60,13 +60,11 @@ def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wai
         engine = common.open_engine_of(engine_spec)
         n_documents = _documents_of_demonstration(engine, wait_s)
         if once and was_made and n_documents and _all_are_of(folder / "model", engine, n_documents):
-            common.err().print(
-                f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}", markup=False
-            )
+            common.say(f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}")
             return
         connection = common.engine_settings()
     elif once and was_made:
-        common.err().print(f"{folder} holds an earlier demonstration", markup=False)
+        common.say(f"{folder} holds an earlier demonstration")
         return
     demo = Demo(folder, _index, dim, seed, engine_spec, connection)
     _run(demo)

@@ -184,7 +184,6 @@ def _judged(
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:
-    """Say what could not be used and what was not tuned."""
     for reason, number in task.dropped.items():
         _say(f"left out: {number:,} ({reason})")
     if names and tuning is None:
@@ -198,7 +197,6 @@ def _say(message: str) -> None:
 
 
 def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
-    """Print tables of measures and tests, settings, and the verdict."""
     from reranker.baselines.comparison import RANK_LOSS
     from reranker.evaluation import MEASURES
 

@@ -93,7 +93,6 @@ def _show(page: RerankedPage, model: RankingModel) -> None:
 
 
 def _title(hit: RankedHit, model: RankingModel) -> str:
-    """Return the first text of the hit, cut to one line."""
     text = next((text for text in model.encoder.view.texts(hit.source) if text.strip()), "")
     line = " ".join(text.split())
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"

@@ -179,9 +179,7 @@ Examples:
 @click.option("--events-index", default="ubi_events", metavar="NAME", help="Index of events.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the resampling.")
 @common.json_option
-def report(
-    logs: tuple[Path, ...], engine_spec: str | None, queries_index: str, events_index: str, seed: int, as_json: bool
-) -> None:
+def report(logs: tuple[Path, ...], engine_spec: str | None, seed: int, as_json: bool, **options: str) -> None:
     """Say which of two interleaved versions visitors prefer, by what they clicked.
 
     LOG... are files that `ssi serve --sink FILE` wrote, or UBI's rows as JSON lines. A click counts for the version
@@ -196,7 +194,8 @@ def report(
         raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")
     if engine_spec is not None:
         engine = common.open_engine_of(engine_spec)
-        lists, clicks = team_lists(_stored_rows(engine, queries_index)), clicks_of(_stored_rows(engine, events_index))
+        queries, events = (_stored_rows(engine, options[name]) for name in ("queries_index", "events_index"))
+        lists, clicks = team_lists(queries), clicks_of(events)
     else:
         lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
     if not lists:

@@ -131,7 +131,6 @@ def command(**options: Any) -> None:
 
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
     _check_combination(options)
-    _check_report(options["report_path"])
     with RejectLog(options["rejects"]) as rejects:
         kind = _kind(options)
         evidence = _evidence(kind, options[kind], options["query_file"], rejects)
@@ -170,7 +169,6 @@ def command(**options: Any) -> None:
 
 
 def _kind(options: dict[str, Any]) -> str:
-    """Return which of the kinds of evidence was given: one, and only one."""
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
     if len(given) != 1:
         stated = " and ".join(f"--{name}" for name in given) or "none of them"
@@ -179,7 +177,6 @@ def _kind(options: dict[str, Any]) -> str:
 
 
 def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> TrainingSet:
-    """Return what a file of one kind teaches."""
     from reranker.baselines.comparison import read_judgements
     from reranker.formats import read_links, read_pairs, read_queries
     from reranker.training import from_judgements, from_links, from_pairs
@@ -195,16 +192,19 @@ def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog
 
 
 def _check_combination(options: dict[str, Any]) -> None:
-    """Raise `ConfigError` for options that would have no effect beside others."""
+    """Raise an error for options without effect beside others, or a report that cannot be written at the end."""
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file holds the queries of --qrels: give --qrels, or leave --query-file out")
-    if not options["warm_start"]:
-        return
     source_of = click.get_current_context().get_parameter_source
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
-    if typed:
+    if typed and options["warm_start"]:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
         raise ConfigError(f"{given} beside --warm-start: the model to start from has decided it; leave it out")
+    report: Path | None = options["report_path"]
+    if report is not None:
+        common.need_modules("evaluation", "jinja2", "matplotlib")
+        if not report.parent.is_dir():
+            raise ConfigError(f"the folder of --report {str(report)!r} does not exist: make it, or name another file")
 
 
 def _read_index(
@@ -241,15 +241,6 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
         options["docs"] or of_index, view, analyzer, options["tf"], options["max_words"], options["min_df"],
         options["quantisation"],
     )  # fmt: skip
-
-
-def _check_report(path: Path | None) -> None:
-    """Raise an error for a report that could not be written at the end."""
-    if path is None:
-        return
-    common.need_modules("evaluation", "jinja2", "matplotlib")
-    if not path.parent.is_dir():
-        raise ConfigError(f"the folder of --report {str(path)!r} does not exist: make it, or name another file")
 
 
 def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:

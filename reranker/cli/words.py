@@ -57,7 +57,7 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
     if picture is not None:
         spots = [(word, choice["side"]), *((neighbour.word, choice["among"]) for neighbour in neighbours)]
         write_words(model, spots, picture)
-        common.err().print(f"drawn: {picture}", markup=False)
+        common.say(f"drawn: {picture}")
     if as_json:
         common.print_json([asdict(neighbour) for neighbour in neighbours])
         return

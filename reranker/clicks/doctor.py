@@ -66,15 +66,9 @@ class Diagnosis:
     numbers: Mapping[str, float]
     rates: tuple[RankRate, ...]
 
-    @property
-    def unsound(self) -> tuple[str, ...]:
-        """Sentences on why learning from the log would be unsound; empty where it would not."""
-        return self._sentences("unsound")
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences on what is not as it should be, and can be lived with."""
-        return self._sentences("warning")
+    def sentences(self, severity: Severity) -> tuple[str, ...]:
+        """Return what the findings of one severity say."""
+        return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
     @property
     def severity(self) -> Severity:
@@ -89,9 +83,6 @@ class Diagnosis:
             "numbers": dict(self.numbers),
             "click_rate_by_rank": [{**asdict(rate), "rate": rate.rate} for rate in self.rates],
         }
-
-    def _sentences(self, severity: Severity) -> tuple[str, ...]:
-        return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
 
 Numbers = Mapping[str, float]
@@ -324,7 +315,6 @@ CHECKS: dict[str, Callable[[Numbers], Said]] = {
 IDS_ASKED = 1_000
 """Shown ids that are looked up in the index, drawn by their hash."""
 MAX_RANKS = 50
-_BATCH = 200
 
 # Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pairs`.
 _COUNTS = (
@@ -401,8 +391,7 @@ def examine(
         ids = []
         if engine is not None and index is not None:
             ids = [row[0] for row in connection.execute(_IDS.format(n=IDS_ASKED)).fetchall()]
-            batches = (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH))
-            documents = (document for batch in batches for document in engine.get(index, batch, source=False))
+            documents = engine.get(index, ids, source=False)
             numbers |= {"ids_asked": len(ids), "ids_found": sum(document is not None for document in documents)}
     numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
     findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]

@@ -196,14 +196,13 @@ class Values:
             part = value[17:19] + value[20:]
             minute = self._minute(value[:17]) if value[19:20] == "." else None
             if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
-                milliseconds = minute + int(part[:5])
+                milliseconds: int | None = minute + int(part[:5])
             else:
-                parsed = self._parsed(value)
-                if parsed is None:
-                    return None
-                milliseconds = parsed
+                milliseconds = self._parsed(value)
         else:
             milliseconds = self._number(value)
+        if milliseconds is None:
+            return None
         if EARLIEST_MS <= milliseconds <= self._latest_ms:
             return milliseconds
         self.notes["impossible_time" if milliseconds >= 0 else "relative_time"] += 1
@@ -216,13 +215,12 @@ class Values:
         if is_number and len(value) != 8:
             return self._number(float(value) if "." in value else int(value))
         try:
-            milliseconds = (instant(value) - _EPOCH) // _MS
+            return (instant(value) - _EPOCH) // _MS
         except (ValueError, OverflowError):
             if is_number:
                 return self._number(float(value))
             self.notes["unreadable_time"] += 1
             return None
-        return milliseconds
 
     def _number(self, value: float) -> int:
         """Return the milliseconds of an epoch time; -1 for a number too small to be one."""
@@ -547,14 +545,9 @@ class _Row(_Response, gc=False):
 
 def _response_ids(row: _Row) -> list[str | int] | None:
     """Return the ids of the response, by any of its names; None where none is there."""
-    for response in (row, row.query_response):
-        if response is None:
-            continue
-        for name in _Response.__struct_fields__:
-            ids: list[str | int] | None = getattr(response, name)
-            if ids is not None:
-                return ids
-    return None
+    responses = [response for response in (row, row.query_response) if response is not None]
+    named = (getattr(response, name) for response in responses for name in _Response.__struct_fields__)
+    return next((ids for ids in named if ids is not None), None)
 
 
 def _is_true(value: bool | str | int | None) -> bool:
@@ -759,7 +752,6 @@ class JsonLinesReader(LineReader):
 
 
 def _dwell(start: Time | None, end: Time | None) -> float | None:
-    """Return the seconds from one time to another, None where they do not say."""
     first, last = _seconds(start), _seconds(end)
     return last - first if first is not None and last is not None and last >= first else None
 

@@ -426,7 +426,6 @@ def _form_of_lines(head: bytes) -> str:
 
 
 def _form_of(value: Any) -> str:
-    """Return the form of a record, or an empty string."""
     if not isinstance(value, dict):
         return ""
     if value.get("event") in ("ranking", "interaction", "item", "user"):
@@ -557,7 +556,6 @@ def open_logs(
         raise InputError("no log was named: give the folder of a click log, or raw log files")
     temporary = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
     log = ClickLog(Path(temporary.name) / "log", create=True)
-    log._keep = temporary
     weakref.finalize(log, temporary.cleanup)
     import_files(log, places, Pseudonymiser.repeatable(), format=format, rejects=rejects)
     return log
@@ -686,7 +684,6 @@ class _IndexImport:
         self._commit(min(until or self.transaction.now_ms, self.transaction.now_ms))
 
     def _first(self, start: int, until: int | None) -> int | None:
-        """Return the first timestamp from ``start`` on."""
         body = {
             "size": 1,
             "_source": False,

@@ -60,7 +60,6 @@ TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: 
 
 
 def _arrow_schema(table: str) -> Any:
-    """Return the Arrow schema of a table's files."""
     pa = arrow()
     types = {
         "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
@@ -307,7 +306,6 @@ class ClickLog:
             _create(self.folder)
         self.manifest = read_manifest(self.folder)
         """What the log holds, as it was when it was opened or last changed by this object."""
-        self._keep: object = None
         # Parts without a forgotten person's client: a log of many files would be read anew after each.
         self._searched: frozenset[str] = frozenset()
 
@@ -518,14 +516,12 @@ class LogTransaction:
 
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
-    """Raise `InputError` where a log is of another key."""
     if manifest.key_id and privacy.key_id != manifest.key_id:
         raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a log's folder."""
     try:
         held = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
     except Timeout:
@@ -599,11 +595,7 @@ class Forgotten:
 
     def _until(self, table: Any, column: str) -> Bool:
         """Return which rows are of the forgotten, and not of later."""
-        pa = arrow()
-        pc = pa.compute
-        names = pa.array(sorted(self.people), pa.string())
-        limits = pa.array([self.people[person] for person in sorted(self.people)], pa.int64())
-        limit = pc.fill_null(pc.take(limits, pc.index_in(table[column], value_set=names)), -1).to_numpy()
+        limit = np.array([self.people.get(person, -1) for person in table[column].to_pylist()], dtype=np.int64)
         theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
         return theirs
 

@@ -20,7 +20,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
@@ -43,17 +43,12 @@ Preferences: TypeAlias = list[tuple[str, str]]
 class Strategy:
     """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
 
-    ``options`` are the `PairConfig` fields that the function takes.
+    ``options`` are the `PairConfig` fields that the function takes. Its name is also that of the SQL text.
     """
 
     function: Callable[..., Preferences]
     summary: str
     options: tuple[str, ...] = ()
-
-    @property
-    def sql(self) -> str:
-        """Name of the SQL text in ``reranker/clicks/sql``, which is that of the function."""
-        return self.function.__name__
 
 
 def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
@@ -191,10 +186,8 @@ class RobotRules:
     documents clicked equally often."""
 
     def __post_init__(self) -> None:
-        for name in ("session_clicks", "day_clicks", "speed_clicks", "repeat_clicks"):
-            _check_whole(name, getattr(self, name), 1)
-        for name in ("min_gap_s", "min_entropy_bits"):
-            _check_number(name, getattr(self, name), 0.0)
+        _check(self, session_clicks=1, day_clicks=1, speed_clicks=1, repeat_clicks=1)
+        _check(self, min_gap_s=0.0, min_entropy_bits=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +232,8 @@ class PairConfig:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"strategy is {self.strategy!r}: it must be one of {', '.join(STRATEGIES)}")
-        for name in ("user_cap", "document_cap", "person_cap", "network_cap"):
-            _check_whole(name, getattr(self, name), 0)
-        _check_whole("min_users", self.min_users, 1)
-        _check_number("min_dwell_s", self.min_dwell_s, 0.0)
-        _check_number("session_gap_s", self.session_gap_s, 0.0)
-        _check_number("clip", self.clip, 1.0)
+        _check(self, user_cap=0, document_cap=0, person_cap=0, network_cap=0, min_users=1)
+        _check(self, min_dwell_s=0.0, session_gap_s=0.0, clip=1.0)
         if self.propensities is not None:
             object.__setattr__(self, "propensities", tuple(map(float, self.propensities)))
             if not self.propensities or not all(0 < chance <= 1 for chance in self.propensities):
@@ -258,10 +247,6 @@ class PairConfig:
         if isinstance(rules, Mapping):
             rules = from_mapping(RobotRules, rules, "robots")
         return from_mapping(cls, {**values, "robots": rules}, "pairs")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields as JSON has them."""
-        return asdict(self)
 
     def unprotected(self) -> PairConfig:
         """Return the same strategy believing everybody, as often as they click: what caps and rules are measured by."""
@@ -279,15 +264,14 @@ class PairConfig:
         return tuple(math.floor(min(1.0 / chance, self.clip) * UNIT + 0.5) for chance in chances)
 
 
-def _check_whole(name: str, value: object, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise ConfigError(f"{name} is {value!r}: it must be a whole number of at least {least}", key=name)
-
-
-def _check_number(name: str, value: object, least: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and value >= least):  # type: ignore[arg-type,operator]
-        raise ConfigError(f"{name} is {value!r}: it must be a finite number of at least {least:g}", key=name)
+def _check(config: RobotRules | PairConfig, **least: float) -> None:
+    """Raise `ConfigError` for a field below its least value; where that is an integer, the field must be one."""
+    for name, limit in least.items():
+        value, whole = getattr(config, name), isinstance(limit, int)
+        is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
+        if not (is_number and (whole or math.isfinite(value)) and value >= limit):
+            what = "a whole" if whole else "a finite"
+            raise ConfigError(f"{name} is {value!r}: it must be {what} number of at least {limit:g}", key=name)
 
 
 Goal = Literal["pairs", "impressions", "ratings"]
@@ -309,7 +293,6 @@ class LogFiles(Protocol):
 
     def files(self, table: str) -> list[Path]:
         """Return the files of a table; there may be none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,7 +360,7 @@ def steps(task: Task) -> list[Step]:
     values = _values(task)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
-        texts["preferences"] = STRATEGIES[task.config.strategy].sql
+        texts["preferences"] = STRATEGIES[task.config.strategy].function.__name__
     return [Step(name, _text(file, values), name in _KEPT, name in _BY_QUERY) for name, file in texts.items()]
 
 
@@ -583,7 +566,6 @@ class _Database(NamedTuple):
                 self.connection.execute(f"CREATE VIEW {schema}{step.name} AS {step.text}")
 
     def _open_files(self, name: str, files: str) -> None:
-        """Make a view of the files of a step."""
         path = str(self.folder / f"{files}.parquet").replace("'", "''")
         self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")  # noqa: S608 - our own
 
@@ -604,7 +586,6 @@ class _Database(NamedTuple):
         return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
 
     def _open_table(self, table: str, task: Task) -> None:
-        """Make a view of a logged table."""
         # DuckDB takes the rows of the first file for those of all, and joins in an order by that: the largest is first.
         files = sorted(map(str, task.log.files(table)), key=lambda path: (-os.path.getsize(path), path))
         if files:
@@ -773,12 +754,8 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
                     writer.write_table(pa.Table.from_batches([batch]).cast(schema))
         return len(self)
 
-    def close(self) -> None:
-        """Remove the temporary files."""
-        self._folder.cleanup()
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._folder.cleanup()
 
 
 def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> PairTable:

@@ -869,7 +869,6 @@ class ServingScores:
         }
 
     def _search_among(self, query: str, documents: list[str]) -> Sequence[Hit]:
-        """Return what the body finds among some documents."""
         hits: list[Hit] = []
         for first in range(0, len(documents), MAX_IDS):
             part = documents[first : first + MAX_IDS]

@@ -33,15 +33,7 @@ from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_qrels, read_queries
 from reranker.progress import Progress, Say, no_progress
 from reranker.records import Pair
-from reranker.retrain.gate import (
-    ClickedLists,
-    GateConfig,
-    believable,
-    enough,
-    merit_of_live,
-    shown_lists,
-    weighing,
-)
+from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
@@ -189,14 +181,11 @@ class RetrainSettings:
         }
 
 
-Outcome = Literal["promoted", "refused", "would promote"]
-
-
 @dataclass(frozen=True)
 class RetrainResult:
     """How a retraining ended."""
 
-    outcome: Outcome
+    outcome: Literal["promoted", "refused", "would promote"]
     reason: str
     """Sentences of the gate."""
     index: str
@@ -211,8 +200,9 @@ class RetrainResult:
     """Where the candidate lies."""
     data: Mapping[str, Any]
     """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
-    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; its
-    ``people``; preferences of clicks (``pairs``) and ``other`` ones; ``documents``; what was ``dropped``, by reason."""
+    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; the
+    ``people`` of that slice (users, or sessions where no user is known); preferences of clicks (``pairs``) and
+    ``other`` ones; ``documents``; what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
     """The gate's, as JSON."""
     documents_written: int = 0
@@ -262,11 +252,6 @@ class History:
     """(query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     newest: list[Impression] = field(default_factory=list)
     """With a click, by time; sampled where there are more than may be."""
-
-    @property
-    def people(self) -> int:
-        """Distinct users, or sessions where no user is known, in the newest slice."""
-        return len({impression.user or impression.session or impression.query_id for impression in self.newest})
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
@@ -385,7 +370,7 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
             index=index,
             codes=tuple(finding.code for finding in unsound),
         )
-    return (*diagnosis.unsound, *diagnosis.warnings)
+    return (*diagnosis.sentences("unsound"), *diagnosis.sentences("warning"))
 
 
 def propensity_finding(log: LogFiles) -> Finding:
@@ -485,7 +470,7 @@ class Learner:
             "click_weight": self.settings.click_weight,
             "cutoff": history.cutoff,
             "pairs": len(history.pairs),
-            "config": history.config.to_json(),
+            "config": asdict(history.config),
         }
         return replace(model, training={**model.training, MARK: mark}), report
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR
-from reranker.progress import Progress, timed
+from reranker.progress import timed
 from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
@@ -235,9 +236,8 @@ class Retraining:
         with timed(self.seconds, "compare"):
             learned = [model, *(of_part for _, of_part in study)]
             models = [self._served(None if live is None else live.model), *map(self._served, learned)]
-            scores = ServingScores(
-                self.engine, self.index, models, settings.body, self._progress("scoring shown documents")
-            )
+            progress = partial(self.listener.progress, "scoring shown documents")
+            scores = ServingScores(self.engine, self.index, models, settings.body, progress)
             comparison = compare(
                 scores, history.newest, history.propensities, self.beside_clicks.judged, settings.gate,
                 window=settings.window, seed=settings.train.seed, study=[n for n, _ in study],
@@ -264,7 +264,7 @@ class Retraining:
                 "cutoff": history.cutoff,
                 "first": history.first,
                 "last": history.last,
-                "people": history.people,
+                "people": len({one.user or one.session or one.query_id for one in history.newest}),
                 "pairs": len(history.pairs),
                 "other": self.beside_clicks.preferences,
                 "documents": n_documents,
@@ -286,15 +286,12 @@ class Retraining:
             documents.unlink(missing_ok=True)
         return result
 
-    def _progress(self, title: str) -> Progress:
-        return lambda done, total: self.listener.progress(title, done, total)
-
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
         """Return the file to train on, and the number of documents of the index."""
         if self.settings.docs is not None:
             return self.settings.docs, self.engine.count(self.index)
         path = work / "documents.jsonl"
-        progress = self._progress("reading documents of the index")
+        progress = partial(self.listener.progress, "reading documents of the index")
         return path, export_documents(self.engine, self.index, base.encoder.view, path, progress)
 
     def _is_complete(self, model: RankingModel) -> bool:
@@ -358,7 +355,7 @@ class Retraining:
             self.engine, self.index, stored.model, self._routes(stored.model), None if path is None else Path(path)
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
-        progress = self._progress("writing vectors")
+        progress = partial(self.listener.progress, "writing vectors")
         report = revectorize(target, options, progress=progress, notice=self.listener.say)
         if report.stopped is not None:
             raise report.stopped

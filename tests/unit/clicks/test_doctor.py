@@ -70,7 +70,7 @@ def test_a_sound_log_has_nothing_but_ok(tmp_path: Path) -> None:
     tables = sound()
     diagnosis = examined(tables, tmp_path)
     assert [one.sentence for one in diagnosis.findings if one.severity != "ok"] == []
-    assert diagnosis.severity == "ok" and not diagnosis.unsound and not diagnosis.warnings
+    assert diagnosis.severity == "ok" and not diagnosis.sentences("unsound") and not diagnosis.sentences("warning")
     clicks = tables["events"]["action"].count("click")
     assert sum(one.clicked for one in diagnosis.rates) == clicks == diagnosis.numbers["clicks_on_lists"]
     assert [one.shown for one in diagnosis.rates] == [2_000] * K
@@ -189,7 +189,7 @@ def test_a_trap_is_named_with_its_remedy(
     diagnosis = examined(tables, tmp_path)
     found = finding(diagnosis, code)
     assert (found.severity, remedy in found.sentence) == (severity, True), found
-    assert (diagnosis.unsound != ()) == (diagnosis.severity == "unsound")
+    assert (diagnosis.sentences("unsound") != ()) == (diagnosis.severity == "unsound")
 
 
 def test_positions_from_0_are_moved_and_said(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_without_results_impressions_say_what_was_shown(tmp_path: Path) -> None:
     tables = sound()
     without(tables, "hits", lambda _: False)
     diagnosis = examined(tables, tmp_path)
-    assert finding(diagnosis, "lists").severity == "ok" and not diagnosis.unsound
+    assert finding(diagnosis, "lists").severity == "ok" and not diagnosis.sentences("unsound")
 
 
 def test_an_engine_tells_numbers_that_are_ids_from_numbers_that_are_not(tmp_path: Path) -> None:

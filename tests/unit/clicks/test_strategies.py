@@ -115,7 +115,7 @@ def test_every_strategy_has_a_source_a_summary_and_a_text(name: str) -> None:
     strategy = STRATEGIES[name]
     assert strategy.summary
     assert "\n    Source: " in (strategy.function.__doc__ or "")
-    assert "better" in read_text(strategy.sql) and "worse" in read_text(strategy.sql)
+    assert "better" in read_text(strategy.function.__name__) and "worse" in read_text(strategy.function.__name__)
     assert set(strategy.options) <= {field.name for field in dataclasses.fields(PairConfig)}
 
 
