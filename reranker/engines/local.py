@@ -128,6 +128,7 @@ class LocalEngine:
         self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
+        """Return what this engine can do."""
         return self._capabilities
 
     def close(self) -> None:
@@ -135,15 +136,18 @@ class LocalEngine:
         self._catalogue.close()
 
     def index_names(self, name: str) -> tuple[str, ...]:
+        """Return the concrete indexes behind a name, sorted."""
         check_name(name)
         if name in self._catalogue.names():
             return (name,)
         return tuple(sorted(self._catalogue.aliases().get(name, ())))
 
     def index_uuids(self, name: str) -> dict[str, str]:
+        """Return the concrete indexes behind a name, sorted, with what tells each from one of its name before."""
         return {index: self._catalogue.open(index).uuid for index in self.index_names(name)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        """Create an index."""
         check_name(index)
         if index != index.lower():
             raise EngineRejected(f"index name {index!r} has capital letters; index names are lower-case", status=400)
@@ -158,6 +162,7 @@ class LocalEngine:
         self._catalogue.create(index, json_value(json_bytes(mapping)), {"index.number_of_shards": "1", **flat})
 
     def delete_index(self, index: str) -> None:
+        """Delete a concrete index."""
         check_name(index)
         if index in self._catalogue.aliases():
             raise EngineRejected(
@@ -166,12 +171,14 @@ class LocalEngine:
         self._catalogue.delete(self._one(index).name)
 
     def index_info(self, index: str) -> IndexInfo:
+        """Return mapping, settings and aliases of one index."""
         target = self._one(index)
         mapping = target.mapping()
         aliases = tuple(sorted(a for a, names in self._catalogue.aliases().items() if target.name in names))
         return IndexInfo(target.name, mapping.get("properties", {}), mapping, dict(target.settings), aliases)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
+        """Add fields to a mapping."""
         for target in self._all(index):
             mapping = target.mapping()
             merged = {**mapping, "properties": merge_properties(mapping.get("properties", {}), properties)}
@@ -180,6 +187,7 @@ class LocalEngine:
             target.set_mapping(merged)
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        """Change one alias in one step."""
         check_name(alias)
         names = self._catalogue.names()
         for index in (add, *remove):
@@ -195,10 +203,12 @@ class LocalEngine:
         self._catalogue.swap(alias, add, [index for index in remove if index != add])
 
     def refresh(self, index: str) -> None:
+        """Make all acknowledged writes visible to search."""
         for target in self._all(index):
             target.refresh()
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of documents that match."""
         wanted = query or {"match_all": {}}
         return sum(target.find(parse_query(wanted, target.table()), 0)[1] for target in self._all(index))
 
@@ -209,6 +219,7 @@ class LocalEngine:
             return _BulkRun(target).run(ops)
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
+        """Return stored documents by id."""
         target = self._one(index)
         selection = Selection.parse(source if isinstance(source, bool) else list(source))
         states = target.read(ids)

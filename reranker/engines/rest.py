@@ -82,9 +82,11 @@ class RestEngine:
         return self._client.dialect.least
 
     def close(self) -> None:
+        """Close all connections."""
         self._client.close()
 
     def index_names(self, name: str) -> tuple[str, ...]:
+        """Return the concrete indexes behind a name, sorted."""
         return tuple(self.index_uuids(name))
 
     def index_uuids(self, name: str) -> dict[str, str]:
@@ -96,14 +98,17 @@ class RestEngine:
         return {index: str(_at(answer[index], "settings", "index.uuid")) for index in sorted(answer)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
+        """Create an index."""
         body = {"mappings": mapping, **({"settings": settings} if settings else {})}
         self._acknowledged("PUT", f"/{quoted(index)}", body)
 
     def delete_index(self, index: str) -> None:
+        """Delete a concrete index."""
         self._kinds.pop(index, None)
         self._acknowledged("DELETE", f"/{quoted(index)}", None)
 
     def index_info(self, index: str) -> IndexInfo:
+        """Return mapping, settings and aliases of one index."""
         answer = self._client.call("GET", f"/{quoted(index)}", params={"flat_settings": "true"})
         if len(answer) != 1:
             message = f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them"
@@ -157,6 +162,7 @@ class RestEngine:
                 self._acknowledged("PUT", f"/{quoted(name)}/_mapping", {"properties": added})
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
+        """Change one alias in one step."""
         # must_exist: without it, an alias that is not there is passed over and the rest is done.
         removals = [
             {"remove": {"index": check_name(index), "alias": alias, "must_exist": True}}
@@ -168,9 +174,11 @@ class RestEngine:
         self._acknowledged("POST", "/_aliases", {"actions": [*removals, addition]})
 
     def refresh(self, index: str) -> None:
+        """Make all acknowledged writes visible to search."""
         self._whole("POST", f"/{quoted(index)}/_refresh", None)
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
+        """Return the number of documents that match."""
         body = None if query is None else {"query": query}
         return int(self._whole("POST", f"/{quoted(index)}/_count", body)["count"])
 
