@@ -269,7 +269,6 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
     A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere. Where fewer are done than
     before, another pass has begun: its rate and total are its own.
     """
-    before = 0
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),
@@ -281,14 +280,13 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
             task = bar.add_task(title, total=total)
 
             def show(done: int, new_total: int | None = None) -> None:
-                nonlocal before
-                if done < before:
+                if done < bar.tasks[0].completed:
                     bar.reset(task)
-                before = done
                 bar.update(task, completed=done, total=new_total or total)
 
             yield show
         return
+    before = 0
     started = last = time.monotonic()
 
     def update(done: int, new_total: int | None = None) -> None:

@@ -71,10 +71,7 @@ class ClickCounts:
 
     def by_rank(self) -> tuple[Int64, Int64]:
         """Return (shown, clicked) by rank, both (deepest rank,)."""
-        deepest = int(self.rank.max(initial=0))
-        shown, clicked = np.zeros(deepest, np.int64), np.zeros(deepest, np.int64)
-        np.add.at(shown, self.rank - 1, self.shown)
-        np.add.at(clicked, self.rank - 1, self.clicked)
+        shown, clicked = (np.bincount(self.rank - 1, of).astype(np.int64) for of in (self.shown, self.clicked))
         return shown, clicked
 
 

@@ -59,8 +59,7 @@ class GateConfig:
     confidence: float = 0.95
     """Of each one-sided bound."""
     tolerance: float = 0.01
-    """How far the reciprocal rank of the clicks (its lower bound) and the nDCG of judged queries (its mean) may fall.
-    """
+    """How far the clicks' reciprocal rank (its lower bound) and the nDCG of judged queries (its mean) may fall."""
     max_weight: float = 10.0
     """Most that a click may count, in clicks at the best examined rank."""
     min_clusters: float = 30.0
