@@ -295,7 +295,7 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         if done < before:
             started = now
         before = done
-        if now - last < LOG_INTERVAL_S:
+        if now - last < LOG_INTERVAL_S or now == started:  # a pass that begins has no rate yet
             return
         last = now
         rate = done / max(now - started, 1e-9)
