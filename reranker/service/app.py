@@ -361,6 +361,8 @@ FILES = {
     "/page/rows.js": ("rows.js", "text/javascript; charset=utf-8"),
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/page/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
 }
 """Path -> (file in ``static``, its type)."""
 HEADERS = {

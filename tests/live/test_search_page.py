@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -203,6 +205,29 @@ def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp
         browser.set_window_size(1280, 1600)
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
         engine.delete_index(index)
+
+
+def test_the_api_describes_itself_without_the_internet(browser: Any, tmp_path: Path) -> None:
+    documents = random_documents(20)
+    model = model_of(documents)
+    save_model(model, tmp_path / "model")
+    spec = f"tantivy:{tmp_path / 'index'}"
+    with closing(open_engine(spec)) as engine:
+        serve(engine, "docs", tmp_path / "store", documents, model)
+    with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model")) as service:
+        browser.get(f"http://127.0.0.1:{service.port}/docs")
+        until(lambda: "routes, as" in browser.find_element("id", "status").text, "the routes")
+        titles = [title.text for title in browser.find_elements("css selector", "#routes h2")]
+        asked = service.ask("GET", "/openapi.json")[1]["paths"]
+        assert sorted(titles) == sorted(f"{method.upper()} {path}" for path in asked for method in asked[path])
+        assert violations(browser) == []
+        section = browser.find_element("xpath", "//section[h2='POST /search']")
+        assert "variables" in section.text
+        # The example of each route with a body is one that the service takes.
+        command = shlex.split(section.find_element("css selector", "pre").text.replace("\\\n", " "))
+        status, answer = service.ask("POST", "/search", json.loads(command[-1]), timeout=30)[:2]
+        assert status == 200 and answer["reranked"] is not None
+        assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
 def _both(found: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,0 +1,70 @@
+// The routes of this service as its own openapi.json describes them: what each takes, and a request to try.
+
+import { make } from "/page/rows.js";
+
+const element = (id) => document.getElementById(id);
+
+async function described() {
+  const key = sessionStorage.getItem("ssi.key");
+  const response = await fetch("/openapi.json", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
+  element("key-label").hidden = response.ok;
+  if (!response.ok) throw new Error("a key is needed to read the description");
+  return response.json();
+}
+
+// The schema that a reference or a list of alternatives stands for.
+function resolved(schema, api) {
+  if (!schema) return {};
+  if (schema.$ref) return schema.$ref.slice(2).split("/").reduce((inner, name) => inner[name], api);
+  const other = (schema.anyOf || []).find((one) => one.type !== "null");
+  return other ? { ...resolved(other, api), description: schema.description } : schema;
+}
+
+function kindOf(schema, api) {
+  const found = resolved(schema, api);
+  return found.type === "array" ? `list of ${kindOf(found.items, api)}` : found.type || (found.enum ? found.enum.join(" | ") : "any");
+}
+
+function example(schema, api, depth = 0) {
+  const found = resolved(schema, api);
+  if (found.enum) return found.enum[0];
+  if (found.type === "array") return depth > 3 ? [] : [example(found.items, api, depth + 1)];
+  if (found.type === "object" || found.properties) {
+    const needed = Object.entries(found.properties || {}).filter(([name]) => (found.required || []).includes(name));
+    return Object.fromEntries(needed.map(([name, inner]) => [name, example(inner, api, depth + 1)]));
+  }
+  return { string: "red shoes", integer: 1, number: 0.5, boolean: true }[found.type] ?? "red shoes";
+}
+
+function fields(schema, api) {
+  const rows = Object.entries(resolved(schema, api).properties || {}).map(([name, field]) => make("tr", {},
+    make("th", { scope: "row" }, make("code", {}, name), (resolved(schema, api).required || []).includes(name) ? " (needed)" : ""),
+    make("td", {}, kindOf(field, api)), make("td", {}, field.description || "")));
+  const head = make("thead", {}, make("tr", {}, ...["field", "type", "what it is"].map((name) => make("th", { scope: "col" }, name))));
+  return rows.length ? make("table", {}, head, make("tbody", {}, ...rows)) : make("p", {}, "No body.");
+}
+
+function route(path, method, about, api) {
+  const sent = about.requestBody && about.requestBody.content["application/json"];
+  const data = sent ? ` \\\n  -H 'Content-Type: application/json' -d '${JSON.stringify(example(sent.schema, api))}'` : "";
+  const request = `curl -s -X ${method.toUpperCase()} ${location.origin}${path}${data}`;
+  return make("section", {}, make("h2", {}, `${method.toUpperCase()} ${path}`), make("p", { class: "whole" }, about.description || about.summary || ""),
+    ...(sent ? [fields(sent.schema, api)] : []), make("pre", { tabindex: "0" }, make("code", {}, request)));
+}
+
+async function show() {
+  try {
+    const api = await described();
+    const routes = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, about]) => route(path, method, about, api)));
+    element("routes").replaceChildren(...routes);
+    element("status").textContent = `${routes.length} routes, as openapi.json describes them.`;
+  } catch (error) {
+    element("status").textContent = error.message;
+  }
+}
+
+element("key").addEventListener("change", () => {
+  sessionStorage.setItem("ssi.key", element("key").value);
+  show();
+});
+show();
