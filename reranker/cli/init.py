@@ -78,10 +78,10 @@ def analyzer_of(name: str, where: str) -> tuple[str, str]:
 
     ``where`` is INDEX/FIELD.
     """
-    from reranker.text.analyzers import STEMMERS, STOP_WORDS
+    from reranker.text.analyzers import STEMMERS
 
     if name in STEMMERS:
-        return f"unicode,stem={name}" + f",stop={name}" * (name in STOP_WORDS), ""
+        return name, ""
     if name.startswith("kuromoji"):
         return "japanese", "needs the extra `japanese`"
     if name and name not in PLAIN_ANALYZERS:

@@ -48,7 +48,7 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     )
 }
 _MAX_STOP_WORDS = 100_000
-_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], japanese[,stop=FILE], engine:INDEX/FIELD"
+_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], LANGUAGE, japanese[,stop=FILE], engine:INDEX/FIELD"
 
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
@@ -200,10 +200,14 @@ class AnalyzerConfig:
 def parse_analyzer(text: str) -> AnalyzerConfig:
     """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
 
+    The name of a language of `STEMMERS` alone stands for its stems, and its stop words where there is a list of them.
+
     `ConfigError` is raised for anything else; the message shows the whole syntax.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
+    if text in STEMMERS:
+        return AnalyzerConfig(stemmer=text, stop_words=text if text in STOP_WORDS else None)
     kind, *options = text.split(",")
     values: dict[str, str] = {}
     for option in options:

@@ -21,6 +21,8 @@ from reranker.text.analyzers import STEMMERS, AnalyzerConfig, make_analyzer, par
         ("unicode", AnalyzerConfig()),
         ("unicode,stem=english,stop=english", AnalyzerConfig(stemmer="english", stop_words="english")),
         ("unicode,case=keep", AnalyzerConfig(lowercase=False)),
+        ("english", AnalyzerConfig(stemmer="english", stop_words="english")),
+        ("german", AnalyzerConfig(stemmer="german")),
         ("japanese", AnalyzerConfig(kind="japanese")),
         ("engine:products/title.raw", AnalyzerConfig(kind="engine", engine_field="products/title.raw")),
     ],
