@@ -74,8 +74,8 @@ Examples:
                    "tuned.")  # fmt: skip
 @click.option("--analyzer", default="auto", metavar="NAME",
               help="auto (unicode, with English stems where the training queries find more by them), "
-                   "unicode[,stem=LANG][,stop=english], a language by its name (german), japanese, or engine:INDEX/FIELD "
-                   "(with --engine).")  # fmt: skip
+                   "unicode[,stem=LANG][,stop=english], a language by its name (german), japanese, or "
+                   "engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of --index, and of an engine: analyzer.")
 @click.option("--index", metavar="NAME", help="Without --docs: read the documents of this index.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
