@@ -207,7 +207,7 @@ def test_names_that_only_look_like_scripts_are_not_refused() -> None:
     ("method", "path", "status"),
     [
         ("PUT", "/docs/_doc/1", 404), ("POST", "/docs/_doc", 404), ("POST", "/docs/_bulk", 404),
-        ("POST", "/_bulk", 404), ("DELETE", "/docs", 404), ("POST", "/docs/_delete_by_query", 404),
+        ("POST", "/_bulk", 404), ("DELETE", "/docs", 405), ("POST", "/docs/_delete_by_query", 404),
         ("GET", "/_cluster/health", 404), ("GET", "/_cat/indices", 404), ("POST", "/other/_search", 403),
         ("POST", "/docs,other/_search", 403), ("POST", "/*/_search", 403), ("POST", "/_all/_search", 403),
         ("POST", "/other/_count", 403), ("POST", "/docs/_search?scroll=1m", 400), ("DELETE", "/docs/_search", 405),
