@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -309,7 +310,9 @@ def test_bad_arguments_are_refused(served: Served) -> None:
 
 def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
     fitted = Calibration({Calibration.key(body_hash(BODY), 200): 0.75})
-    reranker = Reranker(served.engine, served.index, served.model, calibration=fitted)
+    # No deadline: the first search may compile the kernels.
+    patient = RerankSettings(deadline_ms=None)
+    reranker = Reranker(served.engine, served.index, served.model, calibration=fitted, settings=patient)
     facet = {"query": {"bool": {"must": BODY["query"], "filter": {"exists": {"field": "text"}}}}}
     for body in ({**BODY, "size": 3, "_source": ["title"]}, facet):
         page = reranker.search(QUERY, body)
@@ -317,8 +320,9 @@ def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
         assert page.notices == ()
     for other in (
         reranker.search(QUERY, {"query": {"match": {"text": "{{query}}"}}}),
-        Reranker(served.engine, served.index, served.model, calibration=fitted, settings=RerankSettings(window=100))
-        .search(QUERY, BODY),
+        Reranker(
+            served.engine, served.index, served.model, calibration=fitted, settings=replace(patient, window=100)
+        ).search(QUERY, BODY),
     ):  # fmt: skip
         assert (other.alpha, other.alpha_origin) == (DEFAULT_ALPHA, "default")
         assert any("ssi calibrate" in notice for notice in other.notices)
