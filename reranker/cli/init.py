@@ -128,7 +128,8 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
     sample = [document.source for document in next(iter(engine.scan(index, batch_size=SAMPLE)), [])[:SAMPLE]]
     if not sample:
         raise InputError(f"index {index!r} on {engine.spec} holds no document: fill it first")
-    found = dict(pair for name in names for pair in text_fields(engine.index_info(name).properties))
+    infos = [engine.index_info(name) for name in names]
+    found = dict(pair for info in infos for pair in text_fields(info.properties))
     fields = sorted((look(path, name, sample) for path, name in found.items()), key=lambda field: field.words)
     read = [field for field in fields if not field.why_not]
     if not read:
@@ -136,18 +137,18 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
             f"index {index!r} has no text field to learn from ({', '.join(found) or 'none in the mapping'}): name the "
             "fields with `ssi train --fields`"
         )
-    longest = read[-1]
-    default = engine.index_info(names[0]).settings.get("index.analysis.analyzer.default.type", "")
+    paths, longest = [field.path for field in read], read[-1]
+    default = infos[0].settings.get("index.analysis.analyzer.default.type", "")
     analyzer, note = analyzer_of(longest.analyzer or default, f"{names[0]}/{longest.path}")
-    paths = ",".join(field.path for field in read)
-    train = {"fields": paths, "analyzer": analyzer, **({"html": True} if any(field.html for field in read) else {})}
+    html = {"html": True} if any(field.html for field in read) else {}
+    train = {"fields": ",".join(paths), "analyzer": analyzer, **html}
     default_table = {"engine": absolute_spec(engine_spec), "index": index, "model": "model", "body": "body.json"}
     tables: dict[str, Mapping[str, Any]] = {"default": default_table, "train": train}
     logged = {name: engine.count(name) if engine.index_names(name) else 0 for name in ("ubi_queries", "ubi_events")}
     ratings = judgements_of(engine)
     files = {
         CONFIG.name: toml(tables, note),
-        "body.json": json.dumps(default_query_body("{{query}}", [field.path for field in read]), indent=2) + "\n",
+        "body.json": json.dumps(default_query_body("{{query}}", paths), indent=2) + "\n",
     }
     if ratings:
         numbers = {query: f"q{number}" for number, query in enumerate(sorted(ratings), 1)}
