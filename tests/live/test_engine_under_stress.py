@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -37,11 +37,13 @@ def documents_of(who: str, n: int, length: int = 300) -> dict[str, dict[str, obj
     return {f"{who}-{k}": {"n": k, "text": "x" * length} for k in range(n)}
 
 
-def write(process: EngineProcess, index: str, documents: dict[str, dict[str, object]], seed: int) -> BulkReport:
+def write(
+    process: EngineProcess, index: str, documents: Iterable[tuple[str, dict[str, object]]], seed: int
+) -> BulkReport:
     engine = open_engine(f"{process.kind}:{process.url}", EngineSettings(read_timeout_s=30, connect_timeout_s=2))
     policy = RetryPolicy(base_s=0.1, cap_s=3.0, max_calls=30, deadline_s=240)
     writer = BulkWriter(engine, index, rng=seeded_rng(seed), limits=BulkLimits(60), policy=policy)
-    report = writer.write(BulkItem(WriteOp("index", key, source)) for key, source in documents.items())
+    report = writer.write(BulkItem(WriteOp("index", key, source)) for key, source in documents)
     engine.close()
     return report
 
@@ -58,7 +60,7 @@ def test_real_back_pressure(process: EngineProcess) -> None:
         documents.update(own)
         if number == 0:
             own = {**own, "giant": {"text": "y" * 60_000}, **documents_of("after", 20)}
-        reports[number] = write(process, "pressed", own, number)
+        reports[number] = write(process, "pressed", own.items(), number)
 
     started = time.monotonic()
     threads = [threading.Thread(target=run, args=(number,)) for number in range(6)]
@@ -78,18 +80,31 @@ def test_real_back_pressure(process: EngineProcess) -> None:
 
 
 def test_killing_the_engine_loses_no_acknowledged_document(process: EngineProcess) -> None:
+    """The writer goes on until the last kill is over, however fast the engine is."""
     engine = open_engine(f"{process.kind}:{process.url}", EngineSettings(connect_timeout_s=2))
     engine.create_index("killed", {"properties": {"text": {"type": "keyword"}}})
-    documents = documents_of("d", 3000)
+    documents: dict[str, dict[str, object]] = {}
+    kills_over = threading.Event()
     reports: list[BulkReport] = []
-    writing = threading.Thread(target=lambda: reports.append(write(process, "killed", documents, 7)))
+
+    def until_the_last_kill() -> Iterator[tuple[str, dict[str, object]]]:
+        for number in range(100_000):
+            if kills_over.is_set() and number >= 3000:
+                return
+            documents[f"d-{number}"] = {"n": number, "text": "x" * 300}
+            yield f"d-{number}", documents[f"d-{number}"]
+
+    writing = threading.Thread(target=lambda: reports.append(write(process, "killed", until_the_last_kill(), 7)))
     writing.start()
-    for _ in range(ENGINE_KILLS):
-        time.sleep(float(seeded_rng(8).uniform(0.3, 0.8)))
-        assert writing.is_alive(), "the engine was killed after the last write"
-        process.kill()
-        process.start()
-    writing.join(300)
+    try:
+        for _ in range(ENGINE_KILLS):
+            time.sleep(float(seeded_rng(8).uniform(0.3, 0.8)))
+            assert writing.is_alive(), "the engine was killed after the last write"
+            process.kill()
+            process.start()
+    finally:
+        kills_over.set()
+        writing.join(300)
     assert not writing.is_alive()
     report = reports[0]
     assert report.stopped is None
