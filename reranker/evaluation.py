@@ -35,7 +35,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int32, Int64, offsets_of
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.rows import Vocabulary, compact_columns, hashed_id, row_of
+from reranker.text.rows import Vocabulary, compact_columns, hashed_id, keep_values, row_of, with_data
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -73,10 +73,8 @@ class RankingTask:
 
     def relevant(self) -> sp.csr_matrix:
         """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
-        mask = self.grades.data >= self.relevant_from
-        columns = self.grades.indices[mask]
-        indptr = offsets_of(mask)[self.grades.indptr]
-        return sp.csr_matrix((np.ones(len(columns), dtype=bool), columns, indptr), shape=self.grades.shape)
+        relevant = keep_values(self.grades, self.grades.data >= self.relevant_from)
+        return with_data(relevant, np.ones(relevant.nnz, dtype=bool))
 
     def rows(self, chosen: Int64) -> RankingTask:
         """Return the task of some of the queries, in the order of ``chosen``."""
@@ -242,24 +240,15 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
     """
     reversed_links = {(target, source) for source, target in links}
-    grades = task.grades.tolil(copy=True)
-    removed: list[dict[int, float]] = [{} for _ in task.query_ids]
-    for row, query in enumerate(task.query_ids):
-        kept = [
-            (document, grade)
-            for document, grade in zip(grades.rows[row], grades.data[row], strict=True)
-            if (query, task.document_ids[document]) not in reversed_links
-        ]
-        removed[row] = {document: 1.0 for document in set(grades.rows[row]) - {document for document, _ in kept}}
-        grades.rows[row] = [document for document, _ in kept]
-        grades.data[row] = [grade for _, grade in kept]
-    shape = task.grades.shape
-    smaller = grades.tocsr()
-    excluded = (task.excluded + _matrix(removed, shape).astype(bool)).tocsr()
+    pairs = zip(row_of(task.grades).tolist(), task.grades.indices.tolist(), strict=True)
+    is_reverse = [(task.query_ids[row], task.document_ids[column]) in reversed_links for row, column in pairs]
+    removed = np.array(is_reverse, dtype=bool)
+    grades, left_out = keep_values(task.grades, ~removed), keep_values(task.grades, removed)
+    excluded = (task.excluded + with_data(left_out, np.ones(left_out.nnz, dtype=bool))).tocsr()
     excluded.sort_indices()
-    chosen = np.flatnonzero(np.diff(smaller.indptr) > 0)
-    dropped = {**task.dropped, "reverse is a known link": int(sum(map(len, removed)))}
-    return replace(task, grades=smaller, excluded=excluded, dropped=dropped).rows(chosen)
+    chosen = np.flatnonzero(np.diff(grades.indptr) > 0)
+    dropped = {**task.dropped, "reverse is a known link": left_out.nnz}
+    return replace(task, grades=grades, excluded=excluded, dropped=dropped).rows(chosen)
 
 
 def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
@@ -322,16 +311,13 @@ def draw_keywords(
             listed = ids < len(keys)
             ids[listed] = keys[ids[listed]]
             order = np.argsort(ids, kind="stable")
-            places = places[np.sort(order[_rng(seed, query).choice(len(places), n_words, replace=False)])]
+            digest = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            rng = np.random.default_rng([seed, int.from_bytes(digest, "little")])
+            places = places[np.sort(order[rng.choice(len(places), n_words, replace=False)])]
         kept.append(places)
     chosen = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
     indptr = offsets_of([len(places) for places in kept])
     return sp.csr_matrix((counts.data[chosen], counts.indices[chosen], indptr), shape=counts.shape)
-
-
-def _rng(seed: int, query: str) -> np.random.Generator:
-    digest = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
 
 
 MEASURES: tuple[str, ...] = ("AP", "P@10", "RR", "nDCG@10")
@@ -358,19 +344,11 @@ def evaluate_run(
 ) -> dict[str, dict[str, float]]:
     """Return measure -> query -> value, for every query of the judgements.
 
-    `ConfigError` for a measure that is not known, or not of these families; `InputError` for a grade that is not finite
-    or above 20 (its gain would not fit).
-
-    Parameters
-    ----------
-    qrels : mapping of query id to mapping of document id to grade
-        Judgements; bigger is better, unjudged documents count as not relevant.
-    run : mapping of query id to document ids
-        Best first, each at most once. Queries without judgements are ignored.
-    measures : iterable of str
-        Names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``).
-    relevant_from : float
-        Least grade that counts as relevant.
+    ``qrels`` are query id -> document id -> grade; bigger is better, unjudged documents count as not relevant. ``run``
+    is query id -> document ids, best first, each at most once; queries without judgements are ignored. ``measures`` are
+    names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``). `ConfigError` for a
+    measure that is not known, or not of these families; `InputError` for a grade that is not finite or above 20 (its
+    gain would not fit).
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
@@ -395,17 +373,10 @@ def evaluate_ranking(
 ) -> dict[str, Float64]:
     """Return measure -> (n_queries,) float64 values, for rankings and judgements held as arrays.
 
-    Documents after the last judged one of a ranking are left out before the measures are computed: none of the
-    families allowed here looks at them, and most of a 1,000-deep ranking is spared.
-
-    Parameters
-    ----------
-    ranked : (n_queries, depth) int32
-        Document numbers, best first; -1 after the end of a shorter ranking.
-    grades : csr_matrix, (n_queries, n_documents)
-        Stored values are judgements (also 0); what is not stored is unjudged.
-    measures, relevant_from
-        As in `evaluate_run`.
+    ``ranked`` (n_queries, depth) int32 are document numbers, best first; -1 after the end of a shorter ranking. Stored
+    values of ``grades``, (n_queries, n_documents), are judgements (also 0); what is not stored is unjudged. Documents
+    after the last judged one of a ranking are left out before the measures are computed: none of the families allowed
+    here looks at them, and most of a 1,000-deep ranking is spared.
     """
     names = tuple(measures)
     qrels: dict[str, dict[str, float]] = {}
@@ -615,17 +586,12 @@ class InnerProducts:
             if scores is None:
                 dense: Float32 = products.toarray()
                 return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
-            _add_sparse(scores, products, self.row_weight)
+            for row in range(len(scores)):
+                span = slice(products.indptr[row], products.indptr[row + 1])
+                scores[row, products.indices[span]] += np.float32(self.row_weight) * products.data[span]
         if scores is None:
             raise ShapeMismatch("a scorer needs vectors or rows")
         return scores
-
-
-def _add_sparse(scores: Float32, products: sp.csr_matrix, weight: float) -> None:
-    """Add weight * products to the dense scores in place, a row at a time."""
-    for row in range(scores.shape[0]):
-        span = slice(products.indptr[row], products.indptr[row + 1])
-        scores[row, products.indices[span]] += np.float32(weight) * products.data[span]
 
 
 def _checked(values: Float32, name: str) -> int:
