@@ -98,15 +98,10 @@ class EncodedDocuments:
 class Encoder:
     """The document side of a model.
 
-    Raises
-    ------
-    ShapeMismatch
-        If V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or Y does not fit it.
-    InputError
-        If V or Y holds NaN or infinity, or the quantisation is not known.
-    ConfigError
-        For an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has,
-        or a memory without those of BM25.
+    `ShapeMismatch` is raised if V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or
+    Y does not fit it; `InputError` if V or Y holds NaN or infinity, or the quantisation is not known; `ConfigError` for
+    an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has, or a
+    memory without those of BM25.
     """
 
     view: TextView
@@ -268,15 +263,9 @@ class EncodedQueries:
 class RankingModel:
     """Everything that is needed to encode documents and queries and to score them.
 
-    Raises
-    ------
-    ShapeMismatch
-        If U does not fit V or the query vocabulary.
-    InputError
-        If U is not finite, or the identity's weight is not usable.
-    ConfigError
-        If ``query_view`` has another number of fields than the lexical settings, or the encoder has a memory and
-        queries another vocabulary.
+    `ShapeMismatch` is raised if U does not fit V or the query vocabulary; `InputError` if U is not finite, or the
+    identity's weight is not usable; `ConfigError` if ``query_view`` has another number of fields than the lexical
+    settings, or the encoder has a memory and queries another vocabulary.
     """
 
     encoder: Encoder
@@ -477,11 +466,7 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     """Write a model into a folder, in place of the one that is there, and return its model id.
 
     Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
-
-    Raises
-    ------
-    ArtifactError
-        If the folder cannot be written (permission, disk full); the model that was there is untouched.
+    `ArtifactError` is raised if the folder cannot be written (permission, disk full); what was there is untouched.
     """
     content = model.manifest
     (name,) = content["files"]
@@ -498,16 +483,9 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
     """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
 
     The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
-    The engine runs the analysis chain of a model with an ``engine:`` analyzer.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no model, or a byte of it is not as written, or it breaks a rule of the format.
-    ConfigError
-        If the model's analyzer needs an engine and none is given.
-    MissingExtra
-        If the model's analyzer needs a library that is not installed.
+    The engine runs the analysis chain of a model with an ``engine:`` analyzer. `ArtifactError` is raised if there is no
+    model, or a byte of it is not as written, or it breaks a rule of the format; `ConfigError` if the model's analyzer
+    needs an engine and none is given, `MissingExtra` if it needs a library that is not installed.
     """
     folder = Path(path)
     try:

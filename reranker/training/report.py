@@ -317,19 +317,9 @@ def render(
 ) -> str:
     """Return the report of a run as HTML, over whatever is there; equal runs give equal text.
 
-    Parameters
-    ----------
-    documents : Path
-        The file trained on, read once more for titles.
-    refusal : str
-        Why the model was not written, if it was not.
-    rejected : mapping of str to int
-        Refused lines of the input, by kind.
-
-    Raises
-    ------
-    MissingExtra
-        Where jinja2 or matplotlib is not installed.
+    ``documents`` are the file trained on, read once more for titles, ``refusal`` says why the model was not written, if
+    it was not, and ``rejected`` are refused lines of the input, by kind. `MissingExtra` is raised where jinja2 or
+    matplotlib is not installed.
     """
     comparison = report.comparison
     best = None if comparison is None else comparison.best_baseline

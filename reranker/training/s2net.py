@@ -178,21 +178,10 @@ def fit_s2net(
     A start whose sides share one array (`Projection.is_tied`) is trained as one matrix, the siamese network of the
     paper; any other as two (M25). The start's activation is kept. Deterministic: the same start gives the same result.
 
-    Parameters
-    ----------
-    start : Projection
-        A0 (and B0), as wide as the rows' words.
-    validate : callable, optional
-        Lower is better (for example 1 - MRR); called with the start, every few iterations and with the last one.
-    progress : callable, optional
-        Called after each iteration with its number, the loss and the validation value (None where not taken).
-
-    Raises
-    ------
-    ShapeMismatch
-        If the start does not fit the rows.
-    TrainingError
-        If the loss is not finite.
+    The start is A0 (and B0), as wide as the rows' words. ``validate`` is lower for better (for example 1 - MRR), and
+    called with the start, every few iterations and with the last one; ``progress`` after each iteration with its
+    number, the loss and the validation value (None where not taken). `ShapeMismatch` is raised if the start does not
+    fit the rows, `TrainingError` if the loss is not finite.
 
     Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
