@@ -108,16 +108,12 @@ class Vocabulary:
         """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
 
-    def idf_of(self, ids: AnyInt) -> Float32:
-        """Return ln(n_documents / df) of each id, ``(n,) float32``; an unlisted word has that of the rarest listed.
+    def idf_of(self, ids: AnyInt) -> Float64:
+        """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
 
         Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
         have 1, so that they can be found at all.
         """
-        return self.exact_idf_of(ids).astype(np.float32)
-
-    def exact_idf_of(self, ids: AnyInt) -> Float64:
-        """Return `idf_of` in double precision."""
         return self._idf[np.minimum(ids, len(self.words))]
 
     def frequency_of(self, ids: AnyInt) -> Int64:
@@ -273,7 +269,7 @@ class TfIdf:
     def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
         """Return `rows` of texts whose words are counted (`count_rows`)."""
         tf = counts.data.astype(np.float64)
-        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.exact_idf_of(counts.indices)
+        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.idf_of(counts.indices)
         terms, row = counts.indices, row_of(counts)
         if not weights.all():
             used = weights != 0
