@@ -89,10 +89,6 @@ class EncodedDocuments:
     has_text: Bool
     """(n,) bool: False where the document has no word at all, nor a memory; it cannot be scored."""
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self.source_hashes)
-
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
@@ -253,10 +249,6 @@ class EncodedQueries:
     def has_text(self) -> Bool:
         """(n,) bool: False for a query without any word, which scores 0 with every document."""
         return (np.diff(self.rows.indptr) > 0) | (np.diff(self.learned_rows.indptr) > 0)
-
-    def __len__(self) -> int:
-        """Return the number of queries."""
-        return int(self.rows.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -498,13 +490,9 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
 
 def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
-    tensors: dict[str, AnyArray] = {"V": model.encoder.V}
-    if model.encoder.Y is not None:
-        tensors["Y"] = model.encoder.Y
-    if not model.scorer.is_tied:
-        tensors["U"] = model.U
-    if model.U_short is not None:
-        tensors["U_short"] = model.U_short
+    own_U = None if model.scorer.is_tied else model.U
+    tables = {"V": model.encoder.V, "Y": model.encoder.Y, "U": own_U, "U_short": model.U_short}
+    tensors: dict[str, AnyArray] = {name: table for name, table in tables.items() if table is not None}
     if model.word_weights is not None:
         tensors["word_weights"] = model.word_weights
     sides = {"document": model.encoder.document_vocabulary}

@@ -78,21 +78,13 @@ class RankingTask:
 
     def rows(self, chosen: Int64) -> RankingTask:
         """Return the task of some of the queries, in the order of ``chosen``."""
-        return replace(
-            self,
-            query_ids=tuple(self.query_ids[row] for row in chosen),
-            grades=self.grades[chosen],
-            excluded=self.excluded[chosen],
-        )
+        ids = tuple(self.query_ids[row] for row in chosen)
+        return replace(self, query_ids=ids, grades=self.grades[chosen], excluded=self.excluded[chosen])
 
     def columns(self, chosen: Int64) -> RankingTask:
         """Return the task of ranking some of the documents; ``chosen`` must ascend."""
-        return replace(
-            self,
-            document_ids=tuple(self.document_ids[column] for column in chosen),
-            grades=self.grades[:, chosen],
-            excluded=self.excluded[:, chosen],
-        )
+        ids = tuple(self.document_ids[column] for column in chosen)
+        return replace(self, document_ids=ids, grades=self.grades[:, chosen], excluded=self.excluded[:, chosen])
 
     def sample(
         self, rng: np.random.Generator, max_queries: int, max_documents: int
