@@ -46,11 +46,9 @@ class Scorer(Protocol):
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
-        ...
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
-        ...
 
 
 class VectorScorer:

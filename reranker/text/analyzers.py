@@ -258,11 +258,9 @@ class Analyzer(Protocol):
     @property
     def config(self) -> AnalyzerConfig:
         """What this analyzer was made from."""
-        ...
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order; an empty list for a text without words."""
-        ...
 
 
 def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:

@@ -42,7 +42,6 @@ class TrainingPairs(Protocol):
 
     def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
         """Return (loss, dL/dX, dL/dZ) of the unit vectors of both sides, as if they were free."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
