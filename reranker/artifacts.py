@@ -557,7 +557,9 @@ def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n
             raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
     if stored:
         raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
-    if _file_sha256(descriptor) != sha256:
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual_sha256 != sha256:
         raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
     return _map_tensors(descriptor, specs, n_bytes)
 
@@ -866,12 +868,6 @@ def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
     if 8 + length + end != n_bytes:
         raise ArtifactError(f"a tensor file has {n_bytes} bytes where its header tells of {8 + length + end}; {REMEDY}")
     return specs
-
-
-def _file_sha256(descriptor: int) -> str:
-    """Return the SHA-256 of an open file in hexadecimal."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int) -> dict[str, AnyArray]:

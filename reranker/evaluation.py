@@ -26,8 +26,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -346,12 +345,14 @@ def evaluate_run(
     binary, graded = _judgements(qrels, relevant_from)
     scored = {query: _as_scores(run.get(query, ())) for query in qrels}
     scored = {query: ranking for query, ranking in scored.items() if ranking}
+    from ir_measures import iter_calc  # when it is first needed: it takes a second
+
     values: dict[str, dict[str, float]] = {name: {} for name in names}
     gains = [name for name in names if _parsed(name).NAME == "nDCG"]
     others = [name for name in names if name not in gains]
     for chosen, judged in ((others, binary), (gains, graded)):
         parsed = {_parsed(name): name for name in chosen}
-        for metric in _library().iter_calc(list(parsed), judged, scored) if chosen else ():
+        for metric in iter_calc(list(parsed), judged, scored) if chosen else ():
             values[parsed[metric.measure]][metric.query_id] = float(metric.value)
         for name in chosen:
             for query in judged:
@@ -416,20 +417,15 @@ def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Measure:
     """Return ir_measures' object of a measure's name."""
+    from ir_measures import parse_measure
+
     try:
-        measure: Measure = _library().parse_measure(name)
+        measure: Measure = parse_measure(name)
     except (ValueError, NameError, SyntaxError, KeyError) as error:
         raise ConfigError(f"measure {name!r} is not known: use names such as {', '.join(MEASURES)}, R@100") from error
     if measure.NAME not in _FAMILIES:
         raise ConfigError(f"measure {name!r} is not offered: use one of {', '.join(sorted(_FAMILIES))}, with @k")
     return measure
-
-
-def _library() -> ModuleType:
-    """Import ir_measures when it is first needed: it takes a second."""
-    import ir_measures
-
-    return cast(ModuleType, ir_measures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -707,7 +703,9 @@ def evaluate(
         scores = scorer.block(start, stop)
         _check_finite(scores, task, start)
         span = slice(*np.searchsorted(tuples.query, [start, stop]))
-        losses[span] = _tuple_losses(scores, tuples, span, start)
+        rows = tuples.query[span] - start
+        positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
+        losses[span] = np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
         excluded = task.excluded[start:stop]
         scores[row_of(excluded), excluded.indices] = -np.inf
         documents, best = top_documents(scores, depth)
@@ -719,13 +717,6 @@ def evaluate(
         np.bincount(tuples.query, weights=losses, minlength=n_queries).astype(np.float64),
         np.bincount(tuples.query, minlength=n_queries).astype(np.float64),
     )
-
-
-def _tuple_losses(scores: Float32, tuples: TestTuples, span: slice, start: int) -> Float64:
-    """Return 1 for tuples in the wrong order, 1/2 for ties, 0 otherwise."""
-    rows = tuples.query[span] - start
-    positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
-    return np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
 
 
 def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:

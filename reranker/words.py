@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.artifacts import RankingModel
@@ -174,7 +173,11 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     pairs = q_weights[:, None] * pair_weights(U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
-        same_word = dict(zip(encoded.rows.indices.tolist(), _lexical_parts(model, encoded.rows), strict=True))
+        # a q_i d_i of each word of the query's lexical row, d the row of a document of this word alone
+        parts: Float64 = model.identity * encoded.rows.data.astype(np.float64)
+        if model.encoder.lexical_rows is not None:
+            parts *= model.encoder.lexical_rows.single_words(encoded.rows.indices)
+        same_word = dict(zip(encoded.rows.indices.tolist(), parts.tolist(), strict=True))
         pairs[np.arange(len(q_ids)), q_ids] += [same_word.get(i, 0.0) for i in q_ids.tolist()]
         own[q_ids] = True
     best = pairs.argmax(axis=0)
@@ -191,14 +194,6 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         )
         for j in order.tolist()
     ]
-
-
-def _lexical_parts(model: RankingModel, query: sp.csr_matrix) -> list[float]:
-    """Return a q_i d_i of each word of a query's lexical row, d the row of a document of this word alone."""
-    parts: Float64 = model.identity * query.data.astype(np.float64)
-    lexical = model.encoder.lexical_rows
-    of_words: list[float] = (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
-    return of_words
 
 
 def strongest_pairs(

@@ -276,10 +276,9 @@ class Comparison:
         if best is None or test is None:
             return f"The model reaches MAP {value:.4f} {where}; no baseline was asked for."
         against = self.systems[best].mean(HEADLINE)
-        numbers = (
-            f"MAP {value:.4f} against {against:.4f}, difference {test.difference:+.4f} ± {test.standard_error:.4f}, "
-            f"p {_p(test.p_t_test)}"
-        )
+        p = "< .0001" if test.p_t_test < 0.0001 else f"= {test.p_t_test:.4f}"
+        difference = f"{test.difference:+.4f} ± {test.standard_error:.4f}"
+        numbers = f"MAP {value:.4f} against {against:.4f}, difference {difference}, p {p}"
         if self.verdict == "no difference":
             return f"The model and the best lexical baseline ({best}) cannot be told apart {where}: {numbers}."
         return f"The model is {self.verdict} than the best lexical baseline ({best}) {where}: {numbers}."
@@ -358,7 +357,3 @@ def _summary(scores: SystemScores) -> dict[str, dict[str, float]]:
     }
     summary[RANK_LOSS] = {"mean": scores.rank_loss(), "standard_error": scores.rank_loss_standard_error()}
     return summary
-
-
-def _p(value: float) -> str:
-    return "< .0001" if value < 0.0001 else f"= {value:.4f}"

@@ -135,9 +135,7 @@ def validators_of(
 
 def keywords_of(schedule: Schedule) -> int:
     """Return how many words a keyword query of validation has."""
-    if schedule.keyword_share < 1:
-        return VALIDATION_WORDS
-    return (schedule.keyword_min + schedule.keyword_max) // 2
+    return VALIDATION_WORDS if schedule.keyword_share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
 
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)

@@ -133,12 +133,8 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
     """Return what to do next, each a sentence or two that follow from the run's numbers; never empty."""
     advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
-    if not advice:
-        advice.append(
-            "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it "
-            "(ssi retrain)."
-        )
-    return advice
+    nothing = "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it"
+    return advice or [f"{nothing} (ssi retrain)."]
 
 
 def _advice_on_evidence(report: TrainingReport) -> list[str]:
@@ -232,8 +228,7 @@ def _has_learned(report: TrainingReport) -> bool:
 
 def _evidence(report: TrainingReport, n: int) -> str:
     """Return how many preferences there are, in words for their kind."""
-    texts = report.evidence.train.texts
-    return f"{n:,} links" if texts is None else f"{n:,} preferences"
+    return f"{n:,} {'links' if report.evidence.train.texts is None else 'preferences'}"
 
 
 # What the page shows
