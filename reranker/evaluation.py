@@ -589,18 +589,6 @@ def _checked(values: Float32, name: str) -> int:
     return len(values)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best documents of consecutive queries."""
-
-    first_query: int
-    """Row number, in the task, of the first query."""
-    documents: Int32
-    """Document numbers by (-score, id), (n, depth) int32; -1 after the end of a shorter ranking."""
-    scores: Float32
-    """Their scores, (n, depth) float32; -inf after the end."""
-
-
 @dataclass(frozen=True)
 class SystemScores:
     """What one system reached, a value per query."""
@@ -677,14 +665,14 @@ def evaluate(
     scorer: BlockScorer,
     tuples: TestTuples,
     measures: Iterable[str] = MEASURES,
-    on_block: Callable[[Ranking], None] | None = None,
+    on_block: Callable[[int, Int32, Float32], None] | None = None,
     depth: int = DEPTH,
 ) -> SystemScores:
     """Return a system's measures and rank loss on a task, ranking every document for every query.
 
     The scorer's rows and columns are the task's queries and pool, in its order. Memory is bounded by the block (about
-    32 MB of scores), not by the number of queries. ``on_block`` receives every block's ranking, ``depth`` ranks deep,
-    for instance to write a run file.
+    32 MB of scores), not by the number of queries. ``on_block`` receives every block's first query and `top_documents`,
+    ``depth`` ranks deep, for instance to write a run file.
 
     `ShapeMismatch` if the scorer is not of this task's queries and pool; `InputError` if a score is not finite.
     """
@@ -711,7 +699,7 @@ def evaluate(
         documents, best = top_documents(scores, depth)
         parts.append(evaluate_ranking(documents, task.grades[start:stop], names, task.relevant_from))
         if on_block is not None:
-            on_block(Ranking(start, documents, best))
+            on_block(start, documents, best)
     return SystemScores(
         {name: np.concatenate([part[name] for part in parts]) for name in names},
         np.bincount(tuples.query, weights=losses, minlength=n_queries).astype(np.float64),
@@ -768,15 +756,14 @@ class RunWriter(AbstractContextManager["RunWriter"]):
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def write(self, ranking: Ranking) -> None:
-        """Append the rankings of a block of queries."""
-        for row, (documents, scores) in enumerate(zip(ranking.documents, ranking.scores, strict=True)):
-            length = int(np.count_nonzero(documents >= 0))
-            query = self._queries[ranking.first_query + row]
-            numbers = strictly_decreasing(scores[:length]).tolist()
+    def write(self, first_query: int, documents: Int32, scores: Float32) -> None:
+        """Append the rankings (`top_documents`) of consecutive queries, from row ``first_query`` of the task on."""
+        for query, ranked, values in zip(self._queries[first_query:], documents, scores, strict=False):
+            length = int(np.count_nonzero(ranked >= 0))
+            numbers = strictly_decreasing(values[:length]).tolist()
             self._file.writelines(
                 f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._system}\n"
-                for rank, (document, score) in enumerate(zip(documents[:length].tolist(), numbers, strict=True), 1)
+                for rank, (document, score) in enumerate(zip(ranked[:length].tolist(), numbers, strict=True), 1)
             )
 
 

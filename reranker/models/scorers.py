@@ -400,10 +400,6 @@ class Projection(VectorScorer):
         """True where A and B are one array."""
         return self.A is self.B
 
-    def with_activation(self, activation: Activation) -> Projection:
-        """Return the same matrices under another activation."""
-        return Projection(self.A, self.B, activation)
-
     def first(self, n_dims: int) -> Projection:
         """Return the projection on the first ``n_dims`` columns, the strongest ones of an eigenproblem (T12).
 
