@@ -36,7 +36,7 @@ from reranker.evaluation import (
     write_qrels,
 )
 from reranker.formats import RejectSink, read_documents, read_qrels
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.rows import count_rows, field_counts, stack_rows
 
@@ -313,7 +313,7 @@ def compare_systems(
     evaluation: LexicalTask,
     rng: np.random.Generator,
     run_dir: Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = silent,
     n_tuples: int = N_TUPLES,
 ) -> Comparison:
     """Return the model beside fitted baselines on the same queries, pool and judgements, unseen when they were fitted.
@@ -331,8 +331,7 @@ def compare_systems(
         write_qrels(run_dir / "qrels.txt", task)
     systems: dict[str, SystemScores] = {}
     for name in (MODEL, *fitted):
-        if progress is not None:
-            progress(name)
+        progress(name)
         scorer = model if name == MODEL else fitted[name].scorer(evaluation.queries, evaluation.documents)
         # A colon is not legal in file names everywhere.
         run = nullcontext() if run_dir is None else RunWriter(run_dir / f"{name.replace(':', '-')}.run", task, name)

@@ -24,6 +24,7 @@ from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_keywords
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
 from reranker.models.scorers import unit
+from reranker.progress import Say, silent
 from reranker.text.rows import (
     QUERY_TF,
     LexicalRows,
@@ -723,9 +724,8 @@ def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Calla
     for signed in (step, -step):
         start = point
         while True:
-            x = min(max(point[0][number] + signed, axis.low), axis.high)
-            other = _moved(point, number, x)
-            if x == point[0][number] or value_of(other) <= value_of(point) + _GAIN:
+            other = _moved(point, number, min(max(point[0][number] + signed, axis.low), axis.high))
+            if value_of(other) <= value_of(point) + _GAIN:  # as it is where a bound is reached
                 break
             point = other
         if point != start:
@@ -788,7 +788,7 @@ def fit_baselines(
     corpus: LexicalCorpus,
     tuning: LexicalTask | None,
     rng: np.random.Generator,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = silent,
     known: Mapping[str, TunedLexical] | None = None,
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
@@ -830,7 +830,6 @@ def fit_baselines(
 
     baselines = {}
     for name in names:
-        if progress is not None:
-            progress(name)
+        progress(name)
         baselines[name] = fitted(name)
     return baselines

@@ -22,7 +22,7 @@ from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.scorers import DocumentForm, Projection, Scorer
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
-from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.context import TrainedParameters, TrainingContext, values_by
 from reranker.training.problem import Problem, as_trained, csr_of, two_rows
 from reranker.training.trainer import Epoch, TrainResult
 
@@ -316,7 +316,8 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
     n = iterations_of(context.schedule) if first is None else max(first.result.best_epoch, 1)
 
     def evaluate(A: Float32, a: float) -> float:
-        return context.valid_map(A, DocumentForm("unit", A), a)
+        values = values_by(context.validators, A, DocumentForm("unit", A), identity=a)
+        return float(np.mean([of_queries.mean() for of_queries in values]))
 
     result, identity = fit_siamese(
         context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,
