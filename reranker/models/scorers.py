@@ -241,8 +241,8 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
     """Return W_ij of each word of one query with each word of one document, as they count in this very document.
 
-    sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form. The result is (n_q, n_d) float64 for a query of
-    n_q words and a document of n_d, one row each, and 0 where a word has no learned row.
+    The result is (n_q, n_d) float64 for a query of n_q words and a document of n_d, one row each, and 0 where a word
+    has no learned row.
     """
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
