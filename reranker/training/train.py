@@ -584,7 +584,7 @@ class _Run:
         valid = self.split.valid
         judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
         return {
-            "config": self.config.to_json(),
+            "config": kept_settings(self.config),
             "base": self.base.model_id if self.base else None,
             "words": problem.n_columns,
             "data": digest(arrays),
@@ -613,7 +613,7 @@ class _Run:
                 learned.documents.name, learned.Y, lexical, self.memory,
             )  # fmt: skip
         training = {
-            "config": self.config.to_json(),
+            "config": kept_settings(self.config),
             "schedule": kept_settings(self.schedule),
             "preferences": self.evidence.n_preferences,
             "documents": len(self.data.ids),
