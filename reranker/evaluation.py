@@ -1,9 +1,5 @@
 """Evaluation: what each query must rank, full rankings in blocks of queries, their measures, and TREC's files of both.
 
-Link tasks (spec T1-T3): the query is the source of a link, its relevant documents are the targets of its test links.
-The query itself and its other known links (train, validation) do not take part (spec A18), so no system is punished
-for ranking a document that is linked, too. A query can also be a few random words of its document (spec T3, A21).
-
 All measures are computed by ir_measures; this module only carries data there and back. What each name means:
 
 - relevant: a document whose grade is at least ``relevant_from`` (1 unless said otherwise); unjudged is not relevant.
@@ -110,14 +106,13 @@ class RankingTask:
 def link_task(
     links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None
 ) -> RankingTask:
-    """Return the task of finding the targets of test links.
+    """Return the task of finding the targets of test links (spec T1-T3).
 
     Each target of a test link is relevant to its source, grade 1; repeated links count once, links from a document to
-    itself not at all. Links in ``known`` are what the systems may have seen: their targets do not take part in the
-    ranking of their source, and a link in both lists is no test link. ``query_ids`` are the documents with a text (the
-    pool if not given); links from others are dropped.
-
-    `InputError` if no test link remains.
+    itself not at all. Links in ``known`` are what the systems may have seen (train, validation): a link in both lists
+    is no test link. The query itself and the targets of its known links do not take part in its ranking (spec A18), so
+    no system is punished for ranking a document that is linked, too. ``query_ids`` are the documents with a text (the
+    pool if not given); links from others are dropped. `InputError` if no test link remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     sources = set(place if query_ids is None else query_ids)
@@ -283,7 +278,7 @@ def parse_queries(text: str) -> int | None:
 def draw_keywords(
     counts: sp.csr_matrix, query_ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
 ) -> sp.csr_matrix:
-    """Return the counts with only ``n_words`` random distinct words left in each row, all if there are fewer.
+    """Return the counts with only ``n_words`` random distinct words left in each row (T3), all if there are fewer.
 
     ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The words keep theirs,
     so that their tf-idf is that in the document, up to the length of the row (A21). The draw depends on the seed (0 or
