@@ -59,12 +59,11 @@ def kernel_problem(
 def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Callable[[], float]:
     """Return a call that gives the tuples/s of one stretch of steps, all of which violate the margin."""
     *arrays, parameters = kernel_problem(n_words, zipf, dim)
-    f4 = np.float32
-    config = StepConfig(
-        rate_start=f4(1e-6), rate_end=f4(1e-6), n_total=10**9, identity=f4(1e-3), max_norm=f4(3 if screened else 0),
-        max_trials=100 if screened else 1, hard_negatives=screened, keyword_share=f4(0), keyword_min=1, keyword_max=1,
-        query_dropout=f4(0), document_dropout=f4(0), stated_negative_ratio=f4(0), n_columns=n_words,
-        whole_from=10**9, freeze_documents=False,
+    config = StepConfig.of(
+        rate_start=1e-6, rate_end=1e-6, n_total=10**9, identity=1e-3, max_norm=3 if screened else 0,
+        max_trials=100 if screened else 1, hard_negatives=screened, keyword_share=0, keyword_min=1, keyword_max=1,
+        query_dropout=0, document_dropout=0, stated_negative_ratio=0, n_columns=n_words, whole_from=10**9,
+        freeze_documents=False,
     )  # fmt: skip
     state = np.array([7], np.uint64)
 

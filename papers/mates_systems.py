@@ -244,7 +244,7 @@ def _s2net(
         origin = random_start((left.rows.shape[1], right.rows.shape[1]), size, rng=job.rng)
     else:
         origin = start_of(start, job.study, size)
-    origin = origin.with_activation(activation)
+    origin = Projection(origin.A, origin.B, activation)
 
     def option(gamma: float, beta: float, iterations: int) -> Option:
         settings = S2NetSettings(loss=loss, gamma=gamma, beta=beta, max_iterations=iterations)

@@ -358,12 +358,13 @@ def _low_rank(
     n_factors = {"cubic": 2, "polynomial": shape.degree - 1}.get(shape.name, 1)
     combination = Combination(n_factors, shape.name == "cubic_separate")
     n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
-    U = T = _normal(rng, n_query, combination.query_columns(n_dims), init_std)
+    query_share, document_share = (2, 3) if combination.separate else (1, n_factors)  # columns for one dimension
+    U = T = _normal(rng, n_query, query_share * n_dims, init_std)
     if shape.name == "tied":
         if start is not None:
             U = T = _copied(start, Bilinear, "U", U)
     else:
-        T = _normal(rng, n_document, combination.document_columns(n_dims), init_std)
+        T = _normal(rng, n_document, document_share * n_dims, init_std)
         if start is not None:
             _copy_tables(start, combination, U, T)
 

@@ -18,7 +18,7 @@ from papers.results import CachedResult, ResultCache, Results, file_name, finger
 from papers.study import Study, Trial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
-from reranker.evaluation import Ranking, RunWriter, paired_test, top_documents
+from reranker.evaluation import RunWriter, paired_test, top_documents
 
 Measure = Callable[[Study, Trial, Fitted], Mapping[str, Float64]]
 """Values by measure, one a query or pair; ``rank loss`` in per cent."""
@@ -194,7 +194,7 @@ class _RecordedScores(TrialScores):
             excluded = self.trial.task.excluded[start:stop]
             left[np.repeat(np.arange(stop - start), np.diff(excluded.indptr)), excluded.indices] = -np.inf
             documents, best = top_documents(left, RUN_DEPTH)
-            self.writer.write(Ranking(start, documents, best))
+            self.writer.write(start, documents, best)
         return scores
 
 

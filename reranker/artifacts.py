@@ -89,24 +89,15 @@ class EncodedDocuments:
     has_text: Bool
     """(n,) bool: False where the document has no word at all, nor a memory; it cannot be scored."""
 
-    def __len__(self) -> int:
-        """Return the number of documents."""
-        return len(self.source_hashes)
-
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
     """The document side of a model.
 
-    Raises
-    ------
-    ShapeMismatch
-        If V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or Y does not fit it.
-    InputError
-        If V or Y holds NaN or infinity, or the quantisation is not known.
-    ConfigError
-        For an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has,
-        or a memory without those of BM25.
+    `ShapeMismatch` is raised if V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or
+    Y does not fit it; `InputError` if V or Y holds NaN or infinity, or the quantisation is not known; `ConfigError` for
+    an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has, or a
+    memory without those of BM25.
     """
 
     view: TextView
@@ -259,24 +250,14 @@ class EncodedQueries:
         """(n,) bool: False for a query without any word, which scores 0 with every document."""
         return (np.diff(self.rows.indptr) > 0) | (np.diff(self.learned_rows.indptr) > 0)
 
-    def __len__(self) -> int:
-        """Return the number of queries."""
-        return int(self.rows.shape[0])
-
 
 @dataclass(frozen=True, eq=False)
 class RankingModel:
     """Everything that is needed to encode documents and queries and to score them.
 
-    Raises
-    ------
-    ShapeMismatch
-        If U does not fit V or the query vocabulary.
-    InputError
-        If U is not finite, or the identity's weight is not usable.
-    ConfigError
-        If ``query_view`` has another number of fields than the lexical settings, or the encoder has a memory and
-        queries another vocabulary.
+    `ShapeMismatch` is raised if U does not fit V or the query vocabulary; `InputError` if U is not finite, or the
+    identity's weight is not usable; `ConfigError` if ``query_view`` has another number of fields than the lexical
+    settings, or the encoder has a memory and queries another vocabulary.
     """
 
     encoder: Encoder
@@ -477,11 +458,7 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     """Write a model into a folder, in place of the one that is there, and return its model id.
 
     Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
-
-    Raises
-    ------
-    ArtifactError
-        If the folder cannot be written (permission, disk full); the model that was there is untouched.
+    `ArtifactError` is raised if the folder cannot be written (permission, disk full); what was there is untouched.
     """
     content = model.manifest
     (name,) = content["files"]
@@ -498,16 +475,9 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
     """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
 
     The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
-    The engine runs the analysis chain of a model with an ``engine:`` analyzer.
-
-    Raises
-    ------
-    ArtifactError
-        If there is no model, or a byte of it is not as written, or it breaks a rule of the format.
-    ConfigError
-        If the model's analyzer needs an engine and none is given.
-    MissingExtra
-        If the model's analyzer needs a library that is not installed.
+    The engine runs the analysis chain of a model with an ``engine:`` analyzer. `ArtifactError` is raised if there is no
+    model, or a byte of it is not as written, or it breaks a rule of the format; `ConfigError` if the model's analyzer
+    needs an engine and none is given, `MissingExtra` if it needs a library that is not installed.
     """
     folder = Path(path)
     try:
@@ -520,13 +490,9 @@ def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> Ra
 
 def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
-    tensors: dict[str, AnyArray] = {"V": model.encoder.V}
-    if model.encoder.Y is not None:
-        tensors["Y"] = model.encoder.Y
-    if not model.scorer.is_tied:
-        tensors["U"] = model.U
-    if model.U_short is not None:
-        tensors["U_short"] = model.U_short
+    own_U = None if model.scorer.is_tied else model.U
+    tables = {"V": model.encoder.V, "Y": model.encoder.Y, "U": own_U, "U_short": model.U_short}
+    tensors: dict[str, AnyArray] = {name: table for name, table in tables.items() if table is not None}
     if model.word_weights is not None:
         tensors["word_weights"] = model.word_weights
     sides = {"document": model.encoder.document_vocabulary}
@@ -591,7 +557,9 @@ def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n
             raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
     if stored:
         raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
-    if _file_sha256(descriptor) != sha256:
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if actual_sha256 != sha256:
         raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
     return _map_tensors(descriptor, specs, n_bytes)
 
@@ -900,12 +868,6 @@ def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
     if 8 + length + end != n_bytes:
         raise ArtifactError(f"a tensor file has {n_bytes} bytes where its header tells of {8 + length + end}; {REMEDY}")
     return specs
-
-
-def _file_sha256(descriptor: int) -> str:
-    """Return the SHA-256 of an open file in hexadecimal."""
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int) -> dict[str, AnyArray]:

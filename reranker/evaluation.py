@@ -1,9 +1,5 @@
 """Evaluation: what each query must rank, full rankings in blocks of queries, their measures, and TREC's files of both.
 
-Link tasks (spec T1-T3): the query is the source of a link, its relevant documents are the targets of its test links.
-The query itself and its other known links (train, validation) do not take part (spec A18), so no system is punished
-for ranking a document that is linked, too. A query can also be a few random words of its document (spec T3, A21).
-
 All measures are computed by ir_measures; this module only carries data there and back. What each name means:
 
 - relevant: a document whose grade is at least ``relevant_from`` (1 unless said otherwise); unjudged is not relevant.
@@ -26,8 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import quote
 
 import numpy as np
@@ -35,7 +30,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int32, Int64, offsets_of
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.rows import Vocabulary, compact_columns, hashed_id, row_of
+from reranker.text.rows import Vocabulary, compact_columns, hashed_id, keep_values, row_of, with_data
 
 if TYPE_CHECKING:
     from ir_measures import Measure
@@ -73,28 +68,18 @@ class RankingTask:
 
     def relevant(self) -> sp.csr_matrix:
         """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
-        mask = self.grades.data >= self.relevant_from
-        columns = self.grades.indices[mask]
-        indptr = offsets_of(mask)[self.grades.indptr]
-        return sp.csr_matrix((np.ones(len(columns), dtype=bool), columns, indptr), shape=self.grades.shape)
+        relevant = keep_values(self.grades, self.grades.data >= self.relevant_from)
+        return with_data(relevant, np.ones(relevant.nnz, dtype=bool))
 
     def rows(self, chosen: Int64) -> RankingTask:
         """Return the task of some of the queries, in the order of ``chosen``."""
-        return replace(
-            self,
-            query_ids=tuple(self.query_ids[row] for row in chosen),
-            grades=self.grades[chosen],
-            excluded=self.excluded[chosen],
-        )
+        ids = tuple(self.query_ids[row] for row in chosen)
+        return replace(self, query_ids=ids, grades=self.grades[chosen], excluded=self.excluded[chosen])
 
     def columns(self, chosen: Int64) -> RankingTask:
         """Return the task of ranking some of the documents; ``chosen`` must ascend."""
-        return replace(
-            self,
-            document_ids=tuple(self.document_ids[column] for column in chosen),
-            grades=self.grades[:, chosen],
-            excluded=self.excluded[:, chosen],
-        )
+        ids = tuple(self.document_ids[column] for column in chosen)
+        return replace(self, document_ids=ids, grades=self.grades[:, chosen], excluded=self.excluded[:, chosen])
 
     def sample(
         self, rng: np.random.Generator, max_queries: int, max_documents: int
@@ -121,14 +106,13 @@ class RankingTask:
 def link_task(
     links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None
 ) -> RankingTask:
-    """Return the task of finding the targets of test links.
+    """Return the task of finding the targets of test links (spec T1-T3).
 
     Each target of a test link is relevant to its source, grade 1; repeated links count once, links from a document to
-    itself not at all. Links in ``known`` are what the systems may have seen: their targets do not take part in the
-    ranking of their source, and a link in both lists is no test link. ``query_ids`` are the documents with a text (the
-    pool if not given); links from others are dropped.
-
-    `InputError` if no test link remains.
+    itself not at all. Links in ``known`` are what the systems may have seen (train, validation): a link in both lists
+    is no test link. The query itself and the targets of its known links do not take part in its ranking (spec A18), so
+    no system is punished for ranking a document that is linked, too. ``query_ids`` are the documents with a text (the
+    pool if not given); links from others are dropped. `InputError` if no test link remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     sources = set(place if query_ids is None else query_ids)
@@ -242,24 +226,15 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
     """
     reversed_links = {(target, source) for source, target in links}
-    grades = task.grades.tolil(copy=True)
-    removed: list[dict[int, float]] = [{} for _ in task.query_ids]
-    for row, query in enumerate(task.query_ids):
-        kept = [
-            (document, grade)
-            for document, grade in zip(grades.rows[row], grades.data[row], strict=True)
-            if (query, task.document_ids[document]) not in reversed_links
-        ]
-        removed[row] = {document: 1.0 for document in set(grades.rows[row]) - {document for document, _ in kept}}
-        grades.rows[row] = [document for document, _ in kept]
-        grades.data[row] = [grade for _, grade in kept]
-    shape = task.grades.shape
-    smaller = grades.tocsr()
-    excluded = (task.excluded + _matrix(removed, shape).astype(bool)).tocsr()
+    pairs = zip(row_of(task.grades).tolist(), task.grades.indices.tolist(), strict=True)
+    is_reverse = [(task.query_ids[row], task.document_ids[column]) in reversed_links for row, column in pairs]
+    removed = np.array(is_reverse, dtype=bool)
+    grades, left_out = keep_values(task.grades, ~removed), keep_values(task.grades, removed)
+    excluded = (task.excluded + with_data(left_out, np.ones(left_out.nnz, dtype=bool))).tocsr()
     excluded.sort_indices()
-    chosen = np.flatnonzero(np.diff(smaller.indptr) > 0)
-    dropped = {**task.dropped, "reverse is a known link": int(sum(map(len, removed)))}
-    return replace(task, grades=smaller, excluded=excluded, dropped=dropped).rows(chosen)
+    chosen = np.flatnonzero(np.diff(grades.indptr) > 0)
+    dropped = {**task.dropped, "reverse is a known link": left_out.nnz}
+    return replace(task, grades=grades, excluded=excluded, dropped=dropped).rows(chosen)
 
 
 def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
@@ -303,7 +278,7 @@ def parse_queries(text: str) -> int | None:
 def draw_keywords(
     counts: sp.csr_matrix, query_ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
 ) -> sp.csr_matrix:
-    """Return the counts with only ``n_words`` random distinct words left in each row, all if there are fewer.
+    """Return the counts with only ``n_words`` random distinct words left in each row (T3), all if there are fewer.
 
     ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The words keep theirs,
     so that their tf-idf is that in the document, up to the length of the row (A21). The draw depends on the seed (0 or
@@ -322,16 +297,13 @@ def draw_keywords(
             listed = ids < len(keys)
             ids[listed] = keys[ids[listed]]
             order = np.argsort(ids, kind="stable")
-            places = places[np.sort(order[_rng(seed, query).choice(len(places), n_words, replace=False)])]
+            digest = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+            rng = np.random.default_rng([seed, int.from_bytes(digest, "little")])
+            places = places[np.sort(order[rng.choice(len(places), n_words, replace=False)])]
         kept.append(places)
     chosen = np.concatenate(kept) if kept else np.empty(0, dtype=np.int64)
     indptr = offsets_of([len(places) for places in kept])
     return sp.csr_matrix((counts.data[chosen], counts.indices[chosen], indptr), shape=counts.shape)
-
-
-def _rng(seed: int, query: str) -> np.random.Generator:
-    digest = blake2b(query.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return np.random.default_rng([seed, int.from_bytes(digest, "little")])
 
 
 MEASURES: tuple[str, ...] = ("AP", "P@10", "RR", "nDCG@10")
@@ -358,30 +330,24 @@ def evaluate_run(
 ) -> dict[str, dict[str, float]]:
     """Return measure -> query -> value, for every query of the judgements.
 
-    `ConfigError` for a measure that is not known, or not of these families; `InputError` for a grade that is not finite
-    or above 20 (its gain would not fit).
-
-    Parameters
-    ----------
-    qrels : mapping of query id to mapping of document id to grade
-        Judgements; bigger is better, unjudged documents count as not relevant.
-    run : mapping of query id to document ids
-        Best first, each at most once. Queries without judgements are ignored.
-    measures : iterable of str
-        Names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``).
-    relevant_from : float
-        Least grade that counts as relevant.
+    ``qrels`` are query id -> document id -> grade; bigger is better, unjudged documents count as not relevant. ``run``
+    is query id -> document ids, best first, each at most once; queries without judgements are ignored. ``measures`` are
+    names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``). `ConfigError` for a
+    measure that is not known, or not of these families; `InputError` for a grade that is not finite or above 20 (its
+    gain would not fit).
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
     scored = {query: _as_scores(run.get(query, ())) for query in qrels}
     scored = {query: ranking for query, ranking in scored.items() if ranking}
+    from ir_measures import iter_calc  # when it is first needed: it takes a second
+
     values: dict[str, dict[str, float]] = {name: {} for name in names}
     gains = [name for name in names if _parsed(name).NAME == "nDCG"]
     others = [name for name in names if name not in gains]
     for chosen, judged in ((others, binary), (gains, graded)):
         parsed = {_parsed(name): name for name in chosen}
-        for metric in _library().iter_calc(list(parsed), judged, scored) if chosen else ():
+        for metric in iter_calc(list(parsed), judged, scored) if chosen else ():
             values[parsed[metric.measure]][metric.query_id] = float(metric.value)
         for name in chosen:
             for query in judged:
@@ -395,17 +361,10 @@ def evaluate_ranking(
 ) -> dict[str, Float64]:
     """Return measure -> (n_queries,) float64 values, for rankings and judgements held as arrays.
 
-    Documents after the last judged one of a ranking are left out before the measures are computed: none of the
-    families allowed here looks at them, and most of a 1,000-deep ranking is spared.
-
-    Parameters
-    ----------
-    ranked : (n_queries, depth) int32
-        Document numbers, best first; -1 after the end of a shorter ranking.
-    grades : csr_matrix, (n_queries, n_documents)
-        Stored values are judgements (also 0); what is not stored is unjudged.
-    measures, relevant_from
-        As in `evaluate_run`.
+    ``ranked`` (n_queries, depth) int32 are document numbers, best first; -1 after the end of a shorter ranking. Stored
+    values of ``grades``, (n_queries, n_documents), are judgements (also 0); what is not stored is unjudged. Documents
+    after the last judged one of a ranking are left out before the measures are computed: none of the families allowed
+    here looks at them, and most of a 1,000-deep ranking is spared.
     """
     names = tuple(measures)
     qrels: dict[str, dict[str, float]] = {}
@@ -453,20 +412,15 @@ def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Measure:
     """Return ir_measures' object of a measure's name."""
+    from ir_measures import parse_measure
+
     try:
-        measure: Measure = _library().parse_measure(name)
+        measure: Measure = parse_measure(name)
     except (ValueError, NameError, SyntaxError, KeyError) as error:
         raise ConfigError(f"measure {name!r} is not known: use names such as {', '.join(MEASURES)}, R@100") from error
     if measure.NAME not in _FAMILIES:
         raise ConfigError(f"measure {name!r} is not offered: use one of {', '.join(sorted(_FAMILIES))}, with @k")
     return measure
-
-
-def _library() -> ModuleType:
-    """Import ir_measures when it is first needed: it takes a second."""
-    import ir_measures
-
-    return cast(ModuleType, ir_measures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -615,17 +569,12 @@ class InnerProducts:
             if scores is None:
                 dense: Float32 = products.toarray()
                 return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
-            _add_sparse(scores, products, self.row_weight)
+            for row in range(len(scores)):
+                span = slice(products.indptr[row], products.indptr[row + 1])
+                scores[row, products.indices[span]] += np.float32(self.row_weight) * products.data[span]
         if scores is None:
             raise ShapeMismatch("a scorer needs vectors or rows")
         return scores
-
-
-def _add_sparse(scores: Float32, products: sp.csr_matrix, weight: float) -> None:
-    """Add weight * products to the dense scores in place, a row at a time."""
-    for row in range(scores.shape[0]):
-        span = slice(products.indptr[row], products.indptr[row + 1])
-        scores[row, products.indices[span]] += np.float32(weight) * products.data[span]
 
 
 def _checked(values: Float32, name: str) -> int:
@@ -633,18 +582,6 @@ def _checked(values: Float32, name: str) -> int:
     if not np.isfinite(values).all():
         raise InputError(f"{name} holds NaN or infinity: scores must be finite to be ranked; train or encode again")
     return len(values)
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """The best documents of consecutive queries."""
-
-    first_query: int
-    """Row number, in the task, of the first query."""
-    documents: Int32
-    """Document numbers by (-score, id), (n, depth) int32; -1 after the end of a shorter ranking."""
-    scores: Float32
-    """Their scores, (n, depth) float32; -inf after the end."""
 
 
 @dataclass(frozen=True)
@@ -723,14 +660,14 @@ def evaluate(
     scorer: BlockScorer,
     tuples: TestTuples,
     measures: Iterable[str] = MEASURES,
-    on_block: Callable[[Ranking], None] | None = None,
+    on_block: Callable[[int, Int32, Float32], None] | None = None,
     depth: int = DEPTH,
 ) -> SystemScores:
     """Return a system's measures and rank loss on a task, ranking every document for every query.
 
     The scorer's rows and columns are the task's queries and pool, in its order. Memory is bounded by the block (about
-    32 MB of scores), not by the number of queries. ``on_block`` receives every block's ranking, ``depth`` ranks deep,
-    for instance to write a run file.
+    32 MB of scores), not by the number of queries. ``on_block`` receives every block's first query and `top_documents`,
+    ``depth`` ranks deep, for instance to write a run file.
 
     `ShapeMismatch` if the scorer is not of this task's queries and pool; `InputError` if a score is not finite.
     """
@@ -749,25 +686,20 @@ def evaluate(
         scores = scorer.block(start, stop)
         _check_finite(scores, task, start)
         span = slice(*np.searchsorted(tuples.query, [start, stop]))
-        losses[span] = _tuple_losses(scores, tuples, span, start)
+        rows = tuples.query[span] - start
+        positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
+        losses[span] = np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
         excluded = task.excluded[start:stop]
         scores[row_of(excluded), excluded.indices] = -np.inf
         documents, best = top_documents(scores, depth)
         parts.append(evaluate_ranking(documents, task.grades[start:stop], names, task.relevant_from))
         if on_block is not None:
-            on_block(Ranking(start, documents, best))
+            on_block(start, documents, best)
     return SystemScores(
         {name: np.concatenate([part[name] for part in parts]) for name in names},
         np.bincount(tuples.query, weights=losses, minlength=n_queries).astype(np.float64),
         np.bincount(tuples.query, minlength=n_queries).astype(np.float64),
     )
-
-
-def _tuple_losses(scores: Float32, tuples: TestTuples, span: slice, start: int) -> Float64:
-    """Return 1 for tuples in the wrong order, 1/2 for ties, 0 otherwise."""
-    rows = tuples.query[span] - start
-    positive, negative = scores[rows, tuples.positive[span]], scores[rows, tuples.negative[span]]
-    return np.where(positive < negative, 1.0, np.where(positive == negative, 0.5, 0.0))
 
 
 def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
@@ -819,15 +751,14 @@ class RunWriter(AbstractContextManager["RunWriter"]):
     def __exit__(self, *error: object) -> None:
         self._file.close()
 
-    def write(self, ranking: Ranking) -> None:
-        """Append the rankings of a block of queries."""
-        for row, (documents, scores) in enumerate(zip(ranking.documents, ranking.scores, strict=True)):
-            length = int(np.count_nonzero(documents >= 0))
-            query = self._queries[ranking.first_query + row]
-            numbers = strictly_decreasing(scores[:length]).tolist()
+    def write(self, first_query: int, documents: Int32, scores: Float32) -> None:
+        """Append the rankings (`top_documents`) of consecutive queries, from row ``first_query`` of the task on."""
+        for query, ranked, values in zip(self._queries[first_query:], documents, scores, strict=False):
+            length = int(np.count_nonzero(ranked >= 0))
+            numbers = strictly_decreasing(values[:length]).tolist()
             self._file.writelines(
                 f"{query} Q0 {self._documents[document]} {rank} {score:.10g} {self._system}\n"
-                for rank, (document, score) in enumerate(zip(documents[:length].tolist(), numbers, strict=True), 1)
+                for rank, (document, score) in enumerate(zip(ranked[:length].tolist(), numbers, strict=True), 1)
             )
 
 

@@ -39,10 +39,7 @@ _WIDTH, _HEIGHT = 5.4, 2.7
 def picture_kind(path: Path, kinds: Sequence[str]) -> str:
     """Return the kind of picture that a file name asks for, such as ``.png``.
 
-    Raises
-    ------
-    ConfigError
-        If it is none of ``kinds``.
+    `ConfigError` is raised if it is none of ``kinds``.
     """
     kind = path.suffix.lower()
     if kind not in kinds:
@@ -56,21 +53,9 @@ def new_figure(
 ) -> Iterator[Figure]:
     """Hand out an empty figure, to be drawn and turned to bytes before the block ends.
 
-    Parameters
-    ----------
-    width, height : float
-        Inches of 72 points.
-    extra : str
-        The optional part of the package that brings matplotlib to those who draw this.
-    style : mapping, optional
-        Settings of matplotlib within the block.
-    salt : str
-        What names inside an SVG are made from.
-
-    Raises
-    ------
-    MissingExtra
-        Without matplotlib.
+    ``width`` and ``height`` are inches of 72 points, ``extra`` is the optional part of the package that brings
+    matplotlib to those who draw this, ``style`` has settings of matplotlib within the block, and names inside an SVG
+    are made from ``salt``. `MissingExtra` is raised without matplotlib.
     """
     try:
         import matplotlib as mpl
@@ -102,14 +87,7 @@ def chart(
 ) -> Callable[[Callable[..., None]], Callable[..., str]]:
     """Make a picture of a function that draws on axes: it then takes the other arguments and returns `inline_svg`.
 
-    Parameters
-    ----------
-    name : str
-        Of the picture, one on a page.
-    extra : str
-        As in `new_figure`.
-    height : callable
-        From the other arguments to inches.
+    ``name`` is the picture's, one on a page; ``height`` makes inches of the other arguments.
     """
 
     def decorated(draw: Callable[..., None]) -> Callable[..., str]:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.artifacts import RankingModel
@@ -84,10 +83,8 @@ def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
 def row_of_word(model: RankingModel, word: str, side: Side) -> int:
     """Return the number of a word, as the model's analyzer reads it.
 
-    Raises
-    ------
-    InputError
-        If it is not one word of the vocabulary, or one without a learned vector; names words of like spelling.
+    `InputError` is raised if it is not one word of the vocabulary, or one without a learned vector; it names words of
+    like spelling.
     """
     vocabulary, table = embedding_of(model, side)
     tokens = model.encoder.analyzer.tokens([word])[0]
@@ -119,29 +116,14 @@ def similar_words(
 ) -> list[Neighbour]:
     """Return the ``n`` words whose vectors are nearest to a word's, nearest first, ties by frequency.
 
-    Parameters
-    ----------
-    word : str or int
-        Read by the model's analyzer; or the number of one that has a learned vector on its side.
-    side, among : ``documents`` or ``queries``
-        Where the word, and where its neighbours, are looked up: the columns of V or of U. With two vocabularies
-        ``side="queries"`` finds words of the documents' language for one of the queries'.
-    measure : ``distance`` or ``cosine``
-        ``distance`` is the paper's; it prefers words of as long a vector, that is of like frequency. ``cosine`` does
-        not look at lengths.
-    min_documents : int
-        Rarer words are left out: little has been learned about them.
+    A word is read by the model's analyzer; a number is that of one with a learned vector on its side. ``side`` is where
+    it is looked up, ``among`` where its neighbours are: the columns of V or of U. With two vocabularies
+    ``side="queries"`` finds words of the documents' language for one of the queries'. ``distance`` is the paper's
+    measure; it prefers words of as long a vector, that is of like frequency. ``cosine`` does not look at lengths. Words
+    in fewer than ``min_documents`` are left out: little has been learned about them. `InputError` is raised as in
+    `row_of_word`, `ConfigError` for an unknown side or measure.
 
-    Raises
-    ------
-    InputError
-        As `row_of_word`.
-    ConfigError
-        For an unknown side or measure.
-
-    Source
-    ------
-    Polynomial Semantic Indexing, table 5 (spec T10).
+    Source: Polynomial Semantic Indexing, table 5 (spec T10).
     """
     for value, legal in ((side, SIDES), (among, SIDES), (measure, MEASURES)):
         if value not in legal:
@@ -173,19 +155,10 @@ def nearness(table: Float32, vector: Float64, measure: Measure) -> Float64:
 def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents: int = 3) -> list[RelatedWord]:
     """Return the pairs (word of the query, word of documents) of largest weight, largest first, ties by frequency.
 
-    Each word of documents is shown once, with the word of the query that gives it most.
-
-    Parameters
-    ----------
-    min_documents : int
-        Rarer words of documents are left out, except the query's own.
-
-    Raises
-    ------
-    ConfigError
-        If the model's form is not linear: a pair's weight then depends on the document (`RankingModel.pair_weights`).
-    InputError
-        If the query holds no word with a learned vector or of the documents.
+    Each word of documents is shown once, with the word of the query that gives it most; words in fewer than
+    ``min_documents`` are left out, except the query's own. `ConfigError` is raised if the model's form is not linear: a
+    pair's weight then depends on the document (`RankingModel.pair_weights`); `InputError` if the query holds no word
+    with a learned vector or of the documents.
     """
     check_linear(model.encoder.form, "a list of word pairs")
     encoded = model.encode_queries([query])
@@ -200,7 +173,11 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     pairs = q_weights[:, None] * pair_weights(U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
-        same_word = dict(zip(encoded.rows.indices.tolist(), _lexical_parts(model, encoded.rows), strict=True))
+        # a q_i d_i of each word of the query's lexical row, d the row of a document of this word alone
+        parts: Float64 = model.identity * encoded.rows.data.astype(np.float64)
+        if model.encoder.lexical_rows is not None:
+            parts *= model.encoder.lexical_rows.single_words(encoded.rows.indices)
+        same_word = dict(zip(encoded.rows.indices.tolist(), parts.tolist(), strict=True))
         pairs[np.arange(len(q_ids)), q_ids] += [same_word.get(i, 0.0) for i in q_ids.tolist()]
         own[q_ids] = True
     best = pairs.argmax(axis=0)
@@ -217,14 +194,6 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
         )
         for j in order.tolist()
     ]
-
-
-def _lexical_parts(model: RankingModel, query: sp.csr_matrix) -> list[float]:
-    """Return a q_i d_i of each word of a query's lexical row, d the row of a document of this word alone."""
-    parts: Float64 = model.identity * query.data.astype(np.float64)
-    lexical = model.encoder.lexical_rows
-    of_words: list[float] = (parts if lexical is None else parts * lexical.single_words(query.indices)).tolist()
-    return of_words
 
 
 def strongest_pairs(
@@ -297,21 +266,9 @@ def plane(vectors: Float32) -> Float64:
 def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
     """Write a picture of words by the principal components of their vectors.
 
-    Parameters
-    ----------
-    spots : sequence of (word, side)
-        At least two; the first one is drawn bold.
-    path : Path
-        ``.png`` or ``.svg``.
-
-    Raises
-    ------
-    ConfigError
-        For another kind of file, or fewer than two words.
-    InputError
-        For an unknown word.
-    MissingExtra
-        Without matplotlib.
+    ``spots`` are at least two words with their sides, of which the first is drawn bold, ``path`` a ``.png`` or
+    ``.svg``. `ConfigError` is raised for another kind of file, or fewer than two words, `InputError` for an unknown
+    word, `MissingExtra` without matplotlib.
     """
     kind = picture_kind(path, FORMATS)
     if len(spots) < 2:

@@ -6,7 +6,7 @@ Documents are encoded once, queries of every kind by the model, and the baseline
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -29,7 +29,6 @@ from reranker.evaluation import (
     RankingTask,
     RunWriter,
     SystemScores,
-    draw_keywords,
     draw_tuples,
     evaluate,
     link_task,
@@ -37,7 +36,7 @@ from reranker.evaluation import (
     write_qrels,
 )
 from reranker.formats import RejectSink, read_documents, read_qrels
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.rows import count_rows, field_counts, stack_rows
 
@@ -148,7 +147,7 @@ def experiment_of(
     elif n_words is None:
         encoded = _in_batches(model.encode_query_documents, [corpus.sources[query] for query in task.query_ids])
     else:
-        encoded = model.encode_counts(_keyword_counts(model, corpus, task, n_words, seed))
+        encoded = model.encode_counts(corpus.lexical.by_term(lexical.queries[0]))
     # Without the identity the rows do not count (nor share their ids).
     with_rows = model.identity != 0
     scorer = InnerProducts(
@@ -170,12 +169,18 @@ def lexical_task(
     seed: int = 0,
 ) -> LexicalTask:
     """Return a task for baselines; arguments as in `experiment_of`, no sources needed."""
+    lexical, vocabulary = corpus.lexical, model.encoder.document_vocabulary
     if texts is not None:
-        queries = corpus.lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
+        queries = lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
     elif n_words is None:
-        queries = corpus.lexical.document_queries(corpus.rows_of(task.query_ids))
+        queries = lexical.document_queries(corpus.rows_of(task.query_ids))
+    elif model.has_shared_vocabulary:
+        queries = lexical.keyword_queries(corpus.rows_of(task.query_ids), task.query_ids, n_words, seed, vocabulary)
     else:
-        queries = corpus.lexical.text_queries(_keyword_counts(model, corpus, task, n_words, seed))
+        raise ConfigError(
+            "keyword queries are words of the documents, and this model's queries have a vocabulary of their own: "
+            "use --queries document, or judgements with a query file"
+        )
     return LexicalTask(task, queries, corpus.rows_of(task.document_ids))
 
 
@@ -211,19 +216,6 @@ def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, 
     for judgement in read_qrels(path, rejects=rejects):
         qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
     return qrels
-
-
-def _keyword_counts(
-    model: RankingModel, corpus: EncodedCorpus, task: RankingTask, n_words: int, seed: int
-) -> sp.csr_matrix:
-    """Return the counts of the keywords of each query."""
-    if not model.has_shared_vocabulary:
-        raise ConfigError(
-            "keyword queries are words of the documents, and this model's queries have a vocabulary of their own: "
-            "use --queries document, or judgements with a query file"
-        )
-    counts = corpus.lexical.counts(corpus.rows_of(task.query_ids))
-    return draw_keywords(counts, task.query_ids, n_words, seed, model.encoder.document_vocabulary)
 
 
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
@@ -284,10 +276,9 @@ class Comparison:
         if best is None or test is None:
             return f"The model reaches MAP {value:.4f} {where}; no baseline was asked for."
         against = self.systems[best].mean(HEADLINE)
-        numbers = (
-            f"MAP {value:.4f} against {against:.4f}, difference {test.difference:+.4f} ± {test.standard_error:.4f}, "
-            f"p {_p(test.p_t_test)}"
-        )
+        p = "< .0001" if test.p_t_test < 0.0001 else f"= {test.p_t_test:.4f}"
+        difference = f"{test.difference:+.4f} ± {test.standard_error:.4f}"
+        numbers = f"MAP {value:.4f} against {against:.4f}, difference {difference}, p {p}"
         if self.verdict == "no difference":
             return f"The model and the best lexical baseline ({best}) cannot be told apart {where}: {numbers}."
         return f"The model is {self.verdict} than the best lexical baseline ({best}) {where}: {numbers}."
@@ -322,7 +313,7 @@ def compare_systems(
     evaluation: LexicalTask,
     rng: np.random.Generator,
     run_dir: Path | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = silent,
     n_tuples: int = N_TUPLES,
 ) -> Comparison:
     """Return the model beside fitted baselines on the same queries, pool and judgements, unseen when they were fitted.
@@ -340,16 +331,12 @@ def compare_systems(
         write_qrels(run_dir / "qrels.txt", task)
     systems: dict[str, SystemScores] = {}
     for name in (MODEL, *fitted):
-        if progress is not None:
-            progress(name)
+        progress(name)
         scorer = model if name == MODEL else fitted[name].scorer(evaluation.queries, evaluation.documents)
-        with ExitStack() as stack:
-            on_block = None
-            if run_dir is not None:
-                # A colon is not legal in file names everywhere.
-                path = run_dir / f"{name.replace(':', '-')}.run"
-                on_block = stack.enter_context(RunWriter(path, task, name)).write
-            systems[name] = evaluate(task, scorer, tuples, on_block=on_block)
+        # A colon is not legal in file names everywhere.
+        run = nullcontext() if run_dir is None else RunWriter(run_dir / f"{name.replace(':', '-')}.run", task, name)
+        with run as writer:
+            systems[name] = evaluate(task, scorer, tuples, on_block=None if writer is None else writer.write)
     tests: dict[str, dict[str, PairedTest]] = {}
     ours, drawn = systems[MODEL], systems[MODEL].tuple_counts > 0
     for name in fitted:
@@ -369,7 +356,3 @@ def _summary(scores: SystemScores) -> dict[str, dict[str, float]]:
     }
     summary[RANK_LOSS] = {"mean": scores.rank_loss(), "standard_error": scores.rank_loss_standard_error()}
     return summary
-
-
-def _p(value: float) -> str:
-    return "< .0001" if value < 0.0001 else f"= {value:.4f}"

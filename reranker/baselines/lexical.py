@@ -20,14 +20,16 @@ from scipy.stats import qmc
 
 from reranker.arrays import Float32, Float64, Int64, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_keywords, draw_tuples, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
 from reranker.models.scorers import unit
+from reranker.progress import Say, silent
 from reranker.text.rows import (
     QUERY_TF,
     LexicalRows,
     LexicalSettings,
+    Vocabulary,
     combine,
     cover_rates,
     length_norms,
@@ -141,7 +143,7 @@ class LexicalCorpus:
         """
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
-        corpus = LexicalCorpus([*map(self._by_term, self.fields), remembered.rows(self.n_documents)])
+        corpus = LexicalCorpus([*map(self.by_term, self.fields), remembered.rows(self.n_documents)])
         texts = corpus.fields[:-1]
         # As in a model's vocabulary a word of no text counts as standing in one.
         unlisted = corpus._holding(texts) == 0
@@ -192,11 +194,17 @@ class LexicalCorpus:
         """Return documents of the corpus, by row number, as queries."""
         return tuple(field[rows] for field in self.fields)
 
+    def keyword_queries(
+        self, rows: Rows, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
+    ) -> LexicalQueries:
+        """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
+        return self.text_queries(draw_keywords(self.counts(rows), ids, n_words, seed, vocabulary))
+
     def counts(self, rows: Rows) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
-        return self._by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
+        return self.by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
 
-    def _by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+    def by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return counts in the corpus's columns by term id."""
         return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
 
@@ -352,23 +360,13 @@ def tune_lexical(
     ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
     it is 1 where they are not higher, and where there is nothing to tune on.
 
-    Parameters
-    ----------
-    corpus : LexicalCorpus
-    tasks : sequence of LexicalTask
-        What the score must serve: texts and whole documents as queries, for instance. None of them: nothing is tuned,
-        weights are 1, k1 1.2 and b .75.
-    rng : Generator
-        Draws queries, Sobol points and pairs; every form is searched with the same.
-    forms : sequence of str
-        Of `reranker.text.rows.LEXICAL_FORMS`.
-    stated : sequence of float or None, optional
-        Weights of fields in documents that are not searched, None for the others. Their ratios count: the main field's
-        becomes 1, as where it is not stated.
-    with_coverage : bool
-        Whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
-    start : LexicalSettings, optional
-        What the corpus's text fields were set to without its memory: tried with weights of the memory beside them.
+    ``tasks`` are what the score must serve: texts and whole documents as queries, for instance. Without any nothing is
+    tuned: weights are 1, k1 1.2 and b .75. ``rng`` draws queries, Sobol points and pairs; each of the ``forms``, which
+    are of `reranker.text.rows.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of fields in documents
+    that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
+    stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
+    ``start`` is what the corpus's text fields were set to without its memory: tried with weights of the memory beside
+    them.
     """
     given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0
@@ -726,9 +724,8 @@ def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Calla
     for signed in (step, -step):
         start = point
         while True:
-            x = min(max(point[0][number] + signed, axis.low), axis.high)
-            other = _moved(point, number, x)
-            if x == point[0][number] or value_of(other) <= value_of(point) + _GAIN:
+            other = _moved(point, number, min(max(point[0][number] + signed, axis.low), axis.high))
+            if value_of(other) <= value_of(point) + _GAIN:  # as it is where a bound is reached
                 break
             point = other
         if point != start:
@@ -791,7 +788,7 @@ def fit_baselines(
     corpus: LexicalCorpus,
     tuning: LexicalTask | None,
     rng: np.random.Generator,
-    progress: Callable[[str], None] | None = None,
+    progress: Say = silent,
     known: Mapping[str, TunedLexical] | None = None,
 ) -> dict[str, FittedBaseline]:
     """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
@@ -833,7 +830,6 @@ def fit_baselines(
 
     baselines = {}
     for name in names:
-        if progress is not None:
-            progress(name)
+        progress(name)
         baselines[name] = fitted(name)
     return baselines

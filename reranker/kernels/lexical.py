@@ -120,14 +120,8 @@ def average_precision(
     weight. Documents are ranked by (-score, number), without the excluded ones; a relevant one deeper down adds 0, and
     so does a query without any.
 
-    Parameters
-    ----------
-    offsets, words, values : (n_queries + 1,) int, (m,) int, (m,) float32
-        The queries' rows; words number postings.
-    postings, weights : Postings, (n,) float32
-        And the weight of each posting.
-    judged : Judged
-        One row a query; no document is both relevant and excluded.
+    ``offsets`` (n_queries + 1,), ``words`` and ``values`` (m,) are the queries' rows, words numbering ``postings``;
+    ``weights`` (n,) are of each posting; ``judged`` has one row a query, no document both relevant and excluded.
     """
     n_queries = len(offsets) - 1
     result = np.zeros(n_queries, np.float64)

@@ -108,32 +108,17 @@ def int8_scales(maxima: Float32) -> Float32:
 
 
 def int8_levels(values: Float32, scales: Float32 | np.float32) -> npt.NDArray[np.int8]:
-    """Return round(values / scales) as int8, 0 where the scale is 0."""
+    """Return round(values / scales) as int8, -127 to 127, 0 where the scale is 0."""
     divisor = np.where(scales > 0, scales, np.float32(np.inf))
     return np.rint(values / divisor).astype(np.int8)
 
 
-def to_int8(vectors: Float32) -> tuple[npt.NDArray[np.int8], Float32]:
-    """Return (levels, scales) of each row of (n, N) vectors: v = level * scale, levels in -127..127."""
-    maxima = np.abs(vectors).max(axis=1, initial=0).astype(np.float32)
-    scales = int8_scales(maxima)
-    return int8_levels(vectors, scales[:, None]), scales
-
-
 def stored_vectors(vectors: Float32, quantisation: str) -> tuple[AnyArray, Float32 | None]:
-    """Return the values of (n, N) vectors as they are stored, and the scale of each row of int8."""
+    """Return the values of (n, N) vectors as they are stored, and the scale of each row of int8: v = level * scale."""
     if quantisation == "int8":
-        return to_int8(vectors)
+        scales = int8_scales(np.abs(vectors).max(axis=1, initial=0).astype(np.float32))
+        return int8_levels(vectors, scales[:, None]), scales
     return vectors.astype("<f4") if quantisation == "float32" else to_float16(vectors), None
-
-
-def row_maxima(rows: sp.csr_matrix) -> Float32:
-    """Return max |weight| of each row, 0 for empty rows."""
-    maxima = np.zeros(rows.shape[0], np.float32)
-    filled = np.flatnonzero(np.diff(rows.indptr))
-    if len(filled):
-        maxima[filled] = np.maximum.reduceat(np.abs(rows.data), rows.indptr[:-1][filled])
-    return maxima
 
 
 def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
@@ -266,7 +251,10 @@ def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisat
 def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, Float32]:
     """Return all weights as they are stored, and the scale of each row of int8."""
     if quantisation == "int8":
-        scales = int8_scales(row_maxima(rows))
+        maxima, filled = np.zeros(rows.shape[0], np.float32), np.flatnonzero(np.diff(rows.indptr))
+        if len(filled):
+            maxima[filled] = np.maximum.reduceat(np.abs(rows.data), rows.indptr[:-1][filled])
+        scales = int8_scales(maxima)
         return int8_levels(rows.data, np.repeat(scales, np.diff(rows.indptr))), scales
     return rows.data.astype("<f4") if quantisation == "float32" else to_float16(rows.data), np.zeros(0, np.float32)
 

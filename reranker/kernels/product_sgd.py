@@ -54,14 +54,6 @@ class Combination(NamedTuple):
     n_factors: int = 1
     separate: bool = False
 
-    def document_columns(self, n_dims: int) -> int:
-        """Return the columns of T for N dimensions."""
-        return 3 * n_dims if self.separate else self.n_factors * n_dims
-
-    def query_columns(self, n_dims: int) -> int:
-        """Return the columns of U for N dimensions."""
-        return 2 * n_dims if self.separate else n_dims
-
 
 @njit(**INLINED)
 def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201

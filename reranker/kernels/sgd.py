@@ -6,7 +6,7 @@ rows that they change at the same time, so only a run of one thread is reproduci
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import numpy as np
 from numba import njit
@@ -94,6 +94,12 @@ class StepConfig(NamedTuple):
     whole_from: int
     freeze_documents: bool
     nearest_share: np.float32 = np.float32(0)
+
+    @classmethod
+    def of(cls, **numbers: Any) -> StepConfig:
+        """Return the scalars of numbers by name, each of its type here; other names are left out."""
+        kinds = get_type_hints(cls)
+        return cls(**{name: kind(numbers[name]) for name, kind in kinds.items() if name in numbers})
 
 
 MAX_DROPPED_QUERY = 10

@@ -46,11 +46,9 @@ class Scorer(Protocol):
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32."""
-        ...
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return f of query r with document r, (n_pairs,) float32."""
-        ...
 
 
 class VectorScorer:
@@ -243,8 +241,8 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
     """Return W_ij of each word of one query with each word of one document, as they count in this very document.
 
-    sum_ij q_i W_ij d_j is the learned part of f(q, d), in every form. The result is (n_q, n_d) float64 for a query of
-    n_q words and a document of n_d, one row each, and 0 where a word has no learned row.
+    The result is (n_q, n_d) float64 for a query of n_q words and a document of n_d, one row each, and 0 where a word
+    has no learned row.
     """
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
@@ -401,10 +399,6 @@ class Projection(VectorScorer):
     def is_tied(self) -> bool:
         """True where A and B are one array."""
         return self.A is self.B
-
-    def with_activation(self, activation: Activation) -> Projection:
-        """Return the same matrices under another activation."""
-        return Projection(self.A, self.B, activation)
 
     def first(self, n_dims: int) -> Projection:
         """Return the projection on the first ``n_dims`` columns, the strongest ones of an eigenproblem (T12).

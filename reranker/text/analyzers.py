@@ -26,7 +26,7 @@ from functools import cache
 from importlib import import_module
 from itertools import accumulate, chain, groupby, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import Stemmer
 
@@ -72,7 +72,7 @@ def normalised(text: str, *, lowercase: bool = True) -> str:
         return text.lower() if lowercase else text
     text = _INVISIBLE.sub("", text)
     if not unicodedata.is_normalized("NFKC", text):
-        text = unicodedata.normalize("NFKC", _patterns().long_mark_run.sub(r"\1", text))
+        text = unicodedata.normalize("NFKC", _patterns()["long_mark_run"].sub(r"\1", text))
     if lowercase:
         text = text.lower()
         if not unicodedata.is_normalized("NFKC", text):
@@ -88,15 +88,14 @@ def words(text: str) -> list[str]:
         return _ASCII_WORD.findall(text) if _may_be_long(blanked) else blanked.decode("ascii").split()
     # Marks and unspaced scripts need slow expressions; most texts have at most dashes and quotes beyond Latin.
     beyond_latin = "".join(_BEYOND_LATIN.findall(text))
-    if not beyond_latin or not _patterns().special.search(beyond_latin):
+    if not beyond_latin or not _patterns()["special"].search(beyond_latin):
         return _PLAIN_WORD.findall(text)
-    patterns = _patterns()
-    return (patterns.unspaced_word if _UNSPACED.search(beyond_latin) else patterns.spaced_word).findall(text)
+    return _patterns()["unspaced_word" if _UNSPACED.search(beyond_latin) else "spaced_word"].findall(text)
 
 
 def japanese_runs(text: str) -> list[tuple[str, bool]]:
     """Return the words of a normalised text, but each run of Kanji and Kana in one piece, and whether it is one."""
-    return [(run, _JAPANESE.match(run) is not None) for run in _patterns().japanese_run.findall(text)]
+    return [(run, _JAPANESE.match(run) is not None) for run in _patterns()["japanese_run"].findall(text)]
 
 
 def _may_be_long(blanked: bytes) -> bool:
@@ -105,18 +104,9 @@ def _may_be_long(blanked: bytes) -> bool:
     return any(b" " not in blanked[start : start + block] for start in range(0, len(blanked) - block + 1, block))
 
 
-class _Patterns(NamedTuple):
-    """Expressions that know every combining mark: they take a moment to build, and most texts need none of them."""
-
-    long_mark_run: re.Pattern[str]
-    special: re.Pattern[str]
-    spaced_word: re.Pattern[str]
-    unspaced_word: re.Pattern[str]
-    japanese_run: re.Pattern[str]
-
-
 @cache
-def _patterns() -> _Patterns:
+def _patterns() -> dict[str, re.Pattern[str]]:
+    """Return the expressions that know every combining mark: they take a moment, and most texts need none of them."""
     codes = [code for plane in (range(0x20000), range(0xE0000, 0xE0200)) for code in plane]
     codes = [code for code in codes if unicodedata.category(chr(code))[0] == "M"]
     runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
@@ -125,14 +115,14 @@ def _patterns() -> _Patterns:
     # A mark after a Chinese character or a Hiragana (voicing, variation selectors) belongs to it.
     single = f"[{unspaced}][{marks}]{{0,{_MAX_MARKS}}}"
     run_of_japanese = f"[{japanese}][{japanese}{marks}]{{0,{MAX_WORD_CHARS - 1}}}"
-    patterns = (
-        f"([{marks}]{{{_MAX_MARKS}}})[{marks}]+",
-        f"[{marks}{unspaced}]",
-        rf"[\w{marks}]{{1,{MAX_WORD_CHARS}}}",
-        rf"{single}|(?:(?![{unspaced}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
-        rf"{run_of_japanese}|(?:(?![{japanese}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
-    )
-    return _Patterns(*map(re.compile, patterns))
+    patterns = {
+        "long_mark_run": f"([{marks}]{{{_MAX_MARKS}}})[{marks}]+",
+        "special": f"[{marks}{unspaced}]",
+        "spaced_word": rf"[\w{marks}]{{1,{MAX_WORD_CHARS}}}",
+        "unspaced_word": rf"{single}|(?:(?![{unspaced}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
+        "japanese_run": rf"{run_of_japanese}|(?:(?![{japanese}])[\w{marks}]){{1,{MAX_WORD_CHARS}}}",
+    }
+    return {name: re.compile(pattern) for name, pattern in patterns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,11 +252,9 @@ class Analyzer(Protocol):
     @property
     def config(self) -> AnalyzerConfig:
         """What this analyzer was made from."""
-        ...
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order; an empty list for a text without words."""
-        ...
 
 
 def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:

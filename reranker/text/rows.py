@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Float32, Float64, Int32, Int64, offsets_of, term_rows
+from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Bool, Float32, Float64, Int32, Int64, offsets_of, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.analyzers import Analyzer
 from reranker.text.view import TextView
@@ -108,16 +108,12 @@ class Vocabulary:
         """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
 
-    def idf_of(self, ids: AnyInt) -> Float32:
-        """Return ln(n_documents / df) of each id, ``(n,) float32``; an unlisted word has that of the rarest listed.
+    def idf_of(self, ids: AnyInt) -> Float64:
+        """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
 
         Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
         have 1, so that they can be found at all.
         """
-        return self.exact_idf_of(ids).astype(np.float32)
-
-    def exact_idf_of(self, ids: AnyInt) -> Float64:
-        """Return `idf_of` in double precision."""
         return self._idf[np.minimum(ids, len(self.words))]
 
     def frequency_of(self, ids: AnyInt) -> Int64:
@@ -130,11 +126,8 @@ class Vocabulary:
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the vocabulary as plain arrays, see `from_arrays`.
 
-        Returns
-        -------
-        dict
-            ``words`` (n_bytes,) uint8: all words in UTF-8 without separators; ``offsets`` (D+1,) int64: where each
-            begins and the last ends; ``document_frequency`` (D,) int64; ``n_documents`` (1,) int64.
+        ``words`` (n_bytes,) uint8: all words in UTF-8 without separators; ``offsets`` (D+1,) int64: where each begins
+        and the last ends; ``document_frequency`` (D,) int64; ``n_documents`` (1,) int64.
         """
         encoded = [word.encode("utf-8", "surrogatepass") for word in self.words]
         return {
@@ -276,7 +269,7 @@ class TfIdf:
     def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
         """Return `rows` of texts whose words are counted (`count_rows`)."""
         tf = counts.data.astype(np.float64)
-        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.exact_idf_of(counts.indices)
+        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.idf_of(counts.indices)
         terms, row = counts.indices, row_of(counts)
         if not weights.all():
             used = weights != 0
@@ -330,6 +323,12 @@ def rows_of_keys(keys: Int64, data: Float32, n: int) -> sp.csr_matrix[np.float32
 def with_data(rows: sp.csr_matrix, data: AnyArray) -> sp.csr_matrix:
     """Return rows with the same words and other values."""
     return sp.csr_matrix((data, rows.indices, rows.indptr), shape=rows.shape)
+
+
+def keep_values(rows: sp.csr_matrix, kept: Bool) -> sp.csr_matrix:
+    """Return the rows with those stored values alone that ``kept``, (nnz,) bool, says."""
+    indptr = offsets_of(kept)[rows.indptr].astype(rows.indptr.dtype)
+    return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=rows.shape)
 
 
 def unit_rows(rows: sp.csr_matrix) -> sp.csr_matrix:
@@ -634,11 +633,7 @@ def weigh_words(rows: sp.csr_matrix, weights: Float32) -> sp.csr_matrix:
 
 def _without_zeros(rows: sp.csr_matrix) -> sp.csr_matrix:
     """Return the rows without stored values of 0."""
-    if rows.data.all():
-        return rows
-    kept = rows.data != 0
-    indptr = offsets_of(kept)[rows.indptr].astype(rows.indptr.dtype)
-    return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=rows.shape)
+    return rows if rows.data.all() else keep_values(rows, rows.data != 0)
 
 
 # --- the memory of queries
@@ -665,14 +660,9 @@ def memory_rows(
     its evidence weighs and never more than a judged one: what many people clicked is not a hundred times as relevant.
     The sums are neither damped nor divided by the number of d's queries: the saturation of BM25 over them did better.
 
-    Parameters
-    ----------
-    queries : csr_matrix, (n_queries, width) float32
-        c_q, the counts of the words of each query.
-    pairs : (m,) and (m,) int
-        Rows of ``queries``, and row numbers of documents.
-    weights : (m,) float64, optional
-        At least 0, of each pair; None: 1. A pair of weight 0 is left out.
+    ``queries`` (n_queries, width) float32 are c_q, the counts of the words of each; ``pairs`` (m,) and (m,) int are
+    rows of them, and row numbers of documents; ``weights`` (m,) float64, at least 0, are of each pair, 1 if not given.
+    A pair of weight 0 is left out.
     """
     q, d = (np.asarray(part, dtype=np.int64) for part in pairs)
     keys, pair_of = np.unique(d * queries.shape[0] + q, return_inverse=True)
@@ -771,12 +761,9 @@ class QueryMemory:
     def to_arrays(self) -> dict[str, AnyArray]:
         """Return the memory as plain arrays of `MEMORY_TYPES`, see `from_arrays`.
 
-        Returns
-        -------
-        dict
-            ``ids`` (n_bytes,) all ids in UTF-8 without separators, ``id_offsets`` (n + 1,) where each begins and the
-            last ends; ``words`` and ``values`` (n_values,) the rows one after the other, ``row_offsets`` (n + 1,) where
-            each begins; ``added_words`` and ``added_frequency`` (n_words,).
+        ``ids`` (n_bytes,) all ids in UTF-8 without separators, ``id_offsets`` (n + 1,) where each begins and the last
+        ends; ``words`` and ``values`` (n_values,) the rows one after the other, ``row_offsets`` (n + 1,) where each
+        begins; ``added_words`` and ``added_frequency`` (n_words,).
         """
         encoded = [identifier.encode("utf-8", "surrogatepass") for identifier in self.ids]
         arrays = (

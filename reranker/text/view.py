@@ -57,7 +57,8 @@ def _markup_at(text: str, start: int, closed: int) -> tuple[int, str]:
         return start + 1, "<"
     name = tag[1].lower()
     if name in _DROPPED and text[start + 1] != "/" and text[end - 2] != "/":
-        return _after_element(text, end, name), "\n"
+        closing = re.compile(rf"</{name}\b[^>]*>?", re.IGNORECASE).search(text, end)
+        return closing.end() if closing else len(text), "\n"
     return end, "" if name in _INLINE else "\n"
 
 
@@ -76,12 +77,6 @@ def _tag_end(text: str, position: int, closed: int) -> int:
             break
         here = close + 1
     return text.find(">", position) + 1 or -1
-
-
-def _after_element(text: str, position: int, name: str) -> int:
-    """Return the place after the closing tag of a dropped element, or the end of the text where there is none."""
-    match = re.compile(rf"</{name}\b[^>]*>?", re.IGNORECASE).search(text, position)
-    return match.end() if match else len(text)
 
 
 DEFAULT_MAX_CHARS = 20_000

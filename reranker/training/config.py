@@ -118,13 +118,9 @@ class TrainConfig:
         """The class asked for, whichever way it was spelt."""
         return "tied" if self.tied else self.model_class
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the settings as a manifest keeps them."""
-        return kept_settings(self)
-
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> TrainConfig:
-        """Return the settings that a manifest keeps."""
+        """Return the settings that a manifest keeps, see `kept_settings`."""
         names = {old: name for name, old in KEPT_NAMES.items()}
         return cls(**{names.get(name, name): value for name, value in kept.items()})
 

@@ -1,8 +1,6 @@
 """What every model class of one run learns from and is validated by, what it ends with, and which class is taken.
 
-Training stops by the mean average precision on validation queries. The rule of ``auto``: the class with the fewest
-parameters that is not significantly worse than the one with the best validation MAP (paired t-test over validation
-queries, p < .01).
+Training stops by the mean average precision on validation queries; `RULE` is that of ``auto``.
 """
 
 from __future__ import annotations
@@ -135,9 +133,7 @@ def validators_of(
 
 def keywords_of(schedule: Schedule) -> int:
     """Return how many words a keyword query of validation has."""
-    if schedule.keyword_share < 1:
-        return VALIDATION_WORDS
-    return (schedule.keyword_min + schedule.keyword_max) // 2
+    return VALIDATION_WORDS if schedule.keyword_share < 1 else (schedule.keyword_min + schedule.keyword_max) // 2
 
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
@@ -249,10 +245,6 @@ class TrainingContext:
     def fresh_rng(self) -> np.random.Generator:
         """Return a generator in the state of the run's beginning."""
         return copy.deepcopy(self.rng)
-
-    def valid_map(self, U: Float32, documents: DocumentForm, identity: float) -> float:
-        """Return the mean of the validators' MAP of tables; ``identity`` is a."""
-        return float(np.mean([each.mean() for each in values_by(self.validators, U, documents, identity=identity)]))
 
     def best_scale(
         self, U: Float32, documents: DocumentForm, identity: float, validators: Sequence[Validator] | None = None

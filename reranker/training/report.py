@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -133,97 +133,80 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
     """Return what to do next, each a sentence or two that follow from the run's numbers; never empty."""
     advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
-    if not advice:
-        advice.append(
-            "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it "
-            "(ssi retrain)."
-        )
-    return advice
+    nothing = "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it"
+    return advice or [f"{nothing} (ssi retrain)."]
 
 
-def _advice_on_evidence(report: TrainingReport) -> list[str]:
-    train, advice = report.evidence.train, []
-    n = train.n_preferences
+def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
+    n = report.evidence.train.n_preferences
     if n < FEW_PREFERENCES:
-        advice.append(
+        yield (
             f"The model learned from {_evidence(report, n)}: that is little. More of them help most: other kinds of "
             f"links, judgements, or clicks (ssi clicks pairs, ssi retrain)."
         )
     dropped = sum(report.dropped.values())
     if dropped > MANY_DROPPED * n:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(report.dropped.items()))
-        advice.append(
+        yield (
             f"{dropped:,} of {n:,} preferences were not used: {reasons}. Check that the ids are those of the documents."
         )
     if not report.judged_apart:
-        advice.append(
+        yield (
             "There were too few held-out queries to judge by others than those that chose settings and epoch: the "
             "figures here flatter the model. Give more evidence, or judge it by ssi evaluate with queries of your own."
         )
     elif report.comparison is not None and len(report.comparison.task.query_ids) < FEW_QUERIES:
-        advice.append(
+        yield (
             f"The comparison has {len(report.comparison.task.query_ids)} queries: small differences cannot be seen. "
             f"Give more evidence, or judge by ssi evaluate with queries of your own."
         )
-    return advice
 
 
-def _advice_on_result(report: TrainingReport) -> list[str]:
-    result, advice = report.result, []
+def _advice_on_result(report: TrainingReport) -> Iterator[str]:
+    result = report.result
     verdict = None if report.comparison is None else report.comparison.verdict
     if not _has_learned(report):
-        advice.append(
+        yield (
             "Words alone are as good as anything that was learned: serve this model for its tuned lexical score, and "
             "learn again when there are more links, judgements or clicks."
         )
     elif verdict == "no difference":
-        advice.append(
+        yield (
             "On these queries the model cannot be told from the best lexical baseline: do not expect users to see a "
             "difference before there is more to learn from."
         )
     elif verdict == "worse":
-        advice.append(
+        yield (
             "A lexical baseline is better: use that ranking, or give more links or judgements, another --queries or "
             "--generalise."
         )
     if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
-        advice.append(
+        yield (
             f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may learn more with "
             f"--epochs {2 * result.best_epoch}."
         )
-    return advice
 
 
-def _advice_on_settings(model: RankingModel, report: TrainingReport) -> list[str]:
-    advice = [f"Lexical score: {note}. State weights in --fields where you know better." for note in report.notes]
-    advice += [
-        f"Of the settings tried, {name} {value:g} won and was the {end}: try values beyond it with --{option}."
-        for name, option, value, end in _values_at_an_end(report.trials)
-    ]
+def _advice_on_settings(model: RankingModel, report: TrainingReport) -> Iterator[str]:
+    for note in report.notes:
+        yield f"Lexical score: {note}. State weights in --fields where you know better."
+    for name, option, value, end in _values_at_an_end(report.trials):
+        yield f"Of the settings tried, {name} {value:g} won and was the {end}: try values beyond it with --{option}."
     lexical = model.encoder.lexical
-    if lexical is not None:
-        empty = [
-            s.path for s, weight in zip(model.encoder.view.fields, lexical.field_weights, strict=False) if not weight
-        ]
-        if empty:
-            advice.append(
-                f"The lexical score does better without {', '.join(empty)}: look whether the field holds what its "
-                f"name says."
-            )
-    return advice
+    weights = () if lexical is None else zip(model.encoder.view.fields, lexical.field_weights, strict=False)
+    if empty := ", ".join(spec.path for spec, weight in weights if not weight):
+        yield f"The lexical score does better without {empty}: look whether the field holds what its name says."
 
 
-def _values_at_an_end(trials: Sequence[Trial]) -> list[tuple[str, str, float, str]]:
-    """Return (name, option, value, smallest or largest) of the winner's settings that end the range tried."""
-    ends = []
+def _values_at_an_end(trials: Sequence[Trial]) -> Iterator[tuple[str, str, float, str]]:
+    """Yield (name, option, value, smallest or largest) of the winner's settings that end the range tried."""
     for setting, option in (("identity_scale", "margin-identity"), ("rate", "rate")):
         tried = sorted({trial.settings[setting] for trial in trials if setting in trial.settings})
         if len(tried) >= 3:
             won = max(trials, key=lambda trial: trial.map).settings.get(setting)
             if won in (tried[0], tried[-1]):
                 end = "smallest" if won == tried[0] else "largest"
-                ends.append((KEPT_NAMES.get(setting, setting).replace("_", " "), option, won, end))
-    return ends
+                yield KEPT_NAMES.get(setting, setting).replace("_", " "), option, won, end
 
 
 def _has_learned(report: TrainingReport) -> bool:
@@ -232,8 +215,7 @@ def _has_learned(report: TrainingReport) -> bool:
 
 def _evidence(report: TrainingReport, n: int) -> str:
     """Return how many preferences there are, in words for their kind."""
-    texts = report.evidence.train.texts
-    return f"{n:,} links" if texts is None else f"{n:,} preferences"
+    return f"{n:,} {'links' if report.evidence.train.texts is None else 'preferences'}"
 
 
 # What the page shows
@@ -317,19 +299,9 @@ def render(
 ) -> str:
     """Return the report of a run as HTML, over whatever is there; equal runs give equal text.
 
-    Parameters
-    ----------
-    documents : Path
-        The file trained on, read once more for titles.
-    refusal : str
-        Why the model was not written, if it was not.
-    rejected : mapping of str to int
-        Refused lines of the input, by kind.
-
-    Raises
-    ------
-    MissingExtra
-        Where jinja2 or matplotlib is not installed.
+    ``documents`` are the file trained on, read once more for titles, ``refusal`` says why the model was not written, if
+    it was not, and ``rejected`` are refused lines of the input, by kind. `MissingExtra` is raised where jinja2 or
+    matplotlib is not installed.
     """
     comparison = report.comparison
     best = None if comparison is None else comparison.best_baseline

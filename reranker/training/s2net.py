@@ -22,7 +22,7 @@ from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.scorers import DocumentForm, Projection, Scorer
 from reranker.progress import Progress, no_progress
 from reranker.training.config import Schedule
-from reranker.training.context import TrainedParameters, TrainingContext
+from reranker.training.context import TrainedParameters, TrainingContext, values_by
 from reranker.training.problem import Problem, as_trained, csr_of, two_rows
 from reranker.training.trainer import Epoch, TrainResult
 
@@ -42,7 +42,6 @@ class TrainingPairs(Protocol):
 
     def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
         """Return (loss, dL/dX, dL/dZ) of the unit vectors of both sides, as if they were free."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,21 +177,10 @@ def fit_s2net(
     A start whose sides share one array (`Projection.is_tied`) is trained as one matrix, the siamese network of the
     paper; any other as two (M25). The start's activation is kept. Deterministic: the same start gives the same result.
 
-    Parameters
-    ----------
-    start : Projection
-        A0 (and B0), as wide as the rows' words.
-    validate : callable, optional
-        Lower is better (for example 1 - MRR); called with the start, every few iterations and with the last one.
-    progress : callable, optional
-        Called after each iteration with its number, the loss and the validation value (None where not taken).
-
-    Raises
-    ------
-    ShapeMismatch
-        If the start does not fit the rows.
-    TrainingError
-        If the loss is not finite.
+    The start is A0 (and B0), as wide as the rows' words. ``validate`` is lower for better (for example 1 - MRR), and
+    called with the start, every few iterations and with the last one; ``progress`` after each iteration with its
+    number, the loss and the validation value (None where not taken). `ShapeMismatch` is raised if the start does not
+    fit the rows, `TrainingError` if the loss is not finite.
 
     Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
@@ -328,7 +316,8 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
     n = iterations_of(context.schedule) if first is None else max(first.result.best_epoch, 1)
 
     def evaluate(A: Float32, a: float) -> float:
-        return context.valid_map(A, DocumentForm("unit", A), a)
+        values = values_by(context.validators, A, DocumentForm("unit", A), identity=a)
+        return float(np.mean([of_queries.mean() for of_queries in values]))
 
     result, identity = fit_siamese(
         context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,

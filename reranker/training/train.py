@@ -37,7 +37,7 @@ from reranker.baselines.lexical import (
     tune_lexical,
 )
 from reranker.errors import ConfigError, InputError, TrainingError
-from reranker.evaluation import draw_keywords, standard_error
+from reranker.evaluation import standard_error
 from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
@@ -163,27 +163,12 @@ def train_model(
     is better, the result is compared with tuned lexical baselines, and, unless validation evidence was given, the class
     is trained once more on everything for the epochs that were best.
 
-    Parameters
-    ----------
-    valid : TrainingSet, optional
-        To stop by; never trained on.
-    base : RankingModel, optional
-        Warm start of a linear model: its vocabulary, view, weights, U and V; ``dim``, ``model_class``, ``tied`` and
-        ``max_rows`` are then the model's.
-        With ``config.query_side_only`` the result has its encoder, unchanged.
-    checkpoint : Path, optional
-        Folder for the state of the run; a run of the same settings and data goes on from it.
-    compare : bool
-        Compare with lexical baselines (needs the time of ranking all validation queries a few times).
-
-    Raises
-    ------
-    TrainingError
-        If there is nothing to learn from, or the run diverges.
-    ConfigError
-        If the model to start from does not fit the settings.
-    ArtifactError
-        If the checkpoint is damaged.
+    ``valid`` is to stop by and never trained on. ``base`` is a linear model to start from: its vocabulary, view,
+    weights, U and V; ``dim``, ``model_class``, ``tied`` and ``max_rows`` are then the model's, and with
+    ``config.query_side_only`` the result has its encoder, unchanged. ``checkpoint`` is a folder for the state of the
+    run; a run of the same settings and data goes on from it. To ``compare`` needs the time of ranking all validation
+    queries a few times. `TrainingError` is raised if there is nothing to learn from, or the run diverges, `ConfigError`
+    if the base does not fit the settings, `ArtifactError` if the checkpoint is damaged.
     """
     run = _Run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
     return run.model(compare)
@@ -522,9 +507,9 @@ class _Run:
         if self.schedule.keyword_share < 1:
             tasks.append(LexicalTask(task, corpus.document_queries(asked), pool))
         if self.schedule.keyword_share > 0 or self.schedule.short_apart:
-            n_words = keywords_of(self.schedule)
-            words = draw_keywords(corpus.counts(asked), task.query_ids, n_words, self.config.seed, vocabulary)
-            tasks.append(LexicalTask(task, corpus.text_queries(words), pool))
+            n_words, seed = keywords_of(self.schedule), self.config.seed
+            words = corpus.keyword_queries(asked, task.query_ids, n_words, seed, vocabulary)
+            tasks.append(LexicalTask(task, words, pool))
         return tasks
 
     @property
@@ -599,7 +584,7 @@ class _Run:
         valid = self.split.valid
         judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
         return {
-            "config": self.config.to_json(),
+            "config": kept_settings(self.config),
             "base": self.base.model_id if self.base else None,
             "words": problem.n_columns,
             "data": digest(arrays),
@@ -628,7 +613,7 @@ class _Run:
                 learned.documents.name, learned.Y, lexical, self.memory,
             )  # fmt: skip
         training = {
-            "config": self.config.to_json(),
+            "config": kept_settings(self.config),
             "schedule": kept_settings(self.schedule),
             "preferences": self.evidence.n_preferences,
             "documents": len(self.data.ids),

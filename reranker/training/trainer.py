@@ -298,25 +298,16 @@ class Trainer:
 
     def _config(self) -> StepConfig:
         s = self.schedule
-        return StepConfig(
-            rate_start=np.float32(s.rate_start * self.rate_factor),
-            rate_end=np.float32(s.rate_end * self.rate_factor),
-            n_total=s.epochs * self.n_steps,
-            identity=np.float32(s.identity_scale),
-            max_norm=np.float32(max(s.max_norm, self.longest) if s.max_norm else 0.0),
-            max_trials=s.max_trials,
-            hard_negatives=s.hard_negatives,
-            keyword_share=np.float32(s.keyword_share),
-            keyword_min=s.keyword_min,
-            keyword_max=s.keyword_max,
-            query_dropout=np.float32(s.query_dropout),
-            document_dropout=np.float32(s.document_dropout),
-            stated_negative_ratio=np.float32(s.stated_negative_ratio),
-            n_columns=self.problem.n_columns,
-            whole_from=self.problem.n_document_queries,
-            freeze_documents=s.freeze_documents,
-            nearest_share=np.float32(s.nearest_share),
-        )
+        of_run = {
+            "rate_start": s.rate_start * self.rate_factor,
+            "rate_end": s.rate_end * self.rate_factor,
+            "n_total": s.epochs * self.n_steps,
+            "identity": s.identity_scale,
+            "max_norm": max(s.max_norm, self.longest) if s.max_norm else 0.0,
+            "n_columns": self.problem.n_columns,
+            "whole_from": self.problem.n_document_queries,
+        }
+        return StepConfig.of(**asdict(s) | of_run)
 
     def _slow_down(self, result: TrainResult, epoch: int) -> None:
         result.halvings += 1

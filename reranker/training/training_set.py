@@ -148,12 +148,7 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     ask texts, links ask documents: the model is validated on the texts where there are any, and links are then learned
     from beside them. Queries of one text (but for white space) become one query; where two parts grade the same
     document for it, the earlier part's grade holds: give judgements before clicks. Parts of weight 0 or without a
-    preference are left out.
-
-    Raises
-    ------
-    ConfigError
-        If a weight is negative or not finite.
+    preference are left out. `ConfigError` is raised if a weight is negative or not finite.
 
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """

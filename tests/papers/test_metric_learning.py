@@ -63,6 +63,6 @@ def test_what_cannot_be_learned_is_refused() -> None:
     with pytest.raises(ShapeMismatch, match="do not pair"):
         fit_hdlr(START, x, x[:1], similar, rng=rng)
     with pytest.raises(ConfigError, match="sigmoid"):
-        fit_hdlr(START.with_activation("sigmoid"), x, x[::-1], similar, rng=rng)
+        fit_hdlr(Projection(START.A, START.B, "sigmoid"), x, x[::-1], similar, rng=rng)
     with pytest.raises(ConfigError, match="above 0"):
         fit_hdlr(START, x, x[::-1], similar, HdlrSettings(slack=0.0), rng=rng)

@@ -191,7 +191,7 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
     combination = {"cubic": Combination(2), "degree 4": Combination(3), "separate": Combination(1, True)}.get(
         name, Combination()
     )
-    U, T = (normal(n_words, f(4)) for f in (combination.query_columns, combination.document_columns))
+    U, T = (normal(n_words, 4 * n) for n in ((2, 3) if combination.separate else (1, combination.n_factors)))
     identity = 0.0 if name == "no identity" else 1.0
     lexical = rng.normal(size=len(triples.query)).astype(np.float32) if "lexical" in name else None
     return [kernels.low_rank_steps(U, T, queries, documents, triples, 0.1, combination, identity, lexical), U, T]

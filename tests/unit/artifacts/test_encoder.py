@@ -55,7 +55,7 @@ def test_a_document_without_words_says_so() -> None:
     encoded = small_encoder().encode([*DOCUMENTS, {}, {"title": None, "text": "... !"}])
     assert encoded.has_text.tolist() == [True, True, True, True, False, True, False, False]
     assert not encoded.vectors[4].any()
-    assert len(encoded) == 8
+    assert len(encoded.vectors) == 8
     assert len(set(encoded.source_hashes)) == 7  # two documents have no text in either field
 
 
@@ -86,7 +86,7 @@ def test_a_batch_gives_the_same_bits_as_one_by_one() -> None:
         np.testing.assert_array_equal(alone.vectors[0], together.vectors[place])
         np.testing.assert_array_equal(alone.rows.data, together.rows[place].data)
         assert alone.source_hashes[0] == together.source_hashes[place] == encoder.view.source_hash(document)
-    assert len(encoder.encode([])) == 0
+    assert len(encoder.encode([]).vectors) == 0
 
 
 def changed_vocabulary(encoder: Encoder) -> Vocabulary:

@@ -173,7 +173,7 @@ def test_queries_are_unit_rows_and_documents_are_read_as_one_text() -> None:
     model = small_model()
     queries = model.encode_queries(QUERIES)
     assert queries.has_text.tolist() == [True, True, True, False, True]
-    assert len(queries) == 5
+    assert len(queries.vectors) == 5
     for rows in (queries.rows, model.encode_query_documents(DOCUMENTS).rows):
         lengths = np.sqrt(np.add.reduceat(np.append(rows.data, 0) ** 2, rows.indptr[:-1]))
         filled = np.diff(rows.indptr) > 0

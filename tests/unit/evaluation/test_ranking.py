@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from reranker.arrays import Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
-from reranker.evaluation import InnerProducts, Ranking, RankingTask, TestTuples, draw_tuples, evaluate, top_documents
+from reranker.evaluation import InnerProducts, RankingTask, TestTuples, draw_tuples, evaluate, top_documents
 from tests.seeds import seeded_rng
 
 Floats = npt.NDArray[np.float32]
@@ -90,10 +91,10 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = scorer_of(rng.normal(size=(23, 40)).round(1))
     tuples = draw_tuples(task, rng, 500)
     whole = evaluate(task, scorer, tuples)
-    seen: list[Ranking] = []
+    seen: list[tuple[int, Int32, Float32]] = []
     monkeypatch.setattr("reranker.evaluation._BLOCK_BYTES", 4 * 40 * 5)
-    parts = evaluate(task, scorer, tuples, on_block=seen.append)
-    assert [part.first_query for part in seen] == [0, 5, 10, 15, 20]
+    parts = evaluate(task, scorer, tuples, on_block=lambda *block: seen.append(block))
+    assert [first for first, _, _ in seen] == [0, 5, 10, 15, 20]
     for name, values in whole.values.items():
         assert np.array_equal(values, parts.values[name])
     assert np.array_equal(whole.tuple_losses, parts.tuple_losses)
@@ -101,11 +102,10 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_excluded_documents_do_not_rank() -> None:
     task = task_of([[0, 1, 0]], [[1, 0, 0]])
-    seen: list[Ranking] = []
-    result = evaluate(
-        task, scorer_of([[9.0, 1.0, 0.5]]), draw_tuples(task, np.random.default_rng(0), 10), on_block=seen.append
-    )
-    assert seen[0].documents[0, :3].tolist() == [1, 2, -1]
+    seen: list[tuple[int, Int32, Float32]] = []
+    tuples = draw_tuples(task, np.random.default_rng(0), 10)
+    result = evaluate(task, scorer_of([[9.0, 1.0, 0.5]]), tuples, on_block=lambda *block: seen.append(block))
+    assert seen[0][1][0, :3].tolist() == [1, 2, -1]
     assert result.mean("AP") == 1.0
 
 

@@ -13,7 +13,6 @@ from hypothesis.extra import numpy as hnp
 
 from reranker.evaluation import (
     InnerProducts,
-    Ranking,
     RankingTask,
     RunWriter,
     draw_tuples,
@@ -83,9 +82,9 @@ def test_run_and_judgements_give_the_same_measures_to_another_tool(tmp_path: Pat
 
 
 def test_six_columns(tmp_path: Path) -> None:
-    ranking = Ranking(0, np.array([[2, 0, -1]], dtype=np.int32), np.array([[0.5, 0.25, -np.inf]], dtype=np.float32))
+    documents = np.array([[2, 0, -1]], dtype=np.int32)
     with RunWriter(tmp_path / "a.run", task_of(3), "bm25") as writer:
-        writer.write(ranking)
+        writer.write(0, documents, np.array([[0.5, 0.25, -np.inf]], dtype=np.float32))
     assert (tmp_path / "a.run").read_text() == "q%201 Q0 d002 1 0.5 bm25\nq%201 Q0 d000 2 0.25 bm25\n"
 
 

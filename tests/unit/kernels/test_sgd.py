@@ -28,7 +28,7 @@ N_DIMS = 6
 
 def settings(**changes: Any) -> StepConfig:
     """Return scalars of the plain recipe: one uniform candidate, constant rate, nothing dropped or capped."""
-    values: dict[str, Any] = {
+    plain: dict[str, Any] = {
         "rate_start": 0.1,
         "rate_end": 0.1,
         "n_total": 2_000,
@@ -45,11 +45,8 @@ def settings(**changes: Any) -> StepConfig:
         "n_columns": N_COLUMNS,
         "whole_from": 1_000_000,
         "freeze_documents": False,
-    } | changes
-    whole = ("n_total", "max_trials", "hard_negatives", "keyword_min", "keyword_max", "n_columns", "whole_from",
-             "freeze_documents")  # fmt: skip
-    scalars: dict[str, Any] = {n: value if n in whole else np.float32(value) for n, value in values.items()}
-    return StepConfig(**scalars)
+    }
+    return StepConfig.of(**plain | changes)
 
 
 SCREENED = {"hard_negatives": True, "max_trials": 20, "rate_end": 0.0}

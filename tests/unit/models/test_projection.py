@@ -28,7 +28,7 @@ def test_the_cosine_of_two_languages_by_hand() -> None:
 
 
 def test_the_sigmoid_by_hand_and_a_text_without_known_words_scores_zero() -> None:
-    scorer = Projection(A, B).with_activation("sigmoid")
+    scorer = Projection(A, B, "sigmoid")
     half = 1 / (1 + np.exp(-3.0))
     g, h = np.array([1 / (1 + np.exp(-1.0)), 0.5]), np.array([half, 0.5])
     expected = g @ h / np.linalg.norm(g) / np.linalg.norm(h)

@@ -86,7 +86,7 @@ def test_the_memory_of_unknown_words_is_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_idf() -> None:
     ids = small().ids(["a", "b", "unseen"])
     idf = small().idf_of(ids)
-    assert idf.dtype == np.float32
+    assert idf.dtype == np.float64
     np.testing.assert_allclose(idf, [math.log(4 / 3), math.log(2), math.log(2)], rtol=1e-6)
 
 
