@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,7 +94,9 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--tls-key", type=FILE, help="Its key, PEM.")
 @click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5,
               help="Seconds between two looks for another live version.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 256), default=8, help="Requests computed at once.")
+@click.option("--workers", type=click.IntRange(1, 64), default=1,
+              help="Processes, each a whole service, that take requests from one port.")  # fmt: skip
+@click.option("--threads", type=click.IntRange(1, 256), default=8, help="Requests that a process computes at once.")
 @click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64,
               help="Requests that may wait; more are answered with 429.")  # fmt: skip
 @click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, help="Largest request body.")
@@ -110,6 +113,7 @@ def command(**options: Any) -> None:
         raise click.UsageError("give either --model or --models")
     from reranker.engines.scripts import requests_of
     from reranker.service.app import all_parts, create_app, end_process, listen, run_server
+    from reranker.service.processes import inherited_socket, run_processes
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
     from reranker.service.state import open_state
@@ -117,8 +121,14 @@ def command(**options: Any) -> None:
 
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
-    listen(settings.host, settings.port).close()
     configure_logs(level=options["log_level"].upper())
+    shared = inherited_socket()
+    if shared is None:
+        listener = listen(settings.host, settings.port)
+        if options["workers"] > 1:
+            command = [sys.executable, "-m", "reranker", *sys.argv[1:]]
+            raise SystemExit(run_processes(options["workers"], listener, command, settings.drain_s))
+        listener.close()
     engine = common.open_engine_of(options["engine_spec"])
     if settings.proxy:
         requests_of(engine)  # an embedded engine has no clients
@@ -128,7 +138,7 @@ def command(**options: Any) -> None:
         sink=open_sink(options["sink_spec"], engine), golden=golden,
     )  # fmt: skip
     parts = all_parts(options["challenger"], settings.index if settings.proxy else None)
-    run_server(create_app(settings, state, parts), state, settings)
+    run_server(create_app(settings, state, parts), state, settings, shared)
     end_process()
 
 

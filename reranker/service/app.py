@@ -27,6 +27,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any, Literal, NoReturn
@@ -53,6 +54,7 @@ from reranker.service.http import (
     install_handlers,
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
+from reranker.service.processes import SharedSocket
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, State
 
@@ -169,8 +171,8 @@ class AdmissionControl:
     def _check_queue(self, path: str) -> None:
         """Raise `ServiceError` if a request would find no room, or wait for its thread too long to be answered."""
         state, limits = self._state, self._limits
-        wait_s = state.workers.expected_wait_s
-        full = state.admitted >= limits.workers + limits.max_waiting
+        wait_s = state.threads.expected_wait_s
+        full = state.admitted >= limits.threads + limits.max_waiting
         if (full or wait_s > LONGEST_WAIT * state.settings.deadline_s) and path not in NOT_QUEUED:
             raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
 
@@ -265,6 +267,8 @@ HTTP_BUFFER_BYTES = 128 * 1024
 BACKLOG = 1024
 MAX_CONNECTIONS = 4096
 """Idle and slow connections cost little and must not keep others out."""
+PARENT_S = 1.0
+"""Between two looks whether the process that has started this one is there."""
 STOP_S = 1.0
 """Seconds that connections have to close after the last request in work."""
 
@@ -493,15 +497,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def run_server(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
+def run_server(
+    app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
+) -> None:
     """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
 
-    SIGHUP looks for another live version at once. Errors as `listen`.
+    SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
+    `listen`.
     """
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
     gc.freeze()
-    asyncio.run(_serve(app, state, settings))
+    asyncio.run(_serve(app, state, settings, shared))
 
 
 def end_process() -> NoReturn:
@@ -516,13 +523,13 @@ def end_process() -> NoReturn:
     os._exit(0)
 
 
-async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -> None:
+async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None) -> None:
     from granian import net
     from granian.constants import HTTPModes, Interfaces
     from granian.http import HTTP1Settings
     from granian.server.embed import Server
 
-    listener = listen(settings.host, settings.port)
+    listener = listen(settings.host, settings.port) if shared is None else shared.listener
     server = Server(
         app, settings.host, settings.port,
         interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=BACKLOG,
@@ -542,7 +549,7 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
     serving = asyncio.create_task(server.serve())
     where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
     _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
-    ended = asyncio.create_task(stop.wait())
+    ended = asyncio.create_task(_until_stopped(stop, None if shared is None else shared.parent))
     try:
         await asyncio.wait({serving, ended}, return_when=asyncio.FIRST_COMPLETED)
         if serving.done():
@@ -555,6 +562,13 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings) -
         ended.cancel()
         state.close()
     _log.info("stopped", extra={"ssi": {}})
+
+
+async def _until_stopped(stop: asyncio.Event, parent: int | None) -> None:
+    """Wait for the signal to stop, or the end of the parent process."""
+    while not stop.is_set() and parent in (None, os.getppid()):
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_S)
 
 
 async def _drain(state: ServiceState, settings: ServiceSettings) -> None:

@@ -658,7 +658,7 @@ async def info(state: State) -> Response:
         "model_sha": serving.model_id,
         "model_dtype": model.encoder.quantisation,
         "model_type": {"reranker": {"id2label": {"0": "relevant"}, "label2id": {"relevant": 0}}},
-        "max_concurrent_requests": limits.workers + limits.max_waiting,
+        "max_concurrent_requests": limits.threads + limits.max_waiting,
         "max_input_length": model.encoder.view.max_chars,
         "max_client_batch_size": limits.max_documents,
         "auto_truncate": True,

@@ -24,7 +24,7 @@ class Limits:
     A larger body is answered with 413 as soon as it is known, one that has not come within ``receive_timeout_s`` with
     408; where all bodies in memory have more than ``max_buffered_bytes``, requests are answered with 503. Headers have
     ``max_header_bytes`` in all, names and values, else 431. JSON that is nested deeper, or has more values (in fact
-    commas, which texts have too, but not as many), is answered with 422. ``workers`` requests are computed at once,
+    commas, which texts have too, but not as many), is answered with 422. ``threads`` requests are computed at once,
     each in a thread, and ``max_waiting`` may wait for one: past it they are answered with 429. ``max_documents`` is for
     one rerank request.
     """
@@ -35,7 +35,7 @@ class Limits:
     max_header_bytes: int = 16 * 1024
     max_json_depth: int = 64
     max_json_values: int = 500_000
-    workers: int = 8
+    threads: int = 8
     max_waiting: int = 64
     max_documents: int = 10_000
 

@@ -124,7 +124,7 @@ class Breaker:
             self._failed, self._opened, self._probe_until = 0, None, 0.0
 
 
-class Workers:
+class Threads:
     """A fixed number of threads; whoever finds them busy waits, within the deadline."""
 
     def __init__(self, n: int) -> None:
@@ -209,7 +209,7 @@ class ServiceState:
         self.metrics = Metrics()
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
-        self.workers = Workers(settings.limits.workers)
+        self.threads = Threads(settings.limits.threads)
         self.breaker = Breaker(
             settings.breaker_failures, settings.breaker_pause_s, on_failure=self.metrics.engine_failures.inc
         )
@@ -241,7 +241,7 @@ class ServiceState:
 
     async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
-        return await self.workers.run(context.deadline, function)
+        return await self.threads.run(context.deadline, function)
 
     def ask_engine(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
         """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone.
@@ -272,7 +272,7 @@ class ServiceState:
         error: Exception | None = None
         if not answered:
             try:
-                await self.workers.run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search))
+                await self.threads.run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search))
             except Exception as failure:
                 error = failure
         self.note_searches(error)
@@ -292,25 +292,27 @@ class ServiceState:
             pause_s = self.settings.poll_s
             await asyncio.sleep(pause_s if self.problem is None else min(pause_s, LOOK_AGAIN_S))
             await self.look()
+            self.metrics.refresh()
 
     def close(self) -> None:
         """End threads, write what the sink holds, close the engine."""
         self.watcher.close()
-        self.workers.close()
+        self.threads.close()
         self.shadow.close()
         if self.sink is not None:
             self.sink.close(2.0)
         self.engine.close()
 
     def _watch_figures(self) -> None:
-        watch, workers = self.metrics.watch, self.workers
-        watch("ssi_waiting", "Requests that wait for a thread.", lambda: workers.waiting)
-        watch("ssi_busy", "Threads at work.", lambda: workers.busy)
+        watch, threads = self.metrics.watch, self.threads
+        watch("ssi_waiting", "Requests that wait for a thread.", lambda: threads.waiting)
+        watch("ssi_busy", "Threads at work.", lambda: threads.busy)
         watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self.admitted)
         watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self.buffered_bytes)
         watch("ssi_searchable", "1 while searches are answered, others' or the service's own.",
-              lambda: float(self.problem is None))  # fmt: skip
-        watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open))
+              lambda: float(self.problem is None), "livemin")  # fmt: skip
+        watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open),
+              "livemax")  # fmt: skip
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.unwritten)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
 
@@ -344,4 +346,5 @@ def open_state(
         state.search()
     except Exception as error:
         state.note_searches(error)
+    state.metrics.refresh()
     return state

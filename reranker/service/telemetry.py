@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, Literal, TypeVar, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 
 F = TypeVar("F", Counter, Histogram)
+Among = Literal["livesum", "livemin", "livemax"]
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _CAUSES = (
     ("deadline", re.compile(r"^the deadline of ")),
@@ -56,14 +58,25 @@ def cause_of(reason: str) -> str:
     return next((name for name, pattern in _CAUSES if pattern.search(reason)), _OTHER_CAUSE)
 
 
+SHARED = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable that names the folder of the figures of several processes, read as the library is imported."""
+
+
+def forget_process(folder: str, pid: int) -> None:
+    """Take a process that has ended out of what is true at the moment; what it has counted remains."""
+    multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+
+
 class Metrics:
-    """The service's figures, in a registry of their own."""
+    """The service's figures, in a registry of their own; of several processes, those of all of them."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
         histogram = partial(Histogram, buckets=_BUCKETS, registry=registry)
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
+        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
+        self._version: tuple[str, str] | None = None
         self.requests = counter("ssi_requests", "Requests by route and status.", ("path", "method", "status"))
         self.seconds = histogram("ssi_request_seconds", "Time from the first byte to the answer.", ("path",))
         self.stages = histogram("ssi_stage_seconds", "Time by stage of a request.", ("stage",))
@@ -75,8 +88,10 @@ class Metrics:
         self.engine_failures = counter("ssi_engine_failures", "Requests that the engine did not answer.")
         self.shadows = counter("ssi_shadows", "Searches scored in the shadow.", ("result",))
         self.documents = counter("ssi_documents", "Documents scored by the rerank routes.", ("given_as",))
-        self.version = gauge("ssi_version", "1 for the version that is served.", ("model", "encoder"))
-        self.loaded = gauge("ssi_model_loaded_seconds", "When the served model was loaded, Unix time.")
+        text = "1 for the version that is served, 0 for one that was."
+        self.version = gauge("ssi_version", text, ("model", "encoder"), multiprocess_mode="livemax")
+        text = "When the served model was loaded, Unix time."
+        self.loaded = gauge("ssi_model_loaded_seconds", text, multiprocess_mode="livemax")
         for name, labels in _AT_START.items():
             for label in labels:
                 self.child(getattr(self, name), label)
@@ -88,9 +103,14 @@ class Metrics:
             self._children[key] = figure.labels(*labels)
         return cast("F", self._children[key])
 
-    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
-        """Show a value that is read when figures are collected."""
-        Gauge(name, text, registry=self.registry).set_function(value)
+    def watch(self, name: str, text: str, value: Callable[[], float], among: Among = "livesum") -> None:
+        """Show a value that is read when figures are collected; ``among`` processes, as `prometheus_client` says."""
+        self._watched.append((Gauge(name, text, registry=self.registry, multiprocess_mode=among), value))
+
+    def refresh(self) -> None:
+        """Read the values that are watched, for the figures that another process collects."""
+        for gauge, value in self._watched:
+            gauge.set(value())
 
     def note_stages(self, timings_ms: Mapping[str, float]) -> None:
         """Take the times of one request's stages."""
@@ -99,13 +119,21 @@ class Metrics:
 
     def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
         """Show another version as the served one."""
-        self.version.clear()
-        self.version.labels(model_id[:12], encoder_id[:12]).set(1)
+        labels = (model_id[:12], encoder_id[:12])
+        if self._version is not None:
+            self.version.labels(*self._version).set(0)
+        self._version = labels
+        self.version.labels(*labels).set(1)
         self.loaded.set(loaded)
 
     def text(self) -> bytes:
-        """Return all figures in Prometheus' text format."""
-        return generate_latest(self.registry)
+        """Return all figures in Prometheus' text format; other processes' watched values are of their last look."""
+        self.refresh()
+        registry = self.registry
+        if SHARED in os.environ:
+            registry = CollectorRegistry()
+            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return generate_latest(registry)
 
 
 OWN_LOGS = "reranker"

@@ -104,9 +104,14 @@ class ServiceProcess:
         finally:
             connection.close()
 
+    @property
+    def figures(self) -> str:
+        """The text of ``/metrics``."""
+        return str(self.ask("GET", "/metrics")[1])
+
     def figure(self, name: str) -> float:
         """Return the sum of a figure of ``/metrics`` over its labels."""
-        lines = self.ask("GET", "/metrics")[1].splitlines()
+        lines = self.figures.splitlines()
         return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].split(" ")[0] == name)
 
     def terminate(self, timeout_s: float = 15.0) -> tuple[int, float]:

@@ -55,7 +55,7 @@ def test_a_thousand_documents_by_id(served: Served, tmp_path: Path, route: str) 
     for place, one in enumerate(values["results"]):
         assert one["relevance_score"] == pytest.approx(expected[one["index"]], abs=1e-5)
         assert expected[one["index"]] == pytest.approx(expected[found.order[place]], abs=2e-5)
-    state.workers.close()
+    state.threads.close()
 
 
 @pytest.mark.parametrize("route", ["fetch", "beside"])
@@ -71,4 +71,4 @@ def test_a_document_written_since_is_encoded_and_an_unknown_one_comes_last(
     scores = {one["index"]: one["relevance_score"] for one in values["results"]}
     direct = score_items(served.model, QUERY, [Item(source={"title": "word1", "text": "word7 word12"})])
     assert scores[1] == pytest.approx(float(relevance(direct.scores)[0]), abs=1e-6)
-    state.workers.close()
+    state.threads.close()

@@ -25,7 +25,7 @@ from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
 SMALL = Limits(max_body_bytes=1000, max_buffered_bytes=2500, receive_timeout_s=0.2, max_header_bytes=500,
-               workers=1, max_waiting=1)  # fmt: skip
+               threads=1, max_waiting=1)  # fmt: skip
 seen: list[int] = []
 router = APIRouter(route_class=JsonRoute)
 
@@ -156,7 +156,7 @@ def test_a_refused_large_body_is_not_read_to_its_end(state: ServiceState) -> Non
 
 def test_a_queue_that_filled_while_a_body_came_is_full(state: ServiceState) -> None:
     def fill() -> None:
-        state.admitted = SMALL.workers + SMALL.max_waiting
+        state.admitted = SMALL.threads + SMALL.max_waiting
 
     sent = run(state, "/echo", [b"x", fill, b"x"])
     assert sent.status == 429 and seen == []
@@ -251,9 +251,9 @@ def test_too_many_at_once_are_told_to_come_later(state: ServiceState) -> None:
 
 def test_a_request_that_would_wait_in_vain_is_told_at_once(state: ServiceState) -> None:
     mean_s = LONGEST_WAIT * state.settings.deadline_s / 3
-    state.workers.waiting, state.workers._mean_s = 3, 0.99 * mean_s
+    state.threads.waiting, state.threads._mean_s = 3, 0.99 * mean_s
     assert run(state, "/echo", [b""]).status == 200
-    state.workers._mean_s = 1.01 * mean_s
+    state.threads._mean_s = 1.01 * mean_s
     sent = run(state, "/echo", [b""])
     assert sent.status == 429 and int(sent.headers["retry-after"]) == math.ceil(3 * 1.01 * mean_s)
 

@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
 def state(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceState]:
     state = service_over(served, tmp_path_factory.mktemp("model"), route="beside", rerank=PATIENT)
     yield state
-    state.workers.close()
+    state.threads.close()
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +225,7 @@ def test_more_documents_than_allowed(served: Served, tmp_path: Path) -> None:
     assert client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 3}).status_code == 200
     answer = client.post("/v2/rerank", json={"query": QUERY, "documents": ["x"] * 4})
     assert answer.status_code == 413 and "more than the 3" in answer.json()["message"]
-    state.workers.close()
+    state.threads.close()
 
 
 def test_a_fallback_says_so_everywhere_it_can(client: TestClient) -> None:
@@ -256,7 +256,7 @@ def test_with_the_engine_down_texts_are_ranked_and_ids_keep_their_order(
     assert ids["meta"]["fallback"] is (route == "fetch")
     if route == "fetch":
         assert [one["index"] for one in ids["results"]] == [0, 1, 2]
-    state.workers.close()
+    state.threads.close()
 
 
 def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_without_a_model_the_order_given_comes_back(served: Served, tmp_path: Pa
     assert answer.headers["x-ssi-model"] == ""
     assert client.post("/embed", json={"inputs": "x"}).status_code == 503
     assert client.get("/info").json()["error_type"] == "Unhealthy"
-    state.workers.close()
+    state.threads.close()
 
 
 def test_embed_gives_the_vectors_of_both_sides(client: TestClient, served: Served) -> None:

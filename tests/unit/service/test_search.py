@@ -342,13 +342,13 @@ def test_where_others_searches_are_answered_the_service_asks_nothing(served: Ser
 
 def test_threads_that_never_end_are_noticed(served: Served, tmp_path: Path) -> None:
     engine, state = failing(
-        served, tmp_path, rerank=RerankSettings(deadline_ms=200.0), limits=Limits(workers=1), poll_s=0.05
+        served, tmp_path, rerank=RerankSettings(deadline_ms=200.0), limits=Limits(threads=1), poll_s=0.05
     )
 
     async def scenario() -> None:
         engine.seconds = 1.0
         with pytest.raises(ServiceError):
-            await state.workers.run(Deadline(0.1), lambda: engine.search("docs", {}))
+            await state.threads.run(Deadline(0.1), lambda: engine.search("docs", {}))
         looking = asyncio.create_task(state.keep_looking())
         await asyncio.sleep(0.6)
         looking.cancel()

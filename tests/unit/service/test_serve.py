@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from click.testing import CliRunner
 
@@ -24,6 +29,7 @@ from reranker.engines import open_engine
 from reranker.service.app import listen
 from reranker.service.auth import ApiKeys, new_key
 from tests.engines.policy import do_without
+from tests.engines.processes import free_port
 from tests.live.service_process import ServiceProcess
 from tests.services import small_index
 from tests.unit.service.test_watch import sibling
@@ -164,3 +170,82 @@ def test_tls(site: Path, tmp_path: Path) -> None:
             assert answer.status == 200
         assert service.terminate()[0] == 0
     assert os.path.exists(tmp_path / "cert.pem")
+
+
+class Visitors:
+    """Four clients that search at once until the end, each search by a connection of its own."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        self.port, self.over = service.port, threading.Event()
+        self.answers: Counter[str] = Counter()
+        self.failed = 0
+        self._threads = [threading.Thread(target=self._search) for _ in range(4)]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        for thread in self._threads:
+            thread.join(30)
+
+    def _search(self) -> None:
+        while not self.over.is_set():
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+            try:
+                connection.request(
+                    "POST", "/search", b'{"query": "word3 word11"}', {"Content-Type": "application/json"}
+                )
+                response = connection.getresponse()
+                reranked = json.loads(response.read())["reranked"]
+                assert response.status == 200 and reranked
+                self.answers[response.headers["x-request-id"].partition("-")[0]] += 1
+            except OSError:
+                self.failed += 1
+            finally:
+                connection.close()
+
+    def wait_for(self, n_processes: int) -> None:
+        """Return when so many processes have answered."""
+        end = time.monotonic() + 60
+        while len(self.answers) < n_processes:
+            assert time.monotonic() < end, self.answers
+            time.sleep(0.05)
+
+
+def test_of_two_workers_one_may_be_killed_under_load(site: Path, tmp_path: Path) -> None:
+    with ServiceProcess(*options(site, "--workers", "2", "--sink", str(tmp_path / "log.ndjson"))) as service:
+        with Visitors(service) as visitors:
+            visitors.wait_for(2)
+            first = service.process.children()
+            first[0].kill()
+            visitors.wait_for(3)
+        assert len(first) == 2 and len(visitors.answers) == 3
+        assert visitors.failed <= 4, "more than were in flight"
+        counted = re.search(r'ssi_requests_total{method="POST",path="/search",status="200"} (.*)', service.figures)
+        n_answered = visitors.answers.total()
+        assert counted and n_answered <= float(counted[1]) <= n_answered + visitors.failed
+        assert service.figure("ssi_searchable") == 1 and service.figure("ssi_version") == 1
+        second = service.process.children()
+        status, seconds = service.terminate()
+        assert status == 0 and seconds < 12 and not any(process.is_running() for process in second)
+        assert "process ended" in service.log
+    rows = [json.loads(line) for line in (tmp_path / "log.ndjson").read_text().splitlines()]
+    assert n_answered - 64 <= len(rows) <= n_answered + visitors.failed
+
+
+def test_workers_end_with_the_process_that_has_started_them(site: Path) -> None:
+    with ServiceProcess(*options(site, "--workers", "2")) as service:
+        children = service.process.children()
+        service.process.kill()
+        assert not psutil.wait_procs(children, timeout=20)[1]
+
+
+def test_workers_that_cannot_start_end_the_service_with_their_error(site: Path) -> None:
+    done = subprocess.run(
+        [*SSI, "serve", *options(site, "--workers", "2", "--port", str(free_port()), "--golden", "/dev/null")],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3 and "golden" in done.stderr and "Traceback" not in done.stderr

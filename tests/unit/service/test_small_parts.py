@@ -24,7 +24,7 @@ from reranker.service.http import ServiceError, retry_after
 from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.sink import SearchRecord
-from reranker.service.state import Breaker, Workers
+from reranker.service.state import Breaker, Threads
 from reranker.service.telemetry import JsonFormatter, Metrics, cause_of, configure_logs
 from tests.engines.scripted import ScriptedServer, whole
 
@@ -162,21 +162,21 @@ def test_a_programming_error_in_the_probe_does_not_leave_the_breaker_half_open()
 
 def test_work_waits_for_a_thread_and_gives_up_in_time() -> None:
     async def scenario() -> tuple[Any, ...]:
-        workers, release = Workers(1), threading.Event()
-        first = asyncio.create_task(workers.run(Deadline(5.0), lambda: release.wait(5)))
+        threads, release = Threads(1), threading.Event()
+        first = asyncio.create_task(threads.run(Deadline(5.0), lambda: release.wait(5)))
         await asyncio.sleep(0.05)
         started = time.perf_counter()
         with pytest.raises(ServiceError) as late:
-            await workers.run(Deadline(0.2), lambda: 1)
+            await threads.run(Deadline(0.2), lambda: 1)
         waited = time.perf_counter() - started
-        second = asyncio.create_task(workers.run(Deadline(5.0), lambda: 2))
+        second = asyncio.create_task(threads.run(Deadline(5.0), lambda: 2))
         await asyncio.sleep(0.05)
-        state = (workers.busy, workers.waiting)
+        state = (threads.busy, threads.waiting)
         release.set()
         results = (await first, await second)
         await asyncio.sleep(0.01)
-        workers.close()
-        return late.value, waited, state, results, workers.busy, workers.waiting
+        threads.close()
+        return late.value, waited, state, results, threads.busy, threads.waiting
 
     error, waited, state, results, busy, waiting = asyncio.run(scenario())
     assert error.status_code == 503 and error.kind == "overloaded" and error.headers["Retry-After"] == "1"
@@ -186,13 +186,13 @@ def test_work_waits_for_a_thread_and_gives_up_in_time() -> None:
 
 def test_work_that_does_not_end_is_left_and_keeps_its_thread() -> None:
     async def scenario() -> tuple[ServiceError, int, int]:
-        workers, release = Workers(1), threading.Event()
+        threads, release = Threads(1), threading.Event()
         with pytest.raises(ServiceError) as late:
-            await workers.run(Deadline(0.1), lambda: release.wait(5))
-        busy = workers.busy
+            await threads.run(Deadline(0.1), lambda: release.wait(5))
+        busy = threads.busy
         release.set()
-        value = await workers.run(Deadline(5.0), lambda: 4)
-        workers.close()
+        value = await threads.run(Deadline(5.0), lambda: 4)
+        threads.close()
         return late.value, busy, value
 
     error, busy, value = asyncio.run(scenario())
@@ -202,12 +202,12 @@ def test_work_that_does_not_end_is_left_and_keeps_its_thread() -> None:
 
 def test_work_that_cannot_begin_keeps_no_thread() -> None:
     async def scenario() -> tuple[ServiceError, int, int]:
-        workers = Workers(1)
-        workers.close()
+        threads = Threads(1)
+        threads.close()
         for _ in range(3):
             with pytest.raises(ServiceError) as refused:
-                await workers.run(Deadline(0.2), lambda: 1)
-        return refused.value, workers.busy, workers.waiting
+                await threads.run(Deadline(0.2), lambda: 1)
+        return refused.value, threads.busy, threads.waiting
 
     error, busy, waiting = asyncio.run(scenario())
     assert (error.status_code, error.kind, busy, waiting) == (503, "stopping", 0, 0)
@@ -215,11 +215,11 @@ def test_work_that_cannot_begin_keeps_no_thread() -> None:
 
 def test_errors_of_work_arrive_as_they_are() -> None:
     async def scenario() -> None:
-        workers = Workers(1)
+        threads = Threads(1)
         with pytest.raises(EngineRejected):
-            await workers.run(Deadline(1.0), rejects)
-        assert await workers.run(Deadline(1.0), lambda: 1) == 1
-        workers.close()
+            await threads.run(Deadline(1.0), rejects)
+        assert await threads.run(Deadline(1.0), lambda: 1) == 1
+        threads.close()
 
     asyncio.run(scenario())
 
@@ -304,7 +304,7 @@ def test_hosts_that_need_no_keys(change: dict[str, Any]) -> None:
     assert ServiceSettings(index="docs", **change).deadline_s == 1.0
 
 
-@pytest.mark.parametrize("change", [{"workers": 0}, {"max_body_bytes": -1}, {"max_buffered_bytes": 10}])
+@pytest.mark.parametrize("change", [{"threads": 0}, {"max_body_bytes": -1}, {"max_buffered_bytes": 10}])
 def test_limits_out_of_range_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         Limits(**change)

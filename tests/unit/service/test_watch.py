@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 import time
@@ -86,7 +87,8 @@ def test_what_is_promoted_answers_after_the_next_look(served: Served, tmp_path: 
     assert old.model_id == site.first.model_id and old.reranker.search("word3", TEMPLATE).model_id == old.model_id
     assert not site.watcher.look() and site.swaps("done") == 1
     figures = site.state.metrics.text().decode()
-    assert f'model="{site.second.model_id[:12]}"' in figures and site.first.model_id[:12] not in figures
+    shown = [re.search(rf'model="{site_id[:12]}"}} (.*)', figures) for site_id in (old.model_id, site.live)]
+    assert [found and float(found[1]) for found in shown] == [0.0, 1.0]
 
 
 def test_a_new_calibration_is_taken_too(served: Served, tmp_path: Path) -> None:
