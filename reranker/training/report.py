@@ -116,7 +116,7 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
     """Return in one sentence what the data allowed: from how much, whether anything was learned, and what it adds."""
     data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
     where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
-    tried = f" ({len(report.trials)} short runs tried settings)" if report.trials else ""
+    tried = f" ({len(report.trials)} trial runs tried settings)" if report.trials else ""
     if not _has_learned(report):
         return (
             f"{data} nothing was learned that helps {where}{tried}: the model ranks by words alone, MAP "

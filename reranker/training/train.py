@@ -158,7 +158,7 @@ def train_model(
     """Return the model learned from a corpus and evidence, and how it came about.
 
     The evidence is split for validation (see `split_training_set`), the lexical score is tuned on the training side, a
-    race of short runs finds how to train, the class asked for (U and V, by default) is trained until validation stops
+    race of trial runs finds how to train, the class asked for (U and V, by default) is trained until validation stops
     to improve, the learned part is weighed there, a memory of the training queries (`QueryMemory`) is taken where that
     is better, the result is compared with tuned lexical baselines, and, unless validation evidence was given, the class
     is trained once more on everything for the epochs that were best.

@@ -1,4 +1,4 @@
-"""The race of short runs: what is varied, what is kept, and what stands in the report."""
+"""The race of trial runs: what is varied, what is kept, and what stands in the report."""
 
 from __future__ import annotations
 
@@ -62,7 +62,10 @@ class Race:
             setattr(self.context, name, value)
         monkeypatch.setattr(module, "_try", self._try)
 
-    def _try(self, _context: TrainingContext, settings: Mapping[str, float], epochs: int) -> tuple[float, float]:
+    def _try(
+        self, _context: TrainingContext, settings: Mapping[str, float], epochs: int, *, stops: bool
+    ) -> tuple[float, float]:
+        assert stops == (epochs == (self.context.config.epochs or module.FINAL_EPOCHS))
         self.runs.append((dict(settings), epochs))
         return self.value(settings, epochs), 1.0
 
@@ -122,7 +125,7 @@ def test_of_equals_the_earlier_is_kept(monkeypatch: pytest.MonkeyPatch, problem:
 
 
 def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    best = {name: values[-1] for rung in RUNGS for name, values in rung.varied.items()}
+    best = {name: values[-1] for rung in RUNGS for name, values in rung.varied.items() if not rung.relative}
     run = Race(monkeypatch, problem, TrainConfig())
     run.value = lambda settings, epochs: 0.1 + sum(best[name] == value for name, value in settings.items()) / 10
     trials = run()
@@ -137,6 +140,24 @@ def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem:
         assert {trial.epochs for trial in here} == {rung.epochs}
     assert f"margin_identity {best['identity_scale']:g}, nearest_share" in run.said
     assert schedule_like(run.context, trials[0]).identity_scale == RUNGS[0].varied["identity_scale"][0]
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.01, (54.0, 0.05)), (0.03, (18.0, 0.1))], ids=["a tie", "better"])
+def test_long_runs_settle_the_identity_scale_and_the_rate(
+    monkeypatch: pytest.MonkeyPatch, problem: Problem, gain: float, expected: tuple[float, float]
+) -> None:
+    """Short runs say a is 54; long ones a third of it, and the higher rate: that counts if it is more than chance."""
+    run = Race(monkeypatch, problem, TrainConfig())
+
+    def value(settings: Mapping[str, float], epochs: int) -> float:
+        if epochs < module.FINAL_EPOCHS:
+            return 0.3 + settings["identity_scale"] / 1000
+        third, fast = settings["identity_scale"] == 18, settings.get("rate") == 0.1
+        return 0.3 * (1 + gain * third) * (1 + gain * fast)
+
+    run.value = value
+    run()
+    assert (run.context.schedule.identity_scale, run.context.schedule.rate_start) == expected
 
 
 def test_no_run_is_made_twice_and_progress_is_complete(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
@@ -156,7 +177,7 @@ def test_no_run_is_made_twice_and_progress_is_complete(monkeypatch: pytest.Monke
 
 
 def test_a_setting_that_diverges_is_the_worst(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
-    real, (rate, identity) = linear.trainer_of, (RUNGS[3].varied["rate"][-1], RUNGS[0].varied["identity_scale"][0])
+    real, (rate, identity) = linear.trainer_of, (RUNGS[-1].varied["rate"][-1], RUNGS[0].varied["identity_scale"][0])
 
     def trainer_of(context: TrainingContext, schedule: Schedule, **options: Any) -> Trainer:
         trainer = real(context, schedule, **options)
@@ -188,6 +209,6 @@ def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
     assert reports[0].trials == reports[1].trials
     assert varied(reports[0].trials) == {"identity_scale", "nearest_share", "rate"}
     assert all(0 < trial.map <= 1 and 0 <= trial.scale <= max(SCALES) for trial in reports[0].trials)
-    assert f"of {len(reports[0].trials)} short runs the best had" in said
+    assert f"of {len(reports[0].trials)} trial runs the best had" in said
     tried = [(done, total) for title, done, total in shown if title == "trying settings"]
     assert tried[-1][0] == tried[-1][1]

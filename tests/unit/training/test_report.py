@@ -208,7 +208,7 @@ def test_intervals_are_students() -> None:
 def test_the_summary_says_what_the_data_allowed(model: RankingModel) -> None:
     assert summary_of(model, report_of()) == (
         "From 60 links over 60 documents the model learned to rank on held-out links at MAP 0.3600, words alone at "
-        "0.2400 (+50%) (4 short runs tried settings)."
+        "0.2400 (+50%) (4 trial runs tried settings)."
     )
     nothing = summary_of(model, report_of(scale=0.0, valid_map=0.24, trials=()))
     assert nothing == (

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import cast
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, qrels_task
 from reranker.kernels.lexical import Judged, blended_average_precision
-from reranker.models.scorers import DocumentForm
+from reranker.models.scorers import LINEAR, DocumentForm
+from reranker.progress import silent
 from reranker.records import Pair
-from reranker.training import from_judgements, from_pairs
-from reranker.training.context import Validator, values_by
-from reranker.training.problem import TwoRows, two_rows
+from reranker.training import TrainConfig, from_judgements, from_pairs
+from reranker.training.config import schedule_of
+from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext, Validator, values_by
+from reranker.training.problem import Problem, TwoRows, two_rows
+from reranker.training.trainer import TrainResult
 from reranker.training.training_set import mix
 from tests.seeds import seeded_rng
 
@@ -45,8 +51,6 @@ def test_the_learned_part_moves_known_documents_among_themselves() -> None:
 
 
 def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:
-    from dataclasses import replace
-
     clicks = replace(from_pairs([Pair("a", "1", "2"), Pair("b", "2", "1")]), judged_only=True)
     judged = from_judgements({"q": {"1": 1.0}}, {"q": "text"})
     assert not judged.judged_only
@@ -93,3 +97,32 @@ def test_both_rows_are_read_where_they_belong() -> None:
     # x asks word 1 of U, y word 0, which says nothing: x ranks a d b c by V, y c d b a by q.d.
     values = validator.values(validator.queries[:, :2] @ U, validator.documents[:, :2] @ V)
     np.testing.assert_allclose(values, [[1 / 3, 1 / 4]])
+
+
+def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole_ones() -> None:
+    """What is learned puts b before c for everybody: wrong for x, by which q.d is right, and right for y."""
+    documents = rows([[0.0, 0.0], [0.5, 0.0], [0.6, 0.0], [0.1, 0.0]])
+    asked = rows([[1, 0]])
+    rng = np.random.default_rng(0)
+    whole = Validator(qrels_task({"x": {"c": 1.0}}, ["x"], "abcd"), asked, documents, 1.0, rng)
+    short = Validator(qrels_task({"y": {"b": 1.0}}, ["y"], "abcd"), asked, documents, 1.0, rng, is_short=True)
+    U, V = np.array([[1.0], [0.0]], np.float32), np.array([[2.0], [0.0]], np.float32)
+    learned = two_rows(sp.csr_matrix(np.array([[0, 0], [1, 0], [0, 0], [0, 0]], np.float32)), documents.lexical)
+    for validator in (whole, short):
+        validator.documents = learned.learned
+    config = TrainConfig()
+    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
+    assert schedule.short_apart
+    context = TrainingContext(
+        config, schedule, cast(Problem, None), None, [whole, short], rng, lambda _tied, _schedule: (U, V), 2, {}, None,
+        silent, lambda *_: None,
+    )  # fmt: skip
+    assert context.best_scale(U, DocumentForm(LINEAR, V), 1.0) == (1.0, 0.0)
+    context.schedule = replace(schedule, short_apart=False)
+    value, scale = context.best_scale(U, DocumentForm(LINEAR, V), 1.0)
+    assert (value, scale) == (0.75, 1.0)
+    by_own_U = TrainedParameters(
+        "low_rank", np.zeros_like(U), V, TrainResult(U, V, 1, None), short=ShortQueries(U, 1.0, 1.0, 1, 1.0)
+    )
+    np.testing.assert_array_equal(by_own_U.values_by([whole, short]), [1.0, 1.0])
+    np.testing.assert_array_equal(replace(by_own_U, short=None).values_by([whole, short]), [1.0, 0.5])
