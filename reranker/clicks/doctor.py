@@ -17,6 +17,7 @@ from typing import Any, Literal
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, Task, prepared
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
+from reranker.clicks.schema import arrow
 from reranker.engines.base import Engine
 from reranker.figures import (
     BLUE,
@@ -380,8 +381,9 @@ _IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER 
 
 
 def examine(
-    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None
-) -> Diagnosis:
+    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None,
+    resources: Resources | None = None,
+) -> Diagnosis:  # fmt: skip
     """Return what is wrong with a click log, and the click rate by rank.
 
     With ``engine`` and ``index`` up to 1,000 of the shown ids are looked up there; ``config`` says who is a robot.
@@ -389,7 +391,7 @@ def examine(
     `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
     """
     task = Task(log, config or PairConfig(), "impressions")
-    with prepared(task, Resources()) as connection:
+    with prepared(task, resources or Resources()) as connection:
         numbers: dict[str, float] = {}
         for text in _COUNTS:
             answer = connection.execute(text)
@@ -406,6 +408,56 @@ def examine(
     findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]
     findings.append(Finding("shape", *_shape(rates)))
     return Diagnosis(tuple(findings), numbers, rates)
+
+
+LEAST_PEOPLE = 5
+"""People who must have asked a query before its text is shown to whoever operates the search."""
+_LOSSES = """SELECT k.query, COUNT(DISTINCT k.person), COUNT(*), COUNT(*) FILTER (NOT l.clicked), SUM(l.lost)
+    FROM kept AS k JOIN (
+        SELECT s.query_id, BOOL_OR(s.clicked) AS clicked,
+            COALESCE(SUM(1.0 / e.rank - 1.0 / s.rank) FILTER (s.clicked), 0.0) AS lost
+        FROM impressions AS s
+        LEFT JOIN engine_ranks AS e ON e.query_id = s.query_id AND e.document = s.document
+        GROUP BY s.query_id
+    ) AS l ON l.query_id = k.query_id
+    WHERE k.account <> '' OR k.session <> ''
+    GROUP BY k.query HAVING COUNT(DISTINCT k.person) >= {least} ORDER BY k.query"""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLoss:
+    """What came of a query: by how many people and how often it was asked, and how often nothing was clicked.
+
+    ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one of the document: above 0 where the
+    engine had what was clicked further up.
+    """
+
+    query: str
+    people: int
+    searches: int
+    without_click: int
+    lost: float
+
+
+def query_losses(
+    log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, least: int = LEAST_PEOPLE,
+    resources: Resources | None = None,
+) -> list[QueryLoss]:  # fmt: skip
+    """Return what came of the queries that ``least`` people asked, by their text; robots are left out.
+
+    ``engine_ranks`` are (query id, document, rank in the engine's order). A search that names neither user nor session
+    counts for nobody: it may be the same person again.
+
+    `MissingExtra` without DuckDB.
+    """
+    columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
+    pa = arrow()
+    types = (pa.string(), pa.string(), pa.int64())
+    ranks = pa.table([pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
+                     names=["query_id", "document", "rank"])  # fmt: skip
+    with prepared(Task(log, PairConfig(), "impressions"), resources or Resources()) as connection:
+        connection.register("engine_ranks", ranks)
+        return [QueryLoss(*row) for row in connection.execute(_LOSSES.format(least=int(least))).fetchall()]
 
 
 FORMATS = (".png", ".svg", ".html")

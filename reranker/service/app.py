@@ -40,7 +40,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reranker.engines.base import Deadline, variables_of
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
-from reranker.service import proxy, rerank_api, search
+from reranker.service import operate, proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
 from reranker.service.http import (
     COMMON_RESPONSES,
@@ -358,7 +358,7 @@ async def reload(state: State) -> Reload:
 
 
 JAVASCRIPT = "text/javascript; charset=utf-8"
-PAGES = {"/": ("Search", "search"), "/docs": ("API", "docs")}
+PAGES = {"/": ("Search", "search"), "/docs": ("API", "docs"), "/operate": ("Operation", "operate")}
 """Path -> (title, name of its body and of its script in ``static``)."""
 FILES = {
     **dict.fromkeys(PAGES, "text/html; charset=utf-8"),
@@ -439,7 +439,8 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
-    return Part(search.events_router, modes=modes), Part(page_router, public=(CONFIG, *FILES)), *more
+    page = Part(page_router, public=(CONFIG, *FILES))
+    return Part(search.events_router, modes=modes), page, Part(operate.router), *more
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -54,6 +55,31 @@ def cause_of(reason: str) -> str:
     if not reason:
         return ""
     return next((name for name, pattern in _CAUSES if pattern.search(reason)), _OTHER_CAUSE)
+
+
+class Latency(NamedTuple):
+    """How long a stage took, milliseconds; None above the longest time that is told apart, or where ``n`` is 0."""
+
+    stage: str
+    n: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Return below which value a share of the observations lies; None above the last finite bound, or of none.
+
+    ``buckets`` are (upper bound, observations up to it), ascending, the last bound infinite. Within a bucket they are
+    taken to lie evenly, as Prometheus' ``histogram_quantile`` does.
+    """
+    wanted = share * buckets[-1][1]
+    lower = before = 0.0
+    for upper, n in buckets:
+        if n >= wanted and n > before:
+            return None if math.isinf(upper) else lower + (upper - lower) * (wanted - before) / (n - before)
+        lower, before = upper, n
+    return None
 
 
 class Metrics:
@@ -102,6 +128,27 @@ class Metrics:
         self.version.clear()
         self.version.labels(model_id[:12], encoder_id[:12]).set(1)
         self.loaded.set(loaded)
+
+    def latencies(self) -> list[Latency]:
+        """Return how long searches took since the start, as a whole and by stage."""
+        found = []
+        for figure, label in ((self.seconds, "path"), (self.stages, "stage")):
+            buckets: dict[str, list[tuple[float, float]]] = {}
+            for sample in next(iter(figure.collect())).samples:
+                if sample.name.endswith("_bucket"):
+                    bounds = buckets.setdefault(sample.labels[label], [])
+                    bounds.append((float(sample.labels["le"]), sample.value))
+            for name, ascending in buckets.items():
+                if label == "stage" or name in _AT_START["seconds"]:
+                    values = (quantile(ascending, share) for share in (0.5, 0.95, 0.99))
+                    times = (None if value is None else round(1000.0 * value, 3) for value in values)
+                    found.append(Latency(name, int(ascending[-1][1]), *times))
+        return found
+
+    def counts(self, figure: Counter) -> dict[str, int]:
+        """Return a counter's values by its one label."""
+        samples = next(iter(figure.collect())).samples
+        return {next(iter(s.labels.values())): int(s.value) for s in samples if s.name.endswith("_total")}
 
     def text(self) -> bytes:
         """Return all figures in Prometheus' text format."""

@@ -25,8 +25,7 @@ from reranker.service.app import listen
 from reranker.service.auth import ApiKeys, new_key
 from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
-from tests.services import small_index
-from tests.unit.service.test_watch import sibling
+from tests.services import sibling, small_index
 
 SSI = [sys.executable, "-c", "from reranker.cli.main import main; main()"]
 CANARY = "canary-4711@example.org"
