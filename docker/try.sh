@@ -51,7 +51,7 @@ trap 'echo "FAILED  $BASH_COMMAND (line $LINENO)" >&2' ERR
 
 search() { service /search -H 'Content-Type: application/json' -d '{"query": "ordered dictionary"}'; }
 reranked() { search | jq -e '.reranked and (.hits | length == 10)'; }
-page() { service / | grep '<form id="form" role="search">' >/dev/null && service /page/app.js | grep /search >/dev/null; }
+page() { service / | grep '<form id="form" role="search">' >/dev/null && service /page/search.js | grep /search >/dev/null; }
 click() { # QUERY_ID
     local event='{"events": [{"action_name": "click", "query_id": "%s", "event_attributes": {"object": {"object_id": "1"}}}]}'
     service /events -H 'Content-Type: application/json' -d "$(printf "$event" "$1")"

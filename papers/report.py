@@ -15,8 +15,9 @@ from papers.registry import Picture, Request, Section, Table
 from papers.results import LOWER, Results, version
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
-from reranker.figures import STYLE, inline_svg
+from reranker.figures import BLUE, GREY, RED, STYLE, inline_svg
 from reranker.files import write_file
+from reranker.training.report import page_environment
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotlib")
 MAX_SORTED = 16
@@ -41,18 +42,9 @@ def write_report(
 
 def render(sections: Sequence[Section], requests: Sequence[Request], command: str = "", finished: str = "") -> str:
     """Return the page."""
-    try:
-        import jinja2
-        from markupsafe import Markup
-    except ImportError as error:
-        raise MissingExtra("jinja2", "papers") from error
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("papers"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    from markupsafe import Markup
+
+    environment = page_environment("papers")
     environment.filters["numeric"] = lambda text: bool(text) and not text[0].isalpha() and bool(_NUMBER.match(text))
     shown = [
         (section, [(table, orders_of(table)) for table in section.tables],
@@ -113,7 +105,6 @@ def _listed(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
-BLUE, RED, GREY = "#2a5d9f", "#b3452c", "#667080"
 COLOURS = (BLUE, RED, "#2d7a4a", "#8a5a9e", "#b5862c", "#3f8f9b", GREY, "#1d2530")
 MARKS = "osD^vPX*"
 LOW_RATE = 0.2

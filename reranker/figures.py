@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,11 @@ STYLE = {
 }
 """Of the pictures in reports: light lines, a grid, and texts that stay texts."""
 BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
+ON_PAGES = {
+    BLUE: "--link", RED: "--down", GREY: "--soft", LIGHT: "--bar", "#9aa4b2": "--soft", "#3d4653": "--text",
+    "#e8ecf1": "--grid", "#1d2530": "--text", "#000000": "--text",
+}  # fmt: skip
+"""The colours of ``style.css`` that stand for those of pictures within a page: they change where it is dark."""
 _WIDTH, _HEIGHT = 5.4, 2.7
 
 
@@ -73,13 +80,37 @@ def picture_bytes(figure: Figure, kind: str, **options: Any) -> bytes:
     return target.getvalue()
 
 
+def page_style() -> str:
+    """Return the style sheet of all pages and reports."""
+    return resources.files("reranker").joinpath("style.css").read_text(encoding="utf-8")
+
+
+def report_head(title: str) -> str:
+    """Return the beginning of a report, up to its body: a page that needs neither network nor scripts."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{html.escape(title)}</title>
+<style>
+{page_style()}</style>
+</head>
+"""
+
+
 def inline_svg(figure: Figure, name: str) -> str:
-    """Return a figure as an element for HTML: no prologue, no metadata, as wide as its place, ids begun by ``name``."""
+    """Return a figure as an element for HTML: no prologue, no metadata, as wide as its place, ids begun by ``name``.
+
+    Its colours are those of `page_style` (`ON_PAGES`).
+    """
     text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     head, end, rest = text.partition(">")
     head = re.sub(r' (width|height)="[^"]*"', "", head)
-    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", head + end + rest).strip()
+    return re.sub("|".join(ON_PAGES), lambda colour: f"var({ON_PAGES[colour[0]]})", text)
 
 
 def chart(

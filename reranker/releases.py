@@ -23,6 +23,7 @@ import msgspec
 from reranker.engines import absolute_spec
 from reranker.engines.base import Engine, WriteOp, WriteResult, ensure_index
 from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
+from reranker.files import write_file
 from reranker.records import StoredDocument
 
 CONTROL_INDEX = "ssi-control"
@@ -305,3 +306,55 @@ def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]
     model_dir = model_dir.resolve()
     return model_dir.parent / f"{model_dir.name}.stores" / f"{name}-{key}"
+
+
+RETRAIN_FOLDER = ".retrain"
+"""Folder of what retrainings keep, beside the model folders."""
+GATES = "gates.json"
+KEPT_GATES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class GateNote:
+    """What one retraining came to: no query, so that it may be kept when clicks are forgotten.
+
+    ``finished`` is UTC, ISO 8601; ``candidate`` and ``live_before`` are model ids; ``measured`` has by name the values
+    of the live and the new model, and the difference with its bounds; ``report`` is where the HTML report was written.
+    """
+
+    index: str
+    finished: str
+    outcome: str
+    reason: str
+    candidate: str
+    live_before: str | None = None
+    measured: tuple[Mapping[str, str | float], ...] = ()
+    impressions: int = 0
+    people: int = 0
+    report: str | None = None
+
+
+def note_gate(folder: Path, note: GateNote) -> None:
+    """Keep what a retraining came to in its work folder, with the last few before it."""
+    try:
+        before = _notes_in(folder / GATES)
+    except InputError:  # a retraining does not fail for what is only looked at
+        before = []
+    write_file(folder / GATES, msgspec.json.encode([*before, note][-KEPT_GATES:]))
+
+
+def last_gates(models: Path, index: str) -> list[GateNote]:
+    """Return what retrainings of an index into a folder of models came to, newest first.
+
+    `InputError` where a file of them cannot be read.
+    """
+    files = sorted(models.glob(f"{RETRAIN_FOLDER}/*/{GATES}"))
+    notes = (note for path in files for note in _notes_in(path) if note.index == index)
+    return sorted(notes, key=lambda note: note.finished, reverse=True)
+
+
+def _notes_in(path: Path) -> list[GateNote]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=list[GateNote]) if path.exists() else []
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{str(path)!r} cannot be read ({type(error).__name__}): delete it", path=str(path)) from error

@@ -7,10 +7,12 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from reranker.artifacts import save_model
+from reranker.artifacts import RankingModel, save_model
 from reranker.engines.base import Engine
+from reranker.releases import Release, update_control
 from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app
+from reranker.service.serving import GoldenQuery, Watcher
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
 from tests.engines.memory import memory_engine
@@ -44,3 +46,49 @@ def service_over(served: Served, path: Path, *, sink: Any = None, **settings: An
 def client_of(state: ServiceState, *parts: Part) -> TestClient:
     """Return a client that speaks to the application in process."""
     return TestClient(create_app(state.settings, state, parts), raise_server_exceptions=False)
+
+
+def sibling(served: Served, seed: int) -> RankingModel:
+    """Return a model with the same encoder and another U."""
+    model = served.model
+    U = model_of(served.documents, seed=seed).U
+    return RankingModel(encoder=model.encoder, query_vocabulary=model.query_vocabulary, U=U, identity=1.0)
+
+
+def promote(served: Served, model_id: str, calibration: dict[str, Any] | None = None) -> None:
+    encoder_id = served.model.encoder_id
+    update_control(
+        served.engine,
+        served.index,
+        lambda record: record.with_release(Release(model_id, encoder_id, calibration or {})).with_live(model_id),
+    )
+
+
+class Site:
+    """A service over a folder of two models, the first of them live, looked after by hand."""
+
+    def __init__(self, served: Served, path: Path, golden: list[GoldenQuery] | None = None, **settings: Any) -> None:
+        self.served, self.models = served, path / "models"
+        self.first, self.second = served.model, sibling(served, 7)
+        settings.setdefault("rerank", PATIENT)
+        save_model(self.first, self.models / "first")
+        save_model(self.second, self.models / "second")
+        promote(served, self.first.model_id)
+        self.state: ServiceState = open_state(
+            served.engine, ServiceSettings(index=served.index, **settings), models=self.models, golden=golden,
+            store=served.store_path if settings.get("route") == "beside" else None,
+        )  # fmt: skip
+        assert self.state.watcher is not None
+        self.watcher: Watcher = self.state.watcher
+
+    @property
+    def live(self) -> str:
+        """The version that answers, by an answer."""
+        answer = client_of(self.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
+        assert answer["reranked"], answer
+        return str(answer["model_id"])
+
+    def swaps(self, result: str) -> float:
+        """Return the figure of swaps."""
+        value = self.state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": result})
+        return value or 0.0

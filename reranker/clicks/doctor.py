@@ -17,8 +17,18 @@ from typing import Any, Literal
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, Task, prepared
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
+from reranker.clicks.schema import arrow
 from reranker.engines.base import Engine
-from reranker.figures import new_figure, picture_bytes, picture_kind
+from reranker.figures import (
+    BLUE,
+    STYLE,
+    inline_svg,
+    new_figure,
+    picture_bytes,
+    picture_kind,
+    report_head,
+    whole_numbers,
+)
 from reranker.files import replacing
 
 Severity = Literal["ok", "warning", "unsound"]
@@ -371,8 +381,9 @@ _IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER 
 
 
 def examine(
-    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None
-) -> Diagnosis:
+    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None,
+    resources: Resources | None = None,
+) -> Diagnosis:  # fmt: skip
     """Return what is wrong with a click log, and the click rate by rank.
 
     With ``engine`` and ``index`` up to 1,000 of the shown ids are looked up there; ``config`` says who is a robot.
@@ -380,7 +391,7 @@ def examine(
     `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
     """
     task = Task(log, config or PairConfig(), "impressions")
-    with prepared(task, Resources()) as connection:
+    with prepared(task, resources or Resources()) as connection:
         numbers: dict[str, float] = {}
         for text in _COUNTS:
             answer = connection.execute(text)
@@ -399,14 +410,58 @@ def examine(
     return Diagnosis(tuple(findings), numbers, rates)
 
 
+LEAST_PEOPLE = 5
+"""People who must have asked a query before its text is shown to whoever operates the search."""
+_LOSSES = """SELECT k.query, COUNT(DISTINCT k.person), COUNT(*), COUNT(*) FILTER (NOT l.clicked), SUM(l.lost)
+    FROM kept AS k JOIN (
+        SELECT s.query_id, BOOL_OR(s.clicked) AS clicked,
+            COALESCE(SUM(1.0 / e.rank - 1.0 / s.rank) FILTER (s.clicked), 0.0) AS lost
+        FROM impressions AS s
+        LEFT JOIN engine_ranks AS e ON e.query_id = s.query_id AND e.document = s.document
+        GROUP BY s.query_id
+    ) AS l ON l.query_id = k.query_id
+    WHERE k.account <> '' OR k.session <> ''
+    GROUP BY k.query HAVING COUNT(DISTINCT k.person) >= {least} ORDER BY k.query"""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryLoss:
+    """What came of a query: by how many people and how often it was asked, and how often nothing was clicked.
+
+    ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one of the document: above 0 where the
+    engine had what was clicked further up.
+    """
+
+    query: str
+    people: int
+    searches: int
+    without_click: int
+    lost: float
+
+
+def query_losses(
+    log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, least: int = LEAST_PEOPLE,
+    resources: Resources | None = None,
+) -> list[QueryLoss]:  # fmt: skip
+    """Return what came of the queries that ``least`` people asked, by their text; robots are left out.
+
+    ``engine_ranks`` are (query id, document, rank in the engine's order). A search that names neither user nor session
+    counts for nobody: it may be the same person again.
+
+    `MissingExtra` without DuckDB.
+    """
+    columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
+    pa = arrow()
+    types = (pa.string(), pa.string(), pa.int64())
+    ranks = pa.table([pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
+                     names=["query_id", "document", "rank"])  # fmt: skip
+    with prepared(Task(log, PairConfig(), "impressions"), resources or Resources()) as connection:
+        connection.register("engine_ranks", ranks)
+        return [QueryLoss(*row) for row in connection.execute(_LOSSES.format(least=int(least))).fetchall()]
+
+
 FORMATS = (".png", ".svg", ".html")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
-_COLOURS = {"ok": "#1a7f37", "warning": "#9a6700", "unsound": "#cf222e"}
-_STYLE = (
-    "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1f2328}"
-    "table{border-collapse:collapse}td,th{padding:.25rem .75rem;border-bottom:1px solid #d1d9e0;text-align:right}"
-    "li{margin:.35rem 0}b{text-transform:uppercase;font-size:.8rem}svg{max-width:100%;height:auto}"
-)
 
 
 def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[str]:
@@ -430,36 +485,42 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """
     target = Path(path)
     kind = picture_kind(target, FORMATS)
-    image = _drawn(diagnosis.rates, "svg" if kind == ".html" else kind[1:])
+    with new_figure(8, 4, extra="clicks", style=STYLE) as figure:
+        _draw(figure.add_subplot(), diagnosis.rates)
+        if kind == ".html":
+            content = _page(diagnosis, inline_svg(figure, "rates")).encode("utf-8")
+        else:
+            content = picture_bytes(figure, kind[1:], dpi=120)
     with replacing(target, private=True) as file:
-        file.write(_page(diagnosis, image.decode("utf-8")).encode("utf-8") if kind == ".html" else image)
+        file.write(content)
 
 
-def _drawn(rates: Sequence[RankRate], kind: str) -> bytes:
-    with new_figure(8, 4, extra="clicks", style={"svg.fonttype": "none"}) as figure:
-        axes = figure.add_subplot()
-        ranks = [rate.rank for rate in rates]
-        axes.bar(ranks, [100 * rate.rate for rate in rates], color="#0969da", label="clicks / showings")
-        axes.set_xlabel("rank")
-        axes.set_ylabel("click rate, %")
-        axes.set_title("Click rate by rank, robots left out")
-        if rates:
-            axes.legend()
-        return picture_bytes(figure, kind, dpi=120)
+def _draw(axes: Any, rates: Sequence[RankRate]) -> None:
+    axes.bar([rate.rank for rate in rates], [100 * rate.rate for rate in rates], color=BLUE, label="clicks / showings")
+    axes.set_xlabel("rank")
+    axes.set_ylabel("click rate, %")
+    axes.set_title("Click rate by rank, robots left out")
+    if rates:
+        whole_numbers(axes)
+        axes.legend()
 
 
 def _page(diagnosis: Diagnosis, svg: str) -> str:
     items = "".join(
-        f'<li><b style="color:{_COLOURS[finding.severity]}">{finding.severity}</b> {html.escape(finding.sentence)}</li>'
+        f'<li class="{finding.severity}"><b>{finding.severity}</b> {html.escape(finding.sentence)}</li>'
         for finding in diagnosis.findings
     )
     rows = "".join(
-        f"<tr><td>{rate.rank}</td><td>{rate.shown:,}</td><td>{rate.clicked:,}</td><td>{rate.rate:.2%}</td></tr>"
+        f'<tr><td class="n">{rate.rank}</td><td class="n">{rate.shown:,}</td><td class="n">{rate.clicked:,}</td>'
+        f'<td class="n">{rate.rate:.2%}</td></tr>'
         for rate in diagnosis.rates
     )
+    heads = "".join(f'<th class="n" scope="col">{name}</th>' for name in ("rank", "shown", "clicked", "rate"))
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Click log</title><style>{_STYLE}</style>'
-        f"</head><body><h1>Click log: {diagnosis.severity}</h1><ul>{items}</ul><h2>Click rate by rank</h2>"
-        f"{svg[svg.index('<svg') :]}<table><tr><th>rank</th><th>shown</th><th>clicked</th><th>rate</th></tr>{rows}"
-        f"</table></body></html>\n"
+        f'{report_head("Click log")}<body><main class="report">'
+        f'<header class="page {"refused" if diagnosis.severity == "unsound" else ""}">'
+        f'<h1>Click log: {diagnosis.severity}</h1></header><section><h2>Findings</h2><ul class="findings">{items}</ul>'
+        f'</section><section><h2>Click rate by rank</h2><div class="two"><figure>{svg}</figure>'
+        f"<div><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div></div></section>"
+        f"</main></body></html>\n"
     )

@@ -30,7 +30,16 @@ from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR
 from reranker.progress import timed
-from reranker.releases import ControlRecord, default_store, read_control, update_control, utc_now
+from reranker.releases import (
+    RETRAIN_FOLDER,
+    ControlRecord,
+    GateNote,
+    default_store,
+    note_gate,
+    read_control,
+    update_control,
+    utc_now,
+)
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
 from reranker.retrain.gate import Comparison, ServedModel, ServingScores, Verdict, compare
@@ -52,7 +61,6 @@ from reranker.training.trainer import remove_checkpoints
 from reranker.words import strongest_pairs
 
 NAME_DIGITS = 12
-FOLDER = ".retrain"
 REFUSED = "refused"
 """Folder of the last model that the gate refused."""
 
@@ -138,7 +146,7 @@ def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Pat
 
 def work_folder(models: Path, engine_spec: str, index: str) -> Path:
     """Return where a retraining of an index keeps its lock, documents and checkpoint: ``<models>/.retrain/<key>``."""
-    return models.resolve() / FOLDER / default_store(models / FOLDER, engine_spec, index).name
+    return models.resolve() / RETRAIN_FOLDER / default_store(models / RETRAIN_FOLDER, engine_spec, index).name
 
 
 @contextlib.contextmanager
@@ -281,6 +289,7 @@ class Retraining:
             page = self._page(result, live, model, training, history, comparison, warnings)
             write_file(self.report, page.encode("utf-8"))
             result = replace(result, report=self.report)
+        note_gate(work, _note_of(result))
         remove_checkpoints(checkpoint)
         if settings.docs is None:
             documents.unlink(missing_ok=True)
@@ -388,6 +397,18 @@ class Retraining:
             engine=self.engine.spec, finished=utc_now(), strongest=strongest, changed=changed, warnings=warnings,
             settings=self.settings.shown(),
         )  # fmt: skip
+
+
+def _note_of(result: RetrainResult) -> GateNote:
+    measured = tuple(
+        {"name": one["name"], **{key: one[key] for key in ("live", "candidate")},
+         **{key: one["difference"][key] for key in ("estimate", "lower", "upper")}}
+        for one in result.verdict["measured"] if "random" not in one["compared"]
+    )  # fmt: skip
+    return GateNote(
+        result.index, utc_now(), result.outcome, result.reason, result.candidate, result.live_before, measured,
+        result.data["judged"], result.data["people"], None if result.report is None else str(result.report.resolve()),
+    )  # fmt: skip
 
 
 def _reason_of(verdict: Verdict) -> str:

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
+from string import Template
 from typing import Any, Literal, NoReturn
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -39,7 +40,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reranker.engines.base import Deadline, variables_of
 from reranker.errors import ConfigError, EngineUnavailable
-from reranker.service import proxy, rerank_api, search
+from reranker.figures import page_style
+from reranker.service import operate, proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
 from reranker.service.http import (
     COMMON_RESPONSES,
@@ -359,16 +361,16 @@ async def reload(state: State) -> Reload:
     return Reload(model_id=state.serving.model_id)
 
 
+JAVASCRIPT = "text/javascript; charset=utf-8"
+PAGES = {"/": ("Search", "search"), "/docs": ("API", "docs"), "/operate": ("Operation", "operate")}
+"""Path -> (title, name of its body and of its script in ``static``)."""
 FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/page/app.js": ("app.js", "text/javascript; charset=utf-8"),
-    "/page/rows.js": ("rows.js", "text/javascript; charset=utf-8"),
-    "/page/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/page/style.css": ("style.css", "text/css; charset=utf-8"),
-    "/docs": ("docs.html", "text/html; charset=utf-8"),
-    "/page/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
+    **dict.fromkeys(PAGES, "text/html; charset=utf-8"),
+    **{f"/page/{name}.js": JAVASCRIPT for name in ("page", "rows", *(name for _, name in PAGES.values()))},
+    "/page/icon.svg": "image/svg+xml",
+    "/page/style.css": "text/css; charset=utf-8",
 }
-"""Path -> (file in ``static``, its type)."""
+"""Path -> type of what is served there."""
 HEADERS = {
     # Nothing but our own files and documents' pictures, and nobody may frame them: what a text holds can never run.
     "Content-Security-Policy": (
@@ -382,11 +384,23 @@ HEADERS = {
 page_router = APIRouter(route_class=JsonRoute, tags=["page"])
 
 
+def page_file(path: str) -> str:
+    """Return what is served under a path of `FILES`."""
+    static = resources.files("reranker.service").joinpath("static")
+    if path == "/page/style.css":
+        return page_style()
+    if path not in PAGES:
+        return static.joinpath(path.rpartition("/")[2]).read_text(encoding="utf-8")
+    title, name = PAGES[path]
+    page = Template(static.joinpath("page.html").read_text(encoding="utf-8"))
+    body = static.joinpath(f"{name}.html").read_text(encoding="utf-8")
+    return page.substitute(title=title, script=f"{name}.js", body=body)
+
+
 async def file(request: Request) -> Response:
-    """Return one of the page's files."""
-    name, kind = FILES[request.url.path]
-    content = resources.files("reranker.service").joinpath("static", name).read_bytes()
-    return Response(content, media_type=kind, headers=HEADERS)
+    """Return one of the files of the pages."""
+    path = request.url.path
+    return Response(page_file(path), media_type=FILES[path], headers=HEADERS)
 
 
 CONFIG = "/page/config.json"
@@ -429,7 +443,8 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
-    return Part(search.events_router, modes=modes), Part(page_router, public=(CONFIG, *FILES)), *more
+    page = Part(page_router, public=(CONFIG, *FILES))
+    return Part(search.events_router, modes=modes), page, Part(operate.router), *more
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:

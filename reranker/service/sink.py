@@ -17,6 +17,7 @@ import queue
 import threading
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -162,6 +163,10 @@ def teams_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str,
 
 CAPACITY = 10_000
 BATCH = 500
+NEWEST_BYTES, NEWEST_SEARCHES = 8 * 1024 * 1024, 5_000
+"""What is read back of a file, and of an engine."""
+MAX_HITS = 10_000
+"""Hits of one search at most, as engines have it."""
 PAUSE_S = 0.2
 """Rows are collected for so long, or until a batch is full."""
 RETRIES_S = (0.2, 1.0, 3.0)
@@ -179,6 +184,9 @@ class Writer(Protocol):
         `RerankerError` or `OSError` if none of them could be kept now: they may be given again.
         """
 
+    def newest(self) -> bytes:
+        """Return the newest rows as JSON lines, a bounded number; `RerankerError` if they cannot be read back."""
+
     def close(self) -> None:
         """Let go of what it holds."""
 
@@ -194,6 +202,7 @@ class FileWriter:
             number = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         except OSError as error:
             raise InputError(f"the sink {str(path)!r} cannot be written: {error.strerror}", path=str(path)) from error
+        self._path = path
         self._file = os.fdopen(number, "ab", buffering=0)
         self._cut = _ends_within_a_line(path)
 
@@ -209,6 +218,19 @@ class FileWriter:
             written = self._file.write(lines)
         self._cut = False
         return 0
+
+    def newest(self) -> bytes:
+        """Return the whole lines at the end of the file."""
+        if not self._path.is_file():
+            raise InputError(f"the sink {str(self._path)!r} is no file, and cannot be read back: let it be one")
+        try:
+            with self._path.open("rb") as file:
+                first = max(file.seek(0, os.SEEK_END) - NEWEST_BYTES, 0)
+                file.seek(first)
+                content = file.read(NEWEST_BYTES)
+        except OSError as error:
+            raise InputError(f"the sink {str(self._path)!r} cannot be read back: {error.strerror}") from error
+        return content[content.find(b"\n") + 1 :] if first else content
 
     def close(self) -> None:
         """Close the file."""
@@ -260,6 +282,29 @@ class EngineWriter:
                 raise EngineRejected("the engine has no room for impressions now", status=429)
             refused += sum(result.status >= 300 for result in results)
         return refused
+
+    def newest(self) -> bytes:
+        """Return the newest searches, and the events of these."""
+        rows: list[Mapping[str, Any]] = []
+        try:
+            rows += self._newest_searches()
+            ids = [row["query_id"] for row in rows]
+            for first in range(0, len(ids), 1_000):
+                of_these = {"terms": {"query_id": ids[first : first + 1_000]}}
+                rows += self._found({"size": MAX_HITS, "query": of_these}, EVENTS_INDEX)
+        except IndexMissing:  # nobody has searched, or done anything, yet
+            pass
+        return b"".join(_encode(row) + b"\n" for row in rows)
+
+    def _newest_searches(self) -> Sequence[Mapping[str, Any]]:
+        if self._engine.in_process:  # it does not sort, and has its documents by age
+            stored = (document.source for batch in self._engine.scan(QUERIES_INDEX) for document in batch)
+            return deque(stored, NEWEST_SEARCHES)
+        by_time = [{"timestamp": {"order": "desc", "unmapped_type": "date"}}]
+        return self._found({"size": NEWEST_SEARCHES, "sort": by_time}, QUERIES_INDEX)
+
+    def _found(self, body: Mapping[str, Any], index: str) -> list[Mapping[str, Any]]:
+        return [hit.source for hit in self._engine.search(index, body).hits]
 
     def close(self) -> None:
         """Leave the engine to its owner."""
@@ -317,6 +362,10 @@ class ImpressionSink:
     def _drop(self, number: int) -> None:
         with self._lock:
             self.dropped += number
+
+    def newest(self) -> bytes:
+        """Return the newest rows that were written, as JSON lines; errors as of the writer."""
+        return self._writer.newest()
 
     def close(self, timeout_s: float) -> None:
         """Write what waits, for this long at most, and stop."""

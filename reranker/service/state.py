@@ -10,15 +10,16 @@ import contextvars
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Annotated, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
 from reranker.engines.base import Deadline, Engine
-from reranker.errors import ConfigError, EngineError, EngineUnavailable
+from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
@@ -191,6 +192,40 @@ class Threads:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
+class Job:
+    """Work that takes longer than a request may, in a thread of its own, once at a time; its last end is kept.
+
+    ``value`` is what it returned, None where it failed: then ``problem`` says why; ``ended`` is Unix time, 0 before.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.is_running = False
+        self.value: Any = None
+        self.problem, self.ended = "", 0.0
+
+    def start(self, function: Callable[[], Any]) -> bool:
+        """Begin, unless it is at work; return whether it has begun."""
+        with self._lock:
+            if self.is_running:
+                return False
+            self.is_running = True
+        threading.Thread(target=self._run, args=(function,), name="ssi-job", daemon=True).start()
+        return True
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        value, problem = None, ""
+        try:
+            value = function()
+        except RerankerError as error:
+            # An engine's own words can repeat a query.
+            problem = of_error(error).message if isinstance(error, EngineError) else error.message
+        except Exception as error:
+            problem = of_error(error).message
+        with self._lock:
+            self.value, self.problem, self.ended, self.is_running = value, problem, time.time(), False
+
+
 class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
@@ -218,6 +253,7 @@ class ServiceState:
             settings.deadline_s, self.metrics, self.record,
         )  # fmt: skip
         self.watcher = Watcher(self.versions, self.metrics, golden)
+        self.jobs: dict[str, Job] = defaultdict(Job)
         self.public: set[str] = set()
         """Paths that need no key: exact ones, or prefixes that end in ``/``."""
         self.draining = False

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import IO, Any, Literal, TypeVar, cast
+from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
+from prometheus_client.samples import Sample
 
 F = TypeVar("F", Counter, Histogram)
 Among = Literal["livesum", "livemin", "livemax"]
@@ -65,6 +67,31 @@ SHARED = "PROMETHEUS_MULTIPROC_DIR"
 def forget_process(folder: str, pid: int) -> None:
     """Take a process that has ended out of what is true at the moment; what it has counted remains."""
     multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+
+
+class Latency(NamedTuple):
+    """How long a stage took, milliseconds; None above the longest time that is told apart, or where ``n`` is 0."""
+
+    stage: str
+    n: int
+    p50_ms: float | None
+    p95_ms: float | None
+    p99_ms: float | None
+
+
+def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
+    """Return below which value a share of the observations lies; None above the last finite bound, or of none.
+
+    ``buckets`` are (upper bound, observations up to it), ascending, the last bound infinite. Within a bucket they are
+    taken to lie evenly, as Prometheus' ``histogram_quantile`` does.
+    """
+    wanted = share * buckets[-1][1]
+    lower = before = 0.0
+    for upper, n in buckets:
+        if n >= wanted and n > before:
+            return None if math.isinf(upper) else lower + (upper - lower) * (wanted - before) / (n - before)
+        lower, before = upper, n
+    return None
 
 
 class Metrics:
@@ -126,14 +153,44 @@ class Metrics:
         self.version.labels(*labels).set(1)
         self.loaded.set(loaded)
 
+    def latencies(self) -> list[Latency]:
+        """Return how long searches took since the start, as a whole and by stage."""
+        found = []
+        for figure, label in ((self.seconds, "path"), (self.stages, "stage")):
+            buckets: dict[str, list[tuple[float, float]]] = {}
+            for sample in self._samples(figure):
+                if sample.name.endswith("_bucket"):
+                    bounds = buckets.setdefault(sample.labels[label], [])
+                    bounds.append((float(sample.labels["le"]), sample.value))
+            for name, ascending in buckets.items():
+                if label == "stage" or name in _AT_START["seconds"]:
+                    values = (quantile(ascending, share) for share in (0.5, 0.95, 0.99))
+                    times = (None if value is None else round(1000.0 * value, 3) for value in values)
+                    found.append(Latency(name, int(ascending[-1][1]), *times))
+        return found
+
+    def counts(self, figure: Counter) -> dict[str, int]:
+        """Return a counter's values by its one label."""
+        samples = self._samples(figure)
+        return {next(iter(s.labels.values())): int(s.value) for s in samples if s.name.endswith("_total")}
+
     def text(self) -> bytes:
         """Return all figures in Prometheus' text format; other processes' watched values are of their last look."""
         self.refresh()
-        registry = self.registry
-        if SHARED in os.environ:
-            registry = CollectorRegistry()
-            multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        return generate_latest(registry)
+        return generate_latest(self._of_all())
+
+    def _of_all(self) -> CollectorRegistry:
+        """Return the registry that has the figures of all processes."""
+        if SHARED not in os.environ:
+            return self.registry
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        return registry
+
+    def _samples(self, figure: Counter | Histogram) -> Sequence[Sample]:
+        """Return a figure's values of all processes."""
+        (name,) = {family.name for family in figure.collect()}
+        return [sample for family in self._of_all().collect() if family.name == name for sample in family.samples]
 
 
 OWN_LOGS = "reranker"

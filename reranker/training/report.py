@@ -16,7 +16,7 @@ from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
 from reranker.errors import MissingExtra
 from reranker.evaluation import MEASURES
-from reranker.figures import BLUE, GREY, RED, chart, whole_numbers
+from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.scorers import LINEAR
 from reranker.text.view import TextView
@@ -383,12 +383,13 @@ def trials_picture(report: TrainingReport) -> str:
 
 
 def page_environment(package: str) -> Any:
-    """Return the jinja2 environment of a package's templates, with ``parts.html.j2`` and the filters of all reports.
+    """Return the jinja2 environment of a package's templates, with what the templates of all reports share.
 
     `MissingExtra` is raised where jinja2 is not installed.
     """
     try:
         import jinja2
+        import markupsafe
     except ImportError as error:
         raise MissingExtra("jinja2", EXTRA) from error
     loaders = [jinja2.PackageLoader(each) for each in dict.fromkeys((package, "reranker.training"))]
@@ -396,6 +397,7 @@ def page_environment(package: str) -> Any:
         loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
+    environment.globals["head"] = lambda title: markupsafe.Markup(report_head(title))  # noqa: S704 - it escapes the title
     environment.filters |= {
         "short": lambda text: cut(text, MAX_QUERY) if text else "none",
         "signed": _signed,

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +17,11 @@ from reranker.clicks.pairs import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import IndexMissing
-from tests.engines.policy import do_without
+from tests.live.pages import prefer, until, violations
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 
 QUERY = "word3 word11 word5"
-WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Give a headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        do_without("chromium", "apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1600"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture(params=["elasticsearch", "opensearch"])
@@ -58,16 +37,6 @@ def served(engine: Engine, tmp_path: Path) -> Iterator[Served]:
     index = f"page-{uuid.uuid4().hex[:10]}"
     yield serve(engine, index, tmp_path / "store", documents, model_of(documents))
     engine.delete_index(index)
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of a condition."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        if value := condition():
-            return value
-        time.sleep(0.1)
-    raise AssertionError(f"not seen in {WAIT_S:g} s: {what}")
 
 
 def rows(engine: Engine, index: str, session: str) -> list[dict[str, Any]]:
@@ -120,19 +89,6 @@ def test_type_see_click_and_find_the_event(browser: Any, engine: Engine, served:
     assert _pairs_of(engine, session, tmp_path) == {(QUERY, columns["model"][3])}
 
 
-AXE = """
-const done = arguments[arguments.length - 1];
-axe.run(document, { resultTypes: ["violations"] }).then((found) => done(
-  found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)));
-"""
-
-
-def violations(browser: Any) -> list[str]:
-    """Return what axe-core finds against the rules of accessibility."""
-    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
-    return list(browser.execute_async_script(AXE))
-
-
 def listed(browser: Any, column: str = "model") -> list[str]:
     script = f"return [...document.querySelectorAll('#{column} li[data-id]')].map((item) => item.dataset.id)"
     return list(browser.execute_script(script))
@@ -146,8 +102,7 @@ def check_narrow(browser: Any) -> None:
     until(lambda: not browser.find_element("id", "model").is_displayed(), "the engine's list alone")
     assert browser.execute_script("return document.documentElement.scrollWidth <= innerWidth")
     for scheme in ("light", "dark"):
-        feature = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", feature)
+        prefer(browser, scheme)
         assert violations(browser) == [], scheme
 
 
@@ -203,7 +158,7 @@ def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp
             check_narrow(browser)
     finally:
         browser.set_window_size(1280, 1600)
-        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+        prefer(browser)
         engine.delete_index(index)
 
 

@@ -1,16 +1,6 @@
 // The routes of this service as its own openapi.json describes them: what each takes, and a request to try.
 
-import { make } from "/page/rows.js";
-
-const element = (id) => document.getElementById(id);
-
-async function described() {
-  const key = sessionStorage.getItem("ssi.key");
-  const response = await fetch("/openapi.json", { headers: key ? { Authorization: `Bearer ${key}` } : {} });
-  element("key-label").hidden = response.ok;
-  if (!response.ok) throw new Error("a key is needed to read the description");
-  return response.json();
-}
+import { ask, element, make, onKey } from "/page/page.js";
 
 // The schema that a reference or a list of alternatives stands for.
 function resolved(schema, api) {
@@ -54,17 +44,15 @@ function route(path, method, about, api) {
 
 async function show() {
   try {
-    const api = await described();
+    const api = await ask("/openapi.json");
     const routes = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, about]) => route(path, method, about, api)));
     element("routes").replaceChildren(...routes);
+    element("key-label").hidden = true;
     element("status").textContent = `${routes.length} routes, as openapi.json describes them.`;
   } catch (error) {
     element("status").textContent = error.message;
   }
 }
 
-element("key").addEventListener("change", () => {
-  sessionStorage.setItem("ssi.key", element("key").value);
-  show();
-});
+onKey(show);
 show();

@@ -1,16 +1,11 @@
 // One hit as an element. Everything from outside becomes text nodes, never markup.
 
+import { make } from "/page/page.js";
+
 const SNIPPET = 280;
 const TITLES = ["title", "name", "heading"];
 const TEXTS = ["text", "body", "description", "content"];
 const ADDRESSES = ["url", "link"];
-
-export function make(tag, attributes = {}, ...children) {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
 
 // The value at a path such as maker.name, as text; "" where there is none.
 function valueAt(source, path) {

@@ -23,7 +23,7 @@ from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
 from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
-from reranker.releases import CONTROL_INDEX, read_control, update_control
+from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.training import Listener, from_links, from_pairs
@@ -99,7 +99,11 @@ def test_useful_clicks_go_live(shop: Shop, logs: dict[str, Path]) -> None:
     assert report.stat().st_size > 10_000
     json.dumps(result.to_json(), allow_nan=False)
     work = [path.name for path in (shop.models / ".retrain").rglob("*") if path.is_file()]
-    assert work == ["lock"]
+    assert sorted(work) == ["gates.json", "lock"]
+    (kept,) = last_gates(shop.models, shop.index)
+    assert (kept.outcome, kept.candidate, kept.report) == ("promoted", result.candidate, str(report))
+    assert {figure["name"] for figure in kept.measured} >= {"clicks nDCG", "clicks RR"}
+    assert last_gates(shop.models, "another") == []
 
 
 def test_a_worse_model_is_refused_and_nothing_changes(shop: Shop, logs: dict[str, Path]) -> None:

@@ -31,8 +31,7 @@ from reranker.service.auth import ApiKeys, new_key
 from tests.engines.policy import do_without
 from tests.engines.processes import free_port
 from tests.live.service_process import ServiceProcess
-from tests.services import small_index
-from tests.unit.service.test_watch import sibling
+from tests.services import sibling, small_index
 
 SSI = [sys.executable, "-c", "from reranker.cli.main import main; main()"]
 CANARY = "canary-4711@example.org"
@@ -70,7 +69,8 @@ def options(site: Path, *more: str) -> list[str]:
 def test_wrong_options_are_refused_before_anything_listens(tmp_path: Path, arguments: list[str], told: str) -> None:
     (tmp_path / "body.json").write_text('{"query": {"match": {"text": "shoes"}}}')
     arguments = [part.replace("{body}", str(tmp_path / "body.json")) for part in arguments]
-    result = CliRunner().invoke(main, ["serve", "--engine", f"tantivy:{tmp_path}", "--index", "docs", *arguments])
+    options = ["--engine", f"tantivy:{tmp_path}", "--index", "docs", "--port", str(free_port())]
+    result = CliRunner().invoke(main, ["serve", *options, *arguments])
     assert result.exit_code in (2, 3) and told in result.stderr
 
 

@@ -71,6 +71,9 @@ class Slow:
         self.rows.extend(rows)
         return 0
 
+    def newest(self) -> bytes:
+        return b""
+
     def close(self) -> None:
         self.rows.append(("closed", {}))
 

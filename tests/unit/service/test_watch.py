@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import RankingModel, save_model
+from reranker.artifacts import save_model
 from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, Reranker, body_hash
-from reranker.service.serving import GoldenQuery, Watcher, drawn_queries, read_golden, verify
+from reranker.service.serving import GoldenQuery, drawn_queries, read_golden, verify
 from reranker.service.settings import ServiceSettings
-from reranker.service.state import ServiceState, open_state
+from reranker.service.state import open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of
-from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
+from tests.services import TEMPLATE, Site, client_of, promote, service_over, sibling, small_index
 
 
 @pytest.fixture
@@ -30,52 +30,6 @@ def served(tmp_path: Path) -> Iterator[Served]:
     served = small_index(tmp_path / "index", memory_engine())
     yield served
     served.engine.close()
-
-
-def sibling(served: Served, seed: int) -> RankingModel:
-    """Return a model with the same encoder and another U."""
-    model = served.model
-    U = model_of(served.documents, seed=seed).U
-    return RankingModel(encoder=model.encoder, query_vocabulary=model.query_vocabulary, U=U, identity=1.0)
-
-
-def promote(served: Served, model_id: str, calibration: dict[str, Any] | None = None) -> None:
-    encoder_id = served.model.encoder_id
-    update_control(
-        served.engine,
-        served.index,
-        lambda record: record.with_release(Release(model_id, encoder_id, calibration or {})).with_live(model_id),
-    )
-
-
-class Site:
-    """A service over a folder of models, looked after by hand."""
-
-    def __init__(self, served: Served, path: Path, golden: list[GoldenQuery] | None = None, **settings: Any) -> None:
-        self.served, self.models = served, path / "models"
-        self.first, self.second = served.model, sibling(served, 7)
-        settings.setdefault("rerank", PATIENT)
-        save_model(self.first, self.models / "first")
-        save_model(self.second, self.models / "second")
-        promote(served, self.first.model_id)
-        self.state: ServiceState = open_state(
-            served.engine, ServiceSettings(index=served.index, **settings), models=self.models, golden=golden,
-            store=served.store_path if settings.get("route") == "beside" else None,
-        )  # fmt: skip
-        assert self.state.watcher is not None
-        self.watcher: Watcher = self.state.watcher
-
-    @property
-    def live(self) -> str:
-        """The version that answers, by an answer."""
-        answer = client_of(self.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
-        assert answer["reranked"], answer
-        return str(answer["model_id"])
-
-    def swaps(self, result: str) -> float:
-        """Return the figure of swaps."""
-        value = self.state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": result})
-        return value or 0.0
 
 
 def test_what_is_promoted_answers_after_the_next_look(served: Served, tmp_path: Path) -> None:

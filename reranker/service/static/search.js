@@ -1,10 +1,10 @@
 // Asks /search twice, for the engine's order and the model's, shows both, and reports what was clicked to /events.
 // What is shown stands in the address (q, from, and f.NAME for a filter), so that Back and a copied link work.
 
-import { make, row } from "/page/rows.js";
+import { ask, element, make, onKey } from "/page/page.js";
+import { row } from "/page/rows.js";
 
 const SIZE = 10;
-const element = (id) => document.getElementById(id);
 const session = stored("ssi.session", () => crypto.randomUUID());
 let config = { variables: [] };
 let first = 0;
@@ -20,19 +20,6 @@ function stored(name, fresh) {
   return value;
 }
 
-async function ask(path, body) {
-  const headers = { "Content-Type": "application/json" };
-  const key = sessionStorage.getItem("ssi.key");
-  if (key) headers.Authorization = `Bearer ${key}`;
-  // A click that leads to another page is reported all the same.
-  const options = body ? { method: "POST", headers, body: JSON.stringify(body), keepalive: path === "/events" } : { headers };
-  const response = await fetch(path, options);
-  if (response.status === 401 || response.status === 403) element("key-label").hidden = false;
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error ? answer.error.message : `status ${response.status}`);
-  return answer;
-}
-
 function report(answer, query) {
   return (hit) => {
     const event = {
@@ -41,8 +28,8 @@ function report(answer, query) {
         object: { object_id: hit.id, object_id_field: "_id" }, position: { ordinal: hit.rank },
       },
     };
-    // A lost click must not disturb whoever clicked; the service counts what it drops.
-    ask("/events", { events: [event] }).catch((error) => console.warn("click not recorded:", error.message));
+    // A click that leads to another page is reported all the same; a lost one must not disturb whoever clicked; the service counts what it drops.
+    ask("/events", { events: [event] }, { keepalive: true }).catch((error) => console.warn("click not recorded:", error.message));
   };
 }
 
@@ -167,10 +154,7 @@ element("version").addEventListener("change", search);
 element("previous").addEventListener("click", () => turn(-SIZE));
 element("next").addEventListener("click", () => turn(SIZE));
 for (const radio of document.querySelectorAll("input[name=view]")) radio.addEventListener("change", search);
-element("key").addEventListener("change", () => {
-  sessionStorage.setItem("ssi.key", element("key").value);
-  versions().then(search);
-});
+onKey(() => versions().then(search));
 
 config = await (await fetch("/page/config.json")).json();
 element("body-name").textContent = config.own_body ? "Your query" : "BM25";

@@ -1,0 +1,323 @@
+"""What operators see and may do: ``/admin/status``, promote, roll back, measure the drift; for admin keys alone.
+
+What takes longer than a request may (`Job`) is begun by one request, and a later one sees how it ended. Queries are
+shown only where enough people asked them (`reranker.clicks.doctor.LEAST_PEOPLE`).
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from indexer.drift import measure_drift
+from indexer.versions import list_versions, promote, rollback
+from reranker.artifacts import describe_model
+from reranker.clicks.doctor import LEAST_PEOPLE, examine, query_losses
+from reranker.clicks.importing import open_logs
+from reranker.clicks.pairs import Resources
+from reranker.errors import ArtifactError, RerankerError
+from reranker.files import write_file
+from reranker.formats import RejectLog
+from reranker.releases import ControlRecord, last_gates, read_control
+from reranker.service.http import (
+    Context,
+    ErrorBody,
+    JsonRoute,
+    RequestContext,
+    ServiceError,
+    StrictRequest,
+    error_responses,
+    of_error,
+)
+from reranker.service.search import encode
+from reranker.service.state import ServiceState, State
+
+_log = logging.getLogger(__name__)
+FRESH_S = 60.0
+"""So long what was read of the clicks is shown before they are read again."""
+LISTED = 10
+"""Queries shown of each kind."""
+MAX_RANKS = 20
+NO_STORE = {"Cache-Control": "no-store"}
+RESPONSES = error_responses(ErrorBody, 404, 409)
+MODEL_ID = "^[0-9a-f]{6,64}$"
+
+router = APIRouter(route_class=JsonRoute, tags=["operations"])
+
+
+class Status(BaseModel):
+    """How the search fares. Of a part that is not known, ``unknown`` says why, and what to do."""
+
+    index: str
+    served: Annotated[dict[str, Any], Field(description="The version that answers here, and since when.")]
+    versions: Annotated[dict[str, Any], Field(description="Those of the index; which is live, which was before.")]
+    change: Annotated[dict[str, Any], Field(description="How the last promotion or rollback begun here ended.")]
+    searches: Annotated[dict[str, Any], Field(description="Latency by stage and fallbacks by cause, since the start.")]
+    clicks: Annotated[dict[str, Any], Field(description="Click rate by rank, and what the doctor says of the log.")]
+    queries: Annotated[dict[str, Any], Field(description="Queries that lose most.")]
+    drift: Annotated[dict[str, Any], Field(description="How far the index has moved from the served model.")]
+    gates: Annotated[dict[str, Any], Field(description="What the last retrainings came to.")]
+
+
+class Begun(BaseModel):
+    """The work has begun; ``/admin/status`` says how it ends."""
+
+    status: Literal["begun"] = "begun"
+
+
+class Promotion(StrictRequest):
+    """The version to make live."""
+
+    version: Annotated[str, Field(pattern=MODEL_ID, description="A model id, or the beginning of it.")]
+    force: Annotated[bool, Field(description="Also where documents lack its vector or have changed since.")] = False
+
+
+class Rollback(StrictRequest):
+    """Back to the version that was live before."""
+
+    force: Annotated[bool, Field(description="Also where documents lack its vector or have changed since.")] = False
+
+
+@router.get("/admin/status", operation_id="status", response_model=Status, responses=RESPONSES)
+async def status(state: State, context: Context) -> Response:
+    """Return how the search fares; what takes long is what was last found, and is looked at again meanwhile."""
+    serving = state.serving
+    try:
+        versions = await state.run(context, lambda: state.ask_engine(lambda: _versions(state)))
+    except (ServiceError, RerankerError) as error:
+        versions = {"unknown": f"{of_error(error).message}: look at the engine, and ask again"}
+    clicks, queries = _clicks(state)
+    values = {
+        "index": state.settings.index,
+        "served": {"model_id": serving.model_id, "since": _moment(serving.loaded), "problem": serving.problem},
+        "versions": versions,
+        "change": _ended(state, "version"),
+        "searches": _searches(state),
+        "clicks": clicks,
+        "queries": queries,
+        "drift": _drift(state),
+        "gates": await state.run(context, lambda: _gates(state)),
+    }
+    return Response(encode(values), media_type="application/json", headers=NO_STORE)
+
+
+@router.post("/admin/promote", operation_id="promote", status_code=202, responses=RESPONSES)
+async def promote_version(wanted: Promotion, state: State, context: Context) -> Begun:
+    """Make a version live, as `ssi promote` does; this service then answers with it."""
+
+    def change() -> ControlRecord:
+        state.versions.folders.folder_of(wanted.version)  # live and answered by none would help nobody
+        return promote(state.engine, state.settings.index, wanted.version, force=wanted.force)
+
+    return _begin_change(state, context, "promote", change)
+
+
+@router.post("/admin/rollback", operation_id="rollback", status_code=202, responses=RESPONSES)
+async def roll_back(wanted: Rollback, state: State, context: Context) -> Begun:
+    """Make the version live again that was before, as `ssi rollback` does."""
+    change = partial(rollback, state.engine, state.settings.index, force=wanted.force)
+    return _begin_change(state, context, "rollback", change)
+
+
+@router.post("/admin/drift", operation_id="drift", status_code=202, responses=RESPONSES)
+async def drift(state: State) -> Begun:
+    """Measure how far the index has moved from the served model, as `ssi drift` does: it reads the texts once."""
+    model = state.serving.model
+    if model is None:
+        raise ServiceError(409, "no model is loaded: see /ready", kind="no_model")
+
+    def measure() -> dict[str, Any]:
+        measured = measure_drift(state.engine, state.settings.index, model.encoder, rng=np.random.default_rng(0))
+        return {**measured.to_json(), "model_id": model.model_id}
+
+    return _begin(state, "drift", lambda: state.ask_engine(measure))
+
+
+@router.get("/admin/report/{model_id}", operation_id="report", response_class=Response, responses={
+    **RESPONSES, 200: {"content": {"text/html": {"schema": {"type": "string"}}}}})  # fmt: skip
+async def report(model_id: str, state: State, context: Context) -> Response:
+    """Return the newest report of the retraining that made a model, where it lies within the folder of the models."""
+    content = await state.run(context, lambda: _report(state, model_id))
+    headers = {**NO_STORE, "Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
+    return Response(content, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _begin(state: ServiceState, name: str, work: Callable[[], Any]) -> Begun:
+    if not state.jobs[name].start(work):
+        raise ServiceError(409, "this is at work already: see /admin/status")
+    return Begun()
+
+
+def _begin_change(
+    state: ServiceState, context: RequestContext, what: str, change: Callable[[], ControlRecord]
+) -> Begun:
+    if state.versions.folders.single:
+        raise ServiceError(409, "this service answers with one model, whichever is live: start it with --models")
+
+    def work() -> str:
+        live = state.ask_engine(change).live or ""
+        _log.info(what, extra={"ssi": {"model": live[:12], "key": context.key_name}})
+        state.watcher.reload()
+        return live
+
+    return _begin(state, "version", work)
+
+
+def _versions(state: ServiceState) -> dict[str, Any]:
+    """Return what is shown of the versions of the index, newest first."""
+    index, folders = state.settings.index, state.versions.folders
+    record, known = read_control(state.engine, index), folders.known()
+    rows = [
+        {**asdict(version), "is_here": version.model_id in known,
+         "figures": _figures(known.get(version.model_id or ""))}
+        for version in list_versions(state.engine, index, count_stale=False)
+    ]  # fmt: skip
+    return {
+        "versions": rows[::-1],
+        "previous": record.previous[-1] if record.previous else "",
+        "fixed": "this service answers with one model, whichever is live: start it with --models" * folders.single,
+    }
+
+
+def _figures(folder: Path | None) -> dict[str, float]:
+    """Return what a model's manifest says of its worth."""
+    try:
+        manifest = {} if folder is None else describe_model(folder)
+    except ArtifactError:  # replaced, or damaged, since it was listed
+        manifest = {}
+    validation = manifest.get("metrics", {}).get("validation") or {}
+    return {
+        name: validation[key] for name, key in (("MAP", "map"), ("words alone", "lexical_map")) if key in validation
+    }
+
+
+def _searches(state: ServiceState) -> dict[str, Any]:
+    metrics = state.metrics
+    return {
+        "latency": [latency._asdict() for latency in metrics.latencies()],
+        "searches": sum(metrics.counts(metrics.searches).values()),
+        "fallbacks": {cause: n for cause, n in metrics.counts(metrics.fallbacks).items() if n},
+    }
+
+
+def _clicks(state: ServiceState) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the click rates and the queries that were last found, and look again where that was long ago."""
+    sink, job = state.sink, state.jobs["clicks"]
+    if sink is None:
+        none = {"unknown": "this service logs no clicks: start it with --sink engine or --sink FILE"}
+        return none, none
+    if time.time() - job.ended > FRESH_S:
+        job.start(lambda: _read_clicks(state.ask_engine(sink.newest)))
+    ended = _ended(state, "clicks")
+    clicks, queries = ({**ended, **(job.value or {}).get(name, {})} for name in ("clicks", "queries"))
+    return clicks, queries
+
+
+def _read_clicks(rows: bytes) -> dict[str, Any]:
+    """Return click rates and queries of the newest logged rows, JSON lines."""
+    if not rows:
+        none = {"unknown": "no search is logged yet: search, and ask again"}
+        return {"clicks": none, "queries": none}
+    modest = Resources(threads=1)
+    with tempfile.TemporaryDirectory(prefix="ssi-operate-") as folder, RejectLog(None) as rejects:
+        path = Path(folder) / "rows.ndjson"
+        write_file(path, rows, private=True)
+        log = open_logs([path], format="ubi", rejects=rejects)
+        diagnosis = examine(log, resources=modest)
+        losses = query_losses(log, list(_engine_ranks(rows)), resources=modest)
+    found = [finding for finding in diagnosis.findings if finding.severity != "ok"]
+    clicks = {
+        "searches": int(diagnosis.numbers["searches"]),
+        "rates": [{**asdict(rate), "rate": rate.rate} for rate in diagnosis.rates[:MAX_RANKS]],
+        "findings": [{"severity": finding.severity, "sentence": finding.sentence} for finding in found],
+    }
+    unclicked = sorted(losses, key=lambda one: (-one.without_click, one.query))
+    moved = sorted((one for one in losses if one.lost > 0), key=lambda one: (-one.lost, one.query))
+    queries = {
+        "least_people": LEAST_PEOPLE,
+        "unclicked": [asdict(one) for one in unclicked[:LISTED] if one.without_click],
+        "moved": [asdict(one) for one in moved[:LISTED]],
+    }
+    if not losses:
+        why = f"no query was asked by {LEAST_PEOPLE} people, told apart by their session or client id"
+        queries = {"unknown": f"{why}: send one with each search, and wait for more searches"}
+    return {"clicks": clicks, "queries": queries}
+
+
+def _engine_ranks(rows: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield (query id, document, rank in the engine's order) of the searches among logged rows."""
+    for line in rows.splitlines():
+        try:
+            row = msgspec.json.decode(line)
+            ranks = row["query_attributes"]["ssi_first_stage_ranks"].split()
+            shown = row["query_response_hit_ids"]
+            yield from (
+                (str(row["query_id"]), str(one), max(int(rank), 1)) for one, rank in zip(shown, ranks, strict=True)
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            continue  # an event, a line that was cut, or a search of another program
+
+
+def _drift(state: ServiceState) -> dict[str, Any]:
+    job = state.jobs["drift"]
+    if not job.ended and not job.is_running:
+        return {"unknown": "not measured since the start of the service: measure it, which reads all texts once"}
+    return {**_ended(state, "drift"), **(job.value or {})}
+
+
+def _gates(state: ServiceState) -> dict[str, Any]:
+    folders = state.versions.folders
+    if folders.single:
+        return {"unknown": "this service has one model folder, and not those of `ssi retrain`: start it with --models"}
+    try:
+        notes = last_gates(folders.path, state.settings.index)
+    except RerankerError as error:
+        return {"unknown": error.message}
+    if not notes:
+        why = f"no retraining of index {state.settings.index!r} has ended in {str(folders.path)!r}"
+        return {"unknown": f"{why}: run `ssi retrain --models {folders.path}`"}
+    return {
+        "gates": [{**asdict(note), "report": _report_path(folders.path, note.report) is not None} for note in notes]
+    }
+
+
+def _report_path(models: Path, report: str | None) -> Path | None:
+    """Return the file of a report if it lies within the folder of the models: nothing else is handed out."""
+    path = Path(report or "").resolve()
+    inside = path.suffix == ".html" and path.is_relative_to(models.resolve())
+    return path if inside and path.is_file() else None
+
+
+def _report(state: ServiceState, model_id: str) -> bytes:
+    folders = state.versions.folders
+    notes = [] if folders.single else last_gates(folders.path, state.settings.index)
+    of_model = (_report_path(folders.path, note.report) for note in notes if note.candidate == model_id)
+    path = next(filter(None, of_model), None)
+    if path is None:
+        raise ServiceError(404, "no report of this model lies within the folder of the models")
+    return path.read_bytes()
+
+
+def _ended(state: ServiceState, name: str) -> Mapping[str, Any]:
+    """Return whether a job is at work, and how it ended last."""
+    job = state.jobs[name]
+    ended: dict[str, Any] = {"working": job.is_running, "ended": _moment(job.ended) if job.ended else ""}
+    if name == "version":
+        return {**ended, "live": job.value or "", "problem": job.problem}
+    return {**ended, "unknown": job.problem} if job.problem else ended
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,193 @@
+// Shows /admin/status, part by part, and begins promotions and rollbacks once they are confirmed.
+
+import { ask, element, make, onKey } from "/page/page.js";
+
+const SOON_MS = 1500;
+const LATER_MS = 60000;
+const drawn = {};
+let timer = 0;
+
+const short = (id) => (id ? id.slice(0, 12) : "none");
+const moment = (text) => (text ? `${text.slice(0, 16).replace("T", " ")} UTC` : "");
+const number = (value, digits = 0) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const percent = (share) => `${number(100 * share, 1)} %`;
+const signed = (value) => `${value < 0 ? "−" : "+"}${number(Math.abs(value), 4)}`;
+
+// A table that can be moved sideways by keys; numbers stand to the right.
+function table(heads, rows) {
+  const isNumber = heads.map((head) => head.startsWith("#"));
+  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, text.replace("#", ""))));
+  const cells = (row) => row.map((cell, i) => (i ? make("td", { class: isNumber[i] ? "n" : "" }, cell) : make("th", { scope: "row", class: isNumber[i] ? "n" : "" }, cell)));
+  const body = rows.map((row) => make("tr", {}, ...cells(row)));
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+}
+
+const text = (...words) => make("p", {}, ...words);
+const soft = (...words) => make("p", { class: "soft" }, ...words);
+
+function button(label, action) {
+  const made = make("button", { type: "button" }, label);
+  made.addEventListener("click", action);
+  return made;
+}
+
+// Begins something, says why not where that is so, and looks again soon.
+async function begin(path, body) {
+  try {
+    await ask(path, body);
+    await look();
+  } catch (error) {
+    element("status").textContent = `Not begun: ${error.message}`;
+  }
+}
+
+function confirmed(question, label, path, body) {
+  element("question").textContent = question;
+  element("yes").textContent = label;
+  element("force").checked = false;
+  element("confirm").returnValue = "";
+  element("confirm").showModal();
+  element("confirm").onclose = () => {
+    if (element("confirm").returnValue === "yes") begin(path, { ...body, force: element("force").checked });
+  };
+}
+
+// What can be done with a version that is not live.
+function promotion(one, part, all) {
+  if (part.fixed) return "";
+  if (!one.is_here) return "its folder is not here";
+  const made = button("Promote", () => confirmed(`Make version ${short(one.model_id)} live?`, "Promote", "/admin/promote", { version: one.model_id }));
+  made.setAttribute("aria-label", `Promote ${short(one.model_id)}`);
+  made.disabled = all.change.working;
+  return made;
+}
+
+const draw = {
+  versions(part, all) {
+    const rows = part.versions.map((one) => {
+      const figures = Object.entries(one.figures).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
+      const marks = [one.live ? "live" : "", one.model_id === all.served.model_id ? "answers here" : ""].filter(Boolean);
+      const state = one.live ? [] : [one.model_id ? promotion(one, part, all) : "not registered"];
+      return [short(one.model_id || one.encoder_id), make("span", {}, marks.join(", "), " ", ...state), moment(one.created), figures, `${number(one.with_vector)} of ${number(one.documents)}`, one.calibrated ? "yes" : "no"];
+    });
+    const back = button(`Roll back to ${short(part.previous)}`, () => confirmed(`Make version ${short(part.previous)} live again?`, "Roll back", "/admin/rollback", {}));
+    back.disabled = all.change.working;
+    const said = [all.served.problem && text(make("b", { class: "down" }, "This service: "), all.served.problem), all.change.problem && text(make("b", { class: "down" }, "Nothing was changed: "), all.change.problem)];
+    return [...said.filter(Boolean),
+      rows.length ? table(["version", "state", "registered", "validation", "#documents with vector", "calibrated"], rows) : soft("None: ssi index or ssi revectorize makes one."),
+      part.fixed ? soft(part.fixed) : part.previous ? text(back) : soft("No earlier live version to go back to.")];
+  },
+
+  searches(part) {
+    const ms = (value, n) => (n ? (value === null ? "> 10,000" : number(value, 1)) : "–");
+    const stages = part.latency.map((one) => [one.stage, number(one.n), ms(one.p50_ms, one.n), ms(one.p95_ms, one.n), ms(one.p99_ms, one.n)]);
+    const share = part.searches ? percent(Object.values(part.fallbacks).reduce((sum, n) => sum + n, 0) / part.searches) : "–";
+    const causes = Object.entries(part.fallbacks).map(([cause, n]) => [cause, number(n), percent(n / Math.max(part.searches, 1))]);
+    return [make("div", { class: "tiles" },
+      make("div", {}, make("b", {}, number(part.searches)), make("span", {}, "searches")),
+      make("div", {}, make("b", {}, share), make("span", {}, "in the engine's order for want of the model's"))),
+    make("div", { class: "two" },
+      make("div", {}, make("h3", {}, "Latency, milliseconds"), table(["stage", "#times", "#p50", "#p95", "#p99"], stages)),
+      make("div", {}, make("h3", {}, "Fallbacks by cause"), causes.length ? table(["cause", "#searches", "#share"], causes) : soft("None.")))];
+  },
+
+  clicks(part) {
+    const most = Math.max(...part.rates.map((one) => one.rate), 0.0001);
+    const rows = part.rates.map((one) => {
+      const bar = make("meter", { min: "0", max: String(most), value: String(one.rate), "aria-hidden": "true" });
+      return [number(one.rank), number(one.shown), number(one.clicked), percent(one.rate), bar];
+    });
+    const findings = part.findings.map((one) => make("li", { class: one.severity }, make("b", {}, one.severity), ` ${one.sentence}`));
+    return [soft(`Of the newest ${number(part.searches)} searches that are logged; robots left out.`),
+      rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "beside the highest"], rows) : soft("No list that was shown is known."),
+      ...(findings.length ? [make("h3", {}, "What ssi clicks doctor would mend"), make("ul", { class: "findings" }, ...findings)] : [])];
+  },
+
+  queries(part) {
+    const rows = (list, last) => list.map((one) => [one.query, number(one.people), number(one.searches), last(one)]);
+    const unclicked = rows(part.unclicked, (one) => `${number(one.without_click)} (${percent(one.without_click / one.searches)})`);
+    const moved = rows(part.moved, (one) => number(one.lost, 2));
+    const heads = ["query", "#people", "#searches"];
+    return [soft(`Queries that ${part.least_people} people or more asked.`),
+      make("h3", {}, "Most often without a click"), unclicked.length ? table([...heads, "#without a click"], unclicked) : soft("None."),
+      make("h3", {}, "What was clicked stood higher in the engine's order"),
+      moved.length ? table([...heads, "#lost"], moved) : soft("None."),
+      ...(moved.length ? [soft("lost: the sum over clicks of 1 / the engine's rank − 1 / the rank shown.")] : [])];
+  },
+
+  drift(part, all) {
+    const again = button("Measure", () => begin("/admin/drift", {}));
+    again.disabled = Boolean(part.working);
+    if (part.unknown || !part.advice) return [again];
+    const words = (name, list) => (list.length ? [soft(`${name}: ${list.map((one) => `${one.word} (${one.shift === undefined ? number(one.documents) : signed(one.shift)})`).join(", ")}`)] : []);
+    const other = part.model_id === all.served.model_id ? "" : ` by version ${short(part.model_id)}`;
+    return [text(make("b", { class: part.retrain ? "down" : "up" }, part.advice), `, measured on ${number(part.documents)} documents${other}, ${moment(part.ended)}.`),
+      ...words("unknown words, with documents", part.unknown_words), ...words("moved idf", part.shifted_words.filter((one) => Math.abs(one.shift) >= 0.01)), again];
+  },
+
+  gates(part) {
+    return part.gates.map((one) => {
+      const figures = one.measured.map((figure) => [figure.name, number(figure.live, 4), number(figure.candidate, 4), signed(figure.estimate), `${signed(figure.lower)} to ${signed(figure.upper)}`]);
+      const save = one.report ? [text(button("Save the report", () => saveReport(one.candidate)))] : [];
+      return make("div", {}, make("h3", {}, `${moment(one.finished)}: ${one.outcome}, model ${short(one.candidate)}, against ${short(one.live_before)}`),
+        text(one.reason), soft(`${number(one.impressions)} lists with a click, of ${number(one.people)} people.`),
+        ...(figures.length ? [table(["measure", "#live", "#new", "#difference", "#bounds"], figures)] : []), ...save);
+    });
+  },
+};
+
+async function saveReport(id) {
+  try {
+    const address = URL.createObjectURL(await ask(`/admin/report/${id}`));
+    make("a", { href: address, download: `retraining-${short(id)}.html` }).click();
+    setTimeout(() => URL.revokeObjectURL(address), LATER_MS);
+  } catch (error) {
+    element("status").textContent = `No report: ${error.message}`;
+  }
+}
+
+// Draws the parts that are not as they were; whoever is in one stays in it.
+function show(all) {
+  for (const [name, drawer] of Object.entries(draw)) {
+    const part = all[name];
+    const state = JSON.stringify(name === "versions" ? [part, all.served, all.change] : part);
+    if (drawn[name] === state) continue;
+    drawn[name] = state;
+    const section = element(name);
+    const inside = section.contains(document.activeElement);
+    const missing = part.unknown ? [text("Not known: ", part.unknown, ".")] : [];
+    const waiting = part.working && !part.unknown ? [soft("At work …")] : [];
+    const isThere = name === "drift" || (!part.unknown && !(part.working && !part.ended));
+    section.querySelector("div").replaceChildren(...missing, ...waiting, ...(isThere ? drawer(part, all) : []));
+    if (inside) section.focus();
+  }
+}
+
+function sentence(all) {
+  const live = all.versions.versions ? all.versions.versions.find((one) => one.live) : null;
+  if (all.change.working) return "Looking whether every document has its vector …";
+  if (live && !all.versions.fixed && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not taken it up yet.`;
+  return `Version ${short(all.served.model_id)} answers since ${moment(all.served.since)}.`;
+}
+
+async function look() {
+  clearTimeout(timer);
+  let pause = LATER_MS;
+  try {
+    const all = await ask("/admin/status");
+    element("key-label").hidden = true;
+    element("parts").hidden = false;
+    element("index").textContent = all.index;
+    const said = sentence(all);
+    if (element("status").textContent !== said) element("status").textContent = said;
+    show(all);
+    if ([all.change, all.clicks, all.drift].some((part) => part.working) || said.includes("not taken it up")) pause = SOON_MS;
+  } catch (error) {
+    element("parts").hidden = true;
+    element("status").textContent = error.message;
+  }
+  timer = setTimeout(look, pause);
+}
+
+onKey(look);
+look();

@@ -1,0 +1,68 @@
+"""What the tests of pages in a real browser share."""
+
+from __future__ import annotations
+
+import os
+import time
+from base64 import b64decode
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+WAIT_S = 60.0
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Return the first true value of a condition."""
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if value := condition():
+            return value
+        time.sleep(0.1)
+    raise AssertionError(f"not seen in {WAIT_S:g} s: {what}")
+
+
+AXE = """
+const done = arguments[arguments.length - 1];
+axe.run(document, { resultTypes: ["violations"] }).then((found) => done(
+  found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html).join(" ")}`)));
+"""
+
+
+def violations(browser: Any) -> list[str]:
+    """Return what axe-core finds against the rules of accessibility."""
+    browser.execute_script(files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8"))
+    return list(browser.execute_async_script(AXE))
+
+
+def prefer(browser: Any, scheme: str = "") -> None:
+    """Let the browser prefer ``light`` or ``dark`` colours, or nothing."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}] if scheme else []
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+def fits(browser: Any) -> bool:
+    """Return whether nothing is wider than the window."""
+    return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
+
+
+def check_everywhere(browser: Any, say: str) -> None:
+    """Fail where a page breaks a rule of accessibility or is wider than its window, of two widths, light and dark.
+
+    ``SSI_SCREENSHOTS`` names a folder for pictures of it.
+    """
+    try:
+        for width, scheme in ((1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")):
+            # A window is no narrower than 500 pixels; what it shows may be.
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+            prefer(browser, scheme)
+            assert violations(browser) == [], (say, width, scheme)
+            assert fits(browser), (say, width)
+            if folder := os.environ.get("SSI_SCREENSHOTS"):
+                shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
+                (Path(folder) / f"{say}-{width}-{scheme}.png".replace(" ", "-")).write_bytes(b64decode(shot["data"]))
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        prefer(browser)
