@@ -165,7 +165,7 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight, and ``gain``, what the fit with it is worth above one without it.
+    """A signal with its weight, and ``gain``, what it adds to the others: the same fits less this signal.
 
     ``missing`` is the share of candidates without a number.
     """
@@ -307,7 +307,9 @@ def _rank_topic(
 ) -> None:
     window, query, kept = reranker.score_window(topic.query, body, rankings.signals)
     ids = [hit.id for hit in window.hits]
-    numbers = np.array([signal.numbers(window.hits) for signal in rankings.signals]).reshape(-1, len(ids))
+    numbers = np.array([signal.numbers(window.hits) for signal in rankings.signals]).reshape(
+        len(rankings.signals), len(ids)
+    )
     candidates = TopicWindow(
         ids, window.model, window.lexical, query.scale, kept, numbers, query.is_empty, topic.excluded
     )
@@ -335,31 +337,38 @@ class BlendSearch:
             self._known[point] = _values(self._qrels, self._rankings.run(point), self._measure)
         return self._known[point]
 
-    def best(self, topics: Bool, without: int = -1) -> Point:
+    def best(self, topics: Bool) -> Point:
         """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
 
         Alpha first, then each signal's weight, each with the others held, until none moves; one that gains no more than
-        a standard error over 0 is 0. ``without`` is the number of a signal that is left out.
+        a standard error over 0 is 0.
         """
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
             before = point
             for place in range(len(point)):
-                if place != without + 1 or place == 0:
-                    grid = WEIGHTS if place else ALPHAS
-                    points = [(*point[:place], value, *point[place + 1 :]) for value in grid]
-                    point = points[_best(np.stack([self.values(one)[topics] for one in points]))]
+                points = [changed(point, place, value) for value in (WEIGHTS if place else ALPHAS)]
+                point = points[_best(np.stack([self.values(one)[topics] for one in points]))]
             if point == before or len(point) == 1:
                 break
         return point
 
-    def held_out(self, seed: int, without: int = -1) -> Float64:
+    def held_out(self, seed: int, without: int | None = None) -> Float64:
         """Return each topic's value at the point that is best for the topics of the other parts, (n_topics,) float64.
 
-        ``seed`` draws the parts; ``without`` as in `best`.
+        ``seed`` draws the parts; the signal of number ``without`` is left out of the points found, the others held.
         """
-        n_topics = len(self._rankings.windows)
-        return _by_parts(n_topics, seed, lambda others: self.values(self.best(others, without)))
+
+        def fitted(others: Bool) -> Float64:
+            point = self.best(others)
+            return self.values(point if without is None else changed(point, without + 1, 0.0))
+
+        return _by_parts(len(self._rankings.windows), seed, fitted)
+
+
+def changed(point: Point, place: int, value: float) -> Point:
+    """Return the point with one value changed."""
+    return (*point[:place], value, *point[place + 1 :])
 
 
 def fit_alpha(

@@ -288,6 +288,13 @@ def test_alpha_alone_is_the_fit_without_signals(served: Served) -> None:
         fit_alpha(reranker_of(served), topics, "AP", BODY, signals=(Signal("nowhere"),))
 
 
+def test_a_query_that_finds_nothing_is_a_query_like_others(served: Served) -> None:
+    topics = [*topics_by(served, calibrated(0.5), 12), Topic("nowordhere", {"d1": 1.0})]
+    for signals in ((), (Signal("votes"),)):
+        fit = fit_alpha(reranker_of(served), topics, "nDCG@10", BODY, signals=signals)
+        assert fit.n_queries == 13 and fit.fitted == pytest.approx(12 / 13, abs=0.01)
+
+
 def test_the_warnings_of_signals(fit: Fit) -> None:
     price = fit.signals[0]
     rare = replace(fit, signals=(replace(price, missing=0.8),))
