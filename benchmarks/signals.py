@@ -14,7 +14,8 @@ clicked; grades are drawn by it. 15 % of the products lack a number. The model i
 Fitted together: the signals that carry something (``own``), signals that carry nothing (``noise``: the movies' numbers
 dealt out to other movies, a shop's numbers of no meaning), and both. Printed and kept, by search of new queries through
 the reranker: nDCG@10 of the engine, of alpha alone and with the signals; what these gain over alpha alone, with 95 %
-interval and p of a paired t-test; their weights; and for the shop nDCG@10 of the true probabilities' own order.
+interval and p of a paired t-test; their weights; for the shop nDCG@10 of the true probabilities' own order; and how far
+the probability of relevance by the model's score alone is off (`ssi calibrate --probability`).
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def study(
 
     def fitted(names: str) -> tuple[Fit, Any]:
         signals = typed(parse_signals(names), engine, index) if names else ()
-        fit = fit_alpha(Reranker(engine, index, model, settings=settings), known, "nDCG@10", BODY, signals=signals)
+        reranker = Reranker(engine, index, model, settings=settings)
+        fit = fit_alpha(reranker, known, "nDCG@10", BODY, signals=signals, probability=True)
         key = Calibration.key(body_hash(BODY), WINDOW)
         calibration = Calibration({key: fit.alpha}, {key: fit.weighted()})
         served = Reranker(engine, index, model, calibration=calibration, settings=settings)
@@ -99,6 +101,7 @@ def study(
             "alpha_alone": float(alpha_values.mean()), "with_signals": compared(alpha_values, values),
             "alpha_with": fit.alpha, "weights": weights, "weights_shown": shown(weights),
             "fitted_on": len(known), "expected_gain": fit.signals_gain.to_json() if fit.signals_gain else None,
+            "probability": fit.probability.to_json() if fit.probability else None,
             "fit_seconds": round(time.perf_counter() - started, 1),
         })  # fmt: skip
         row = rows[-1]["with_signals"]
@@ -139,7 +142,7 @@ def movies(folder: Path, work: Path, small: bool) -> list[Row]:
 
 def made_shop(rng: np.random.Generator, work: Path, small: bool) -> tuple[Collection, dict[str, dict[str, float]]]:
     """Return a shop with its queries and grades, and by query the true probability that a product is wanted."""
-    n_products, n_queries = (900, 150) if small else (6_000, 1_200)
+    n_products, n_queries = (1_800, 450) if small else (6_000, 1_200)
     category, attributes = rng.integers(0, 60, n_products), rng.integers(0, 8, (n_products, 3))
     numbers = {
         "popularity": np.floor(rng.pareto(0.8, n_products) * 10), "price": rng.lognormal(3.0, 1.0, n_products),

@@ -139,6 +139,11 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
               help="Numbers, dates or truth values of the documents that may count too: higher is better, or "
                    "lower.")  # fmt: skip
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as score.",
+)
 @common.window_option
 @click.option("--route", type=common.ROUTES, default="fetch",
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
@@ -163,6 +168,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.rerank.reranker import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
+    if options["probability"] and not options["qrels"]:
+        raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
     signals = () if options["signals_text"] is None else parse_signals(options["signals_text"])
     body = read_body(options["body_path"]) if options["body_path"] else None
     engine = common.open_engine_of(options["engine_spec"])
@@ -178,7 +185,10 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
         measure = "AP" if options["links"] else "nDCG@10"
-        fit = fit_alpha(reranker, topics, measure, body, seed=seed, progress=update, signals=signals)
+        fit = fit_alpha(
+            reranker, topics, measure, body, seed=seed, progress=update, signals=signals,
+            probability=options["probability"],
+        )  # fmt: skip
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)
@@ -230,4 +240,10 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     console = common.out()
     console.print(table)
     console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
+    if (told := fit.probability) is not None:
+        slope, offset = told.probability
+        console.print(
+            f"{told.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
+            f"{offset:+.4g})), off by {told.error:.3f} in the mean on held-out queries"
+        )
     console.print(f"{chosen} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")

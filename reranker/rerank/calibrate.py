@@ -24,7 +24,7 @@ from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
-from reranker.rerank.ranking import Calibration, blend, final_order
+from reranker.rerank.ranking import Calibration, Probability, blend, final_order
 from reranker.rerank.reranker import Reranker
 from reranker.rerank.signals import Signal
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
@@ -179,6 +179,22 @@ class FittedSignal:
         return {**self.signal.to_json(), "gain": self.gain.to_json(), "missing": self.missing}
 
 
+class FittedProbability(NamedTuple):
+    """The probability of relevance by f, and how far it is off.
+
+    ``error`` is the mean difference of what it says and the share that is relevant, in ten bins of equally many
+    candidates, on held-out queries; ``share`` of all are relevant.
+    """
+
+    probability: Probability
+    error: float
+    share: float
+
+    def to_json(self) -> dict[str, float]:
+        """Return JSON values."""
+        return {**self.probability._asdict(), "error": self.error, "share": self.share}
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
@@ -191,7 +207,7 @@ class Fit:
     ordered perfectly: no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were
     found by words that the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
     ``signals`` are all that were tried, those of weight 0 too, and ``signals_gain`` what they are worth together above
-    alpha alone.
+    alpha alone. ``probability`` is that of relevance by f, where it was wanted.
     """
 
     alpha: float
@@ -212,14 +228,18 @@ class Fit:
     errors: tuple[float, ...]
     signals: tuple[FittedSignal, ...] = ()
     signals_gain: Gain | None = None
+    probability: FittedProbability | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fit as JSON values, with signals only where any were tried; a p that is not a number is null."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if not f.name.startswith("signals")}
+        """Return the fit as JSON values, with signals and probability only where wanted; a p of NaN is null."""
+        wanted = ("signals", "signals_gain", "probability")
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in wanted}
         values["gain_p"] = None if math.isnan(self.gain_p) else self.gain_p
         if self.signals_gain is not None:
             values["signals"] = [signal.to_json() for signal in self.signals]
             values["signals_gain"] = self.signals_gain.to_json()
+        if self.probability is not None:
+            values["probability"] = self.probability.to_json()
         return values
 
     def weighted(self) -> tuple[Signal, ...]:
@@ -373,13 +393,14 @@ def changed(point: Point, place: int, value: float) -> Point:
 
 def fit_alpha(
     reranker: Reranker, topics: Sequence[Topic], measure: str, body: Mapping[str, Any] | None = None, *,
-    seed: int = 0, progress: Progress | None = None, signals: tuple[Signal, ...] = (),
+    seed: int = 0, progress: Progress | None = None, signals: tuple[Signal, ...] = (), probability: bool = False,
 ) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
     Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
     standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
-    weights of ``signals`` (`signals.typed`) are found with it, by the same rule.
+    weights of ``signals`` (`signals.typed`) are found with it, by the same rule. With ``probability``, f of the
+    candidates and their judgements say how likely a candidate is relevant; one without a judgement is not.
 
     ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
     if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
@@ -413,7 +434,57 @@ def fit_alpha(
             ) for place, signal in enumerate(rankings.signals)
         ),
         signals_gain=Gain.of(held_out, cross_validated(values, seed)) if signals else None,
+        probability=fit_probability(rankings, qrels, seed) if probability else None,
     )  # fmt: skip
+
+
+def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
+    """Return the probability of relevance by f, of all candidates that count and have an f.
+
+    `InputError` if f does not tell relevant candidates from others.
+    """
+    scores, relevant, topics = [], [], []
+    for number, window in enumerate(rankings.windows):
+        grades = qrels[str(number)]
+        known = np.isfinite(window.model) & np.array([name not in window.excluded for name in window.ids], dtype=bool)
+        scores.append(window.model[known])
+        relevant.append(np.array([grades.get(name, 0.0) > 0 for name in window.ids], dtype=np.float64)[known])
+        topics.append(np.full(known.sum(), number))
+    f, y, topic = np.concatenate(scores), np.concatenate(relevant), np.concatenate(topics)
+    told = np.empty(len(f))
+    part = (np.random.default_rng(seed).permutation(len(rankings.windows)) % N_FOLDS)[topic]
+    for fold in range(N_FOLDS):
+        told[part == fold] = _logistic(f[part != fold], y[part != fold]).of(f[part == fold])
+    bins = np.array_split(np.argsort(told, kind="stable"), min(10, len(told)))
+    error = float(np.mean([abs(told[places].mean() - y[places].mean()) for places in bins]))
+    return FittedProbability(_logistic(f, y), error, float(y.mean()))
+
+
+def _logistic(f: Float64, relevant: Float64) -> Probability:
+    """Return the logistic regression of ``relevant``, (n,) float64 of 0 and 1, on f, (n,) float64, by Newton's steps.
+
+    One relevant and one other candidate are added in the mean (Platt 1999), so that no slope is infinite.
+    """
+    middle, spread = (float(f.mean()), float(f.std())) if len(f) else (0.0, 0.0)
+    if not 0 < relevant.sum() < len(relevant) or spread == 0:
+        raise InputError(
+            "a probability of relevance cannot be fitted: among the candidates some must be relevant, some not, and "
+            "their scores must differ; calibrate on other queries, or leave out --probability"
+        )
+    x = np.stack([np.append((f - middle) / spread, [0.0, 0.0]), np.ones(len(f) + 2)])
+    y, weights = np.append(relevant, [0.0, 1.0]), np.zeros(2)
+    for _ in range(100):
+        p = 1.0 / (1.0 + np.exp(-(weights @ x)))
+        step = np.linalg.solve((x * (p * (1 - p))) @ x.T + 1e-6 * np.eye(2), x @ (y - p) - 1e-6 * weights)
+        weights += np.clip(step, -1.0, 1.0)
+        if np.abs(step).max() < 1e-9:
+            break
+    if weights[0] <= 0:
+        raise InputError(
+            "a probability of relevance cannot be fitted: the model's score does not rise with relevance on these "
+            "queries; train on more, or leave out --probability"
+        )
+    return Probability(float(weights[0] / spread), float(weights[1] - weights[0] * middle / spread))
 
 
 def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence[str]], measure: str) -> Float64:
@@ -463,6 +534,7 @@ def keep_in_release(
         "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
         "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),
         **({"signals": [signal.to_json() for signal in signals]} if (signals := fit.weighted()) else {}),
+        **({"probability": list(fit.probability.probability)} if fit.probability else {}),
     }  # fmt: skip
 
     def change(record: ControlRecord) -> ControlRecord:

@@ -278,12 +278,45 @@ def _without_filters(node: Any) -> Any:
     return kept
 
 
+class Probability(NamedTuple):
+    """What turns f into the probability that a candidate is relevant: 1 / (1 + e^-(slope f + offset)), slope > 0.
+
+    So it keeps the order. `reranker.rerank.calibrate` fits it.
+    """
+
+    slope: float
+    offset: float
+
+    def of(self, model_scores: Float64) -> Float64:
+        """Return the probabilities of f(q, d), (n,) float64; NaN for NaN."""
+        with np.errstate(over="ignore"):
+            values: Float64 = 1.0 / (1.0 + np.exp(-(self.slope * model_scores + self.offset)))
+        return values
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Probability:
+        """Return the probability kept in a release as [slope, offset]; `ConfigError` for anything else."""
+        try:
+            slope, offset = map(float, entry)
+        except (TypeError, ValueError, OverflowError):
+            slope, offset = math.nan, math.nan
+        if not (math.isfinite(slope) and math.isfinite(offset) and slope > 0):
+            raise ConfigError(
+                f"probability {entry!r:.80} of the release is not [slope above 0, offset]: run `ssi calibrate` again"
+            )
+        return cls(slope, offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fitted alphas of a release, 0 to 1, and the signals fitted with them, by ``<body hash>:<window>``."""
+    """What a release keeps of its fits, by ``<body hash>:<window>``.
+
+    The ``alphas``, 0 to 1, the ``signals`` fitted with them, and the ``probabilities`` of relevance by f.
+    """
 
     alphas: Mapping[str, float] = field(default_factory=dict)
     signals: Mapping[str, tuple[Signal, ...]] = field(default_factory=dict)
+    probabilities: Mapping[str, Probability] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, alpha in self.alphas.items():
@@ -299,10 +332,12 @@ class Calibration:
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
         """Return the calibration kept in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
 
-        Signals may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or a signal is damaged.
+        Signals and probability may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or one of these
+        is damaged.
         """
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
+        probabilities: dict[str, Probability] = {}
         for key, entry in entries.items():
             alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
             if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
@@ -312,7 +347,9 @@ class Calibration:
             if not isinstance(listed, list):
                 raise ConfigError(f"the signals of calibration {key!r} are no list; run `ssi calibrate` again")
             signals[key] = tuple(map(Signal.from_json, listed))
-        return cls(alphas, signals)
+            if "probability" in entry:
+                probabilities[key] = Probability.from_json(entry["probability"])
+        return cls(alphas, signals, probabilities)
 
     @staticmethod
     def key(template_hash: str, window: int) -> str:

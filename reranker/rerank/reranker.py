@@ -51,6 +51,7 @@ from reranker.rerank.ranking import (
     Calibration,
     ChosenAlpha,
     Explanation,
+    Probability,
     Ranking,
     Request,
     RerankedPage,
@@ -389,6 +390,13 @@ class Reranker:
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
+
+    def probability(self, body: Mapping[str, Any] | None = None) -> Probability | None:
+        """Return what turns f into the probability of relevance, fitted to candidates of ``body``; None: not fitted."""
+        template = self._template if body is None else body
+        if not self.calibration.probabilities or template is None:
+            return None
+        return self.calibration.probabilities.get(Calibration.key(body_hash(template), self.settings.window))
 
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str

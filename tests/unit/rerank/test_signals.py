@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ from tests.seeds import seeded_rng
 from tests.served import SIGNAL_FIELDS, Served, model_of, random_documents, serve, with_numbers
 from tests.unit.rerank.test_reranker import BODY
 
+ROOT = Path(__file__).resolve().parents[3]
 TABLE = ((0.0, 0.25), (10.0, 0.5), (30.0, 0.9))
 
 
@@ -415,6 +418,27 @@ def test_the_command_fits_keeps_and_explains(folder: Path) -> None:
     rows = [row for hit in page["hits"] for row in hit["explanation"] if row["kind"] == "signal"]
     assert {row["document_word"] for row in rows} >= {"price"}
     assert "its number in" in command(folder, "search", "word3 word0", "--explain").stdout
+
+
+def test_the_command_fits_a_probability_of_judgements_alone(folder: Path) -> None:
+    files = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(folder / "queries.tsv"), "--dry-run"]
+    refused = command(folder, "calibrate", "--links", str(folder / "qrels.tsv"), "--probability")
+    assert refused.exit_code == 2 and "needs judgements" in refused.stderr
+    # What is cheap is wanted here, whatever the words: f may tell nothing of it, and then that is said.
+    told = command(folder, "calibrate", *files, "--probability")
+    assert ("with probability 1 / (1 + e^-(" in told.stdout) if told.exit_code == 0 else "--probability" in told.stderr
+    assert told.exit_code in (0, 3)
+
+
+@pytest.mark.slow
+def test_the_study_of_signals_runs_small(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "benchmarks" / "signals.py"), "--sets", "shop", "--seeds", "1", "--small"]
+    subprocess.run([*program, "--json", str(tmp_path / "signals.json")], check=True, stdout=subprocess.DEVNULL)
+    rows = {row["signals"]: row for row in json.loads((tmp_path / "signals.json").read_text("utf-8"))["rows"]}
+    assert list(rows) == ["own", "noise", "both"]
+    assert rows["own"]["with_signals"]["gain"] > 0 and any(rows["own"]["weights"].values())
+    assert abs(rows["noise"]["with_signals"]["gain"]) < 0.02
+    assert rows["own"]["true_order"] > rows["own"]["engine"]
 
 
 @pytest.mark.parametrize(
