@@ -569,10 +569,10 @@ def first_sentence(text: str) -> str:
 def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> Measured:
     """Return both orders of the engine's window for each question, and their values.
 
-    ``alpha`` is the weight of the model, one of `reranker.rerank.calibrate.ALPHAS`.
+    ``alpha`` is the weight of the model.
     """
-    by_alpha = rank_topics(reranker, list(questions.values()), progress=progress).by_alpha
-    rankings = {"bm25": by_alpha[0.0], "reranked": by_alpha[alpha]}
+    ranked = rank_topics(reranker, list(questions.values()), progress=progress)
+    rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
     values = {
         system: {

@@ -158,14 +158,40 @@ def serve(
     documents: Documents,
     model: RankingModel,
     routes: tuple[str, ...] = ("fetch",),
+    *,
+    properties: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Served:
-    """Create the index and put all documents into index and store."""
+    """Create the index, with further properties, and put all documents into index and store."""
     able = engine.capabilities()
     norm = model.encoder.norm_bound
     fields = version_fields(model.encoder_id, model.encoder.n_dims, able, routes, norm=norm)
     wanted = {**settings, **native_settings(routes, able)}
-    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields}}, wanted or None)
+    engine.create_index(index, {"properties": {**TEXT_FIELDS, **fields, **(properties or {})}}, wanted or None)
     served = Served(engine, index, model, documents, path / f"{index}-store", routes)
     served.put(documents)
     return served
+
+
+SIGNAL_FIELDS = {
+    "votes": {"type": "long"}, "price": {"type": "double"}, "released": {"type": "date"},
+    "shop": {"properties": {"stock": {"type": "boolean"}}},
+}  # fmt: skip
+
+
+def with_numbers(documents: Documents, seed: int = 7) -> Documents:
+    """Return the documents with values of SIGNAL_FIELDS: ties, outliers, negative ones, several, and none."""
+    rng = seeded_rng(seed)
+    numbered = {}
+    for place, (name, source) in enumerate(documents.items()):
+        day = f"20{rng.integers(0, 25):02d}-{rng.integers(1, 13):02d}-{rng.integers(1, 29):02d}T10:00:00Z"
+        numbers: dict[str, Any] = {
+            "votes": int(rng.integers(0, 4)), "price": float(rng.normal(0.0, 50.0)), "released": day,
+            "shop": {"stock": bool(rng.integers(0, 2))},
+        }  # fmt: skip
+        if place % 10 == 0:
+            numbers |= {"price": [9e12, -3.5], "votes": 10**15}
+        if place % 7 == 0:
+            numbers = {"votes": numbers["votes"]}
+        numbered[name] = {**source, **numbers}
+    return numbered

@@ -138,6 +138,11 @@ def _search_body(
     body, chosen = reranker.engine_body(query, template, stored=script_ids(model.encoder_id)["blend"])
     if chosen.origin == "default":
         common.warn(f"alpha = {chosen.value:g} is the default, not fitted to this index, body and window")
+    if chosen.signals:
+        common.warn(
+            "signals count in this body, and a script that a version without them has stored would leave them out: put "
+            "it in again by `ssi scripts install`"
+        )
     return f"POST /{index}/_search?preference={preference_of(query)}\n", body
 
 

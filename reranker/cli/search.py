@@ -105,6 +105,9 @@ _SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was rele
 def _show_explanation(explanation: Explanation) -> None:
     table = common.plain_table("adds", "query word", "document word", "weight", numbers=(0, 3))
     for row in explanation.contributions:
+        if row.kind == "signal":
+            table.add_row(f"{row.value:+.4f}", "its number in", escape(row.document_word), f"{row.weight:.3f}")
+            continue
         if not row.query_word:
             table.add_row(f"{row.value:+.4f}", _WITHOUT_WORDS[row.kind], "", "")
             continue
@@ -120,6 +123,8 @@ Examples:
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ \\
                 --qrels qrels.tsv --query-file queries.tsv --body body.json
   ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
+  ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
+                --qrels qrels.tsv --query-file queries.tsv --signals popularity,price:lower,released
 Fit on queries that the model was not trained on, if you can: those it knows flatter it.
 """)  # fmt: skip
 @common.engine_options
@@ -131,6 +136,14 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--docs", type=FILE, help="The documents the links start from.")
 @click.option("--queries", default="title", metavar="title|keywords:K",
               help="With --links: the query that a document becomes.")  # fmt: skip
+@click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
+              help="Numbers, dates or truth values of the documents that may count too: higher is better, or "
+                   "lower.")  # fmt: skip
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as score.",
+)
 @common.window_option
 @click.option("--route", type=common.ROUTES, default="fetch",
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
@@ -144,17 +157,25 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
 
     Needs either --qrels and --query-file or --links and --docs. The alpha belongs to this index, body and window and
     is kept in the model's release, where `ssi search` finds it.
+
+    With --signals, weights of numbers of the documents (popularity, date, price, rating, stock, a click rate) are
+    fitted with it and kept beside it; one that gains no more than a standard error is 0.
     """
     from indexer.versions import existing_indexes
     from reranker.artifacts import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
     from reranker.rerank.reranker import open_reranker, read_body
+    from reranker.rerank.signals import parse_signals, typed
 
+    if options["probability"] and not options["qrels"]:
+        raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
+    signals = () if options["signals_text"] is None else parse_signals(options["signals_text"])
     body = read_body(options["body_path"]) if options["body_path"] else None
     engine = common.open_engine_of(options["engine_spec"])
     model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
+    signals = typed(signals, engine, index) if signals else ()
     topics = sample(_topics(model.encoder, seed, **options), options["max_queries"], seed)
     reranker = open_reranker(
         engine, index, model, options["model_path"], route=options["route"], store_path=options["store_path"],
@@ -163,7 +184,11 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     if not dry_run:
         read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
-        fit = fit_alpha(reranker, topics, "AP" if options["links"] else "nDCG@10", body, seed=seed, progress=update)
+        measure = "AP" if options["links"] else "nDCG@10"
+        fit = fit_alpha(
+            reranker, topics, measure, body, seed=seed, progress=update, signals=signals,
+            probability=options["probability"],
+        )  # fmt: skip
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)
@@ -194,15 +219,31 @@ def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
     return topics
 
 
+def _gain(mean: float, error: float, p: float) -> str:
+    return f"{mean:+.4f} ± {error:.4f} (p = {p:.2g})"
+
+
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")
-    table.add_row(f"alpha {fit.alpha:.4f}, on the queries it was chosen on", f"{fit.fitted:.4f}")
+    chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
+    table.add_row(f"{chosen}, on the queries it was chosen on", f"{fit.fitted:.4f}")
     table.add_row("on queries it was not chosen on (5-fold)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
-    table.add_row("  of that, above the engine", f"{fit.gain:+.4f} ± {fit.gain_error:.4f} (p = {fit.gain_p:.2g})")
+    table.add_row("  of that, above the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
+    if fit.signals_gain is not None:
+        table.add_row("  of that, by all signals", _gain(*fit.signals_gain))
+    for found in fit.signals:
+        way = " (lower is better)" if found.signal.lower else ""
+        table.add_row(f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(*found.gain))
     table.add_row("the window in perfect order", f"{fit.ceiling:.4f}")
     console = common.out()
     console.print(table)
     console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
-    console.print(f"alpha {fit.alpha:.4f} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")
+    if (told := fit.probability) is not None:
+        slope, offset = told.probability
+        console.print(
+            f"{told.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
+            f"{offset:+.4g})), off by {told.error:.3f} in the mean on held-out queries"
+        )
+    console.print(f"{chosen} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")

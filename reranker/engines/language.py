@@ -4,7 +4,8 @@ Mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``, ``dat
 ``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. Unlike in Elasticsearch,
 dynamic mapping detects no dates.
 
-Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``track_total_hits`` and ``sort`` by ``_score``.
+Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (of dates as ``epoch_millis``),
+``track_total_hits`` and ``sort`` by ``_score``.
 Queries: ``match``, ``multi_match`` (``best_fields``, ``most_fields``, boosts as ``title^2``), ``bool``, ``ids``,
 ``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. They are parsed into a small frozen tree.
 
@@ -25,7 +26,9 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from fnmatch import translate
 from functools import cache, lru_cache
 from typing import Any
@@ -409,7 +412,7 @@ def _ranges(categories: set[str]) -> str:
 
 # --- search bodies
 
-BODY_KEYS = ("query", "from", "size", "_source", "fields", "track_total_hits", "sort")
+BODY_KEYS = ("query", "from", "size", "_source", "fields", "docvalue_fields", "track_total_hits", "sort")
 MAX_NESTING = 30
 """Deepest nesting of queries, as in both engines."""
 _ABSENT = object()
@@ -566,6 +569,8 @@ class SearchRequest:
     size: int
     source: Selection
     fields: tuple[str, ...]
+    doc_values: tuple[tuple[str, str], ...]
+    """Path and type of the fields whose doc values are wanted."""
     track_total: bool | int
 
 
@@ -590,7 +595,8 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     query = parse_query(body.get("query", {"match_all": {}}), table)
     source = Selection.parse(body.get("_source", True))
     fields = tuple(_field_of(item) for item in _list("fields", body.get("fields", ())))
-    return SearchRequest(query, from_, size, source, fields, track)
+    listed = (_doc_value_of(item, table) for item in _list("docvalue_fields", body.get("docvalue_fields", ())))
+    return SearchRequest(query, from_, size, source, fields, tuple(pair for pair in listed if pair), track)
 
 
 def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:
@@ -771,6 +777,50 @@ def _field_of(item: Json) -> str:
     if isinstance(item, Mapping) and "field" not in item:
         raise _malformed(f"fields names {item!r:.80}; an object there has the key 'field'")
     return str(item["field"] if isinstance(item, Mapping) else item)
+
+
+def _doc_value_of(item: Json, table: FieldTable) -> tuple[str, str] | None:
+    """Return path and type of a field with doc values; None for one that is not mapped, as in the big engines."""
+    path = _field_of(item)
+    leaf = table.leaves.get(path)
+    if leaf is None:
+        return None
+    if leaf.type in ("text", "binary"):
+        raise _malformed(f"field {path!r} is of type {leaf.type!r}, which has no doc values; name a number or a date")
+    wanted = item.get("format") if isinstance(item, Mapping) else None
+    if leaf.type == "date" and wanted != "epoch_millis":
+        raise _unsupported(f"docvalue_fields format {wanted!r} of the date {path!r}", ["epoch_millis"])
+    return path, leaf.type
+
+
+def doc_values(source: Mapping[str, Any], path: str, kind: str) -> list[Any]:
+    """Return the doc values of a field of a document, ascending, as the big engines give them.
+
+    Dates come as texts of milliseconds since 1970; a value that is not of the field's type, or a date that is not of
+    ISO 8601, has none.
+    """
+    values: list[Any] = []
+    for item in values_at(source, path):
+        with suppress(ValueError):
+            values.append(_doc_value(kind, item))
+    return [str(value) for value in sorted(values)] if kind == "date" else sorted(values)
+
+
+def _doc_value(kind: str, item: Json) -> Any:
+    if kind == "date":
+        return _milliseconds(item)
+    text = exact_value(kind, item)
+    if kind in NUMBERS:
+        return int(text) if kind in WHOLE_NUMBERS else float(text)
+    return text == "true" if kind == "boolean" else text
+
+
+def _milliseconds(item: Json) -> int:
+    if isinstance(item, int | float) or re.fullmatch(r"-?\d{5,}", item):
+        return int(item)
+    # A year, or a year and a month, is its first day.
+    moment = datetime.fromisoformat(item + {4: "-01-01", 7: "-01"}.get(len(item), ""))
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _count(name: str, value: Json) -> int:

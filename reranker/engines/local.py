@@ -30,6 +30,7 @@ from reranker.engines.language import (
     Selection,
     Stored,
     apply_write,
+    doc_values,
     merge_properties,
     nest_properties,
     parse_body,
@@ -302,7 +303,7 @@ def _answer(
     ids: dict[TantivyIndex, list[str]] = {}
     for match, target in ranked:
         ids.setdefault(target, []).append(match.id)
-    shown = not request.source.nothing or bool(request.fields)
+    shown = not request.source.nothing or bool(request.fields) or bool(request.doc_values)
     states = {target: target.read(wanted) if shown else {} for target, wanted in ids.items()}
     hits = [_hit(match, target.name, states[target].get(match.id), request) for match, target in ranked]
     limit = request.track_total
@@ -325,6 +326,7 @@ def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest)
     source = state.source if state is not None and state.source is not None else {}
     picked = request.source.apply(source)
     fields = {path: values for path in request.fields if (values := list(values_at(source, path)))}
+    fields |= {path: values for path, kind in request.doc_values if (values := doc_values(source, path, kind))}
     raw: dict[str, Any] = {"_index": index, "_id": match.id, "_score": match.score}
     if not request.source.nothing:
         raw["_source"] = picked

@@ -522,21 +522,21 @@ def rescore_body(
     query: QueryVectors,
     floor: float | None = None,
     *,
-    alpha: float,
-    lexical: float,
+    blend: Mapping[str, Any],
     window: int,
     stored: str | None = None,
 ) -> dict[str, Any]:
     """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
 
-    The blend of the first ``window`` hits is alpha f + lexical BM25, lexical = (1 - alpha) / c(q). ``body`` is one that
+    The blend of the first ``window`` hits is alpha f + lexical BM25, lexical = (1 - alpha) / c(q), and the sum of
+    weight s(x) over the signals, if there are any. ``blend`` gives ``alpha``, ``lexical`` and ``signals``: a list of
+    field, kind, weight, the table of x and s, and ``neutral``, s where there is no number. ``body`` is one that
     `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the window's last hit,
     None where one shard has the whole index, or the window all hits; ``stored`` is the id of the stored script, None
     sends its source.
     """
     params = _query_params(query) | {
-        "alpha": float(alpha), "lexical": float(lexical), "lost": LOST,
-        "floor": 0.0 if floor is None else floor * _ROUNDING,
+        **blend, "lost": LOST, "floor": 0.0 if floor is None else floor * _ROUNDING,
     }  # fmt: skip
     script = {"id": stored, "params": params} if stored else _script("blend", fields, params)
     if fields.rescore_script:
@@ -686,8 +686,15 @@ def _listed(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def lexical_body(body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str]) -> dict[str, Any]:
-    """Return the body that scores documents with these ids by the team's own query; 0 where they do not match."""
+def lexical_body(
+    body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str],
+    doc_values: Sequence[Mapping[str, str]] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Return the body that scores documents with these ids by the team's own query; 0 where they do not match.
+
+    ``source`` and ``doc_values`` (``docvalue_fields``) are what they come with.
+    """
     kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
     wanted = query_of_ids(body, ids)
-    return {**kept, "query": wanted, "size": size, "_source": source, "track_total_hits": False}
+    shown = {"_source": source, **({"docvalue_fields": list(doc_values)} if doc_values else {})}
+    return {**kept, "query": wanted, "size": size, **shown, "track_total_hits": False}

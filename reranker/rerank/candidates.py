@@ -8,7 +8,7 @@ A candidate that a route has nothing for is encoded from its text.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
@@ -429,9 +429,9 @@ class Candidates:
 
     def search(
         self, body: Mapping[str, Any], size: int, preference: str, deadline: Deadline, *, answers: bool = True,
-        with_source: bool = False,
+        with_source: bool = False, doc_values: Sequence[Mapping[str, str]] = (),
     ) -> SearchAnswer:  # fmt: skip
-        """Return the engine's first ``size`` hits with what the route needs of them.
+        """Return the engine's first ``size`` hits with what the route needs of them, and in ``fields`` the doc values.
 
         ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
         there is nothing to show.
@@ -439,7 +439,13 @@ class Candidates:
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
         request["_source"] = self.source_of(body, with_source=with_source)
-        return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
+        if not doc_values:
+            return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
+        request["docvalue_fields"] = list(doc_values)
+        answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
+        # The body did not ask for them: they are not shown.
+        shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
+        return replace(answer, hits=tuple(map(lambda hit, raw: replace(hit, raw=raw), answer.hits, shown)))
 
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
         """Return the ``_source`` that candidates come with."""

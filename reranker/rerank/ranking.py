@@ -1,6 +1,7 @@
 """What a reranked search is asked, the order of its hits by one score, and the page that answers, with its reasons.
 
-The score is alpha f + (1 - alpha) BM25 / c(q). BM25 grows with the number and the rarity of the query's words, f (unit
+The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add, where there are any: numbers of the document
+(`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, f (unit
 rows) does not: c(q) takes that growth out, so that one alpha serves short and long queries. c depends on the query
 alone, so the blend is linear in BM25 and every route, also one inside the engine, can compute it. ::
 
@@ -11,7 +12,7 @@ out since 3.0, the others keep it) and that alpha absorbs: tf / (tf + k1 (...)) 
 highest BM25 of the answer, which depends on the documents: adding one document would reorder the others, and pages
 would not fit.
 
-An alpha belongs to a query body and a window; `reranker.rerank.calibrate` fits it.
+An alpha, and the signals beside it, belong to a query body and a window; `reranker.rerank.calibrate` fits them.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from reranker.errors import ConfigError
 from reranker.kernels.packing import quantise_rows
 from reranker.records import Hit, RankedHit
 from reranker.rerank.candidates import EncodedQuery, Window
+from reranker.rerank.signals import Signal, added
 from reranker.text.rows import HASH_BASE, Vocabulary, combine, with_data
 from reranker.text.view import TextView
 
@@ -104,12 +106,26 @@ class RerankSettings:
                 raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
 
 
+class ChosenAlpha(NamedTuple):
+    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``; the signals that were fitted with it.
+
+    An alpha that is given stands alone.
+    """
+
+    value: float
+    origin: str
+    signals: tuple[Signal, ...] = ()
+
+
+DEFAULT: Final = ChosenAlpha(DEFAULT_ALPHA, "default")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One search, as all its steps need it.
 
     ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
-    page; ``preference`` says which shard copies answer.
+    page; ``preference`` says which shard copies answer; by ``alpha`` the scores are blended.
     """
 
     query: str
@@ -119,6 +135,12 @@ class Request:
     size: int
     preference: str
     deadline: Deadline
+    alpha: ChosenAlpha = DEFAULT
+
+    @property
+    def doc_values(self) -> list[dict[str, str]]:
+        """What candidates come with for the signals: ``docvalue_fields`` of a body."""
+        return [signal.request() for signal in self.alpha.signals]
 
 
 def preference_of(query: str) -> str:
@@ -133,13 +155,15 @@ def check_alpha(alpha: float) -> float:
     return float(alpha)
 
 
-def blend(model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float) -> Float64:
-    """Return alpha f + (1 - alpha) BM25 / c(q), (n,) float64; NaN where a part that counts is not finite.
+def blend(
+    model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float, signals: Float64 | None = None
+) -> Float64:
+    """Return alpha f + (1 - alpha) BM25 / c(q) + signals, (n,) float64; NaN where a part that counts is not finite.
 
     Both scores, f(q, d) and the engine's ``_score``, are (n,) float64; one of weight 0 may be anything. ``scale`` is
-    c(q) > 0.
+    c(q) > 0; ``signals``, (n,) float64, are what they add together, None for nothing.
     """
-    scores = np.zeros(len(model_scores))
+    scores = np.zeros(len(model_scores)) if signals is None else signals.copy()
     if alpha > 0.0:
         scores += alpha * model_scores
     if alpha < 1.0:
@@ -208,13 +232,6 @@ def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -
     return np.array(kept, dtype=bool)
 
 
-class ChosenAlpha(NamedTuple):
-    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``."""
-
-    value: float
-    origin: str
-
-
 _SCORING = (
     "query", "knn", "retriever", "rescore", "rank", "sub_searches", "indices_boost", "runtime_mappings", "derived",
 )  # fmt: skip
@@ -261,11 +278,45 @@ def _without_filters(node: Any) -> Any:
     return kept
 
 
+class Probability(NamedTuple):
+    """What turns f into the probability that a candidate is relevant: 1 / (1 + e^-(slope f + offset)), slope > 0.
+
+    So it keeps the order. `reranker.rerank.calibrate` fits it.
+    """
+
+    slope: float
+    offset: float
+
+    def of(self, model_scores: Float64) -> Float64:
+        """Return the probabilities of f(q, d), (n,) float64; NaN for NaN."""
+        with np.errstate(over="ignore"):
+            values: Float64 = 1.0 / (1.0 + np.exp(-(self.slope * model_scores + self.offset)))
+        return values
+
+    @classmethod
+    def from_json(cls, entry: Any) -> Probability:
+        """Return the probability kept in a release as [slope, offset]; `ConfigError` for anything else."""
+        try:
+            slope, offset = map(float, entry)
+        except (TypeError, ValueError, OverflowError):
+            slope, offset = math.nan, math.nan
+        if not (math.isfinite(slope) and math.isfinite(offset) and slope > 0):
+            raise ConfigError(
+                f"probability {entry!r:.80} of the release is not [slope above 0, offset]: run `ssi calibrate` again"
+            )
+        return cls(slope, offset)
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The fitted alphas of a release, 0 to 1, by ``<body hash>:<window>``."""
+    """What a release keeps of its fits, by ``<body hash>:<window>``.
+
+    The ``alphas``, 0 to 1, the ``signals`` fitted with them, and the ``probabilities`` of relevance by f.
+    """
 
     alphas: Mapping[str, float] = field(default_factory=dict)
+    signals: Mapping[str, tuple[Signal, ...]] = field(default_factory=dict)
+    probabilities: Mapping[str, Probability] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for key, alpha in self.alphas.items():
@@ -279,17 +330,26 @@ class Calibration:
 
     @classmethod
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
-        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, ...}}``.
+        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
 
-        `ConfigError` if an entry has no alpha between 0 and 1.
+        Signals and probability may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or one of these
+        is damaged.
         """
         alphas: dict[str, float] = {}
+        signals: dict[str, tuple[Signal, ...]] = {}
+        probabilities: dict[str, Probability] = {}
         for key, entry in entries.items():
             alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
             if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
                 raise ConfigError(f"calibration {key!r} of the release has no number alpha; run `ssi calibrate` again")
             alphas[key] = float(alpha)
-        return cls(alphas)
+            listed = entry.get("signals", [])
+            if not isinstance(listed, list):
+                raise ConfigError(f"the signals of calibration {key!r} are no list; run `ssi calibrate` again")
+            signals[key] = tuple(map(Signal.from_json, listed))
+            if "probability" in entry:
+                probabilities[key] = Probability.from_json(entry["probability"])
+        return cls(alphas, signals, probabilities)
 
     @staticmethod
     def key(template_hash: str, window: int) -> str:
@@ -297,11 +357,14 @@ class Calibration:
         return f"{template_hash}:{window}"
 
     def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
-        """Return the alpha given by the caller, else the fitted one, else `DEFAULT_ALPHA`."""
+        """Return the alpha given by the caller, else the fitted one with its signals, else `DEFAULT_ALPHA`."""
         if given is not None:
             return ChosenAlpha(check_alpha(given), "given")
-        fitted = self.alphas.get(self.key(template_hash, window))
-        return ChosenAlpha(DEFAULT_ALPHA, "default") if fitted is None else ChosenAlpha(fitted, "calibrated")
+        key = self.key(template_hash, window)
+        fitted = self.alphas.get(key)
+        if fitted is None:
+            return DEFAULT
+        return ChosenAlpha(fitted, "calibrated", self.signals.get(key, ()))
 
 
 def default_template(view: TextView) -> dict[str, Any]:
@@ -404,17 +467,18 @@ class Contribution:
 
     ``identity`` is a word of the query that is also in the document, ``memory`` one of queries that the document was
     relevant for in training, with what that adds to the word's weight in the text; ``learned`` is a pair of words the
-    model has learned to relate. ``others``, all pairs not shown, and ``engine``, its own score, have no words and
-    weight 0. So has ``learned`` where the text that was encoded is not at hand: then it is the whole learned part,
-    (Uq').(Vd'), and what the memory adds is in ``identity``.
+    model has learned to relate. ``signal`` is a number of the document: ``document_word`` is its field, ``weight`` its
+    w. ``others``, all pairs not shown, and ``engine``, its own score, have no words and weight 0. So has ``learned``
+    where the text that was encoded is not at hand: then it is the whole learned part, (Uq').(Vd'), and what the memory
+    adds is in ``identity``.
 
-    ``weight`` is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit`` the learned
-    W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value`` is what the
-    row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for identity and
-    memory, and for ``engine`` (1 - alpha) BM25 / c(q).
+    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit``
+    the learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value``
+    is what the row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for
+    identity and memory; w s(x) for ``signal``, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
 
-    kind: Literal["identity", "memory", "learned", "others", "engine"]
+    kind: Literal["identity", "memory", "learned", "others", "signal", "engine"]
     query_word: str
     document_word: str
     weight: float
@@ -423,7 +487,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The contributions to the score of one hit, largest first, then ``others`` and ``engine``.
+    """The contributions to the score of one hit, largest first, then ``others``, the signals and ``engine``.
 
     Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
     """
@@ -518,7 +582,11 @@ def explanations_of(
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         stored = None if hit.unscored or hit.model_score is None else terms[place]
         document = None if stored is None else _rows(model, stored, hit)
-        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, lexical))
+        signals = () if hit.unscored else alpha.signals  # without a blended score it shows the engine's part alone
+        numbers = [(signal, float(added([signal], [window.hits[place]])[0])) for signal in signals]
+        beside = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
+        beside.append(Contribution("engine", "", "", 0.0, lexical))
+        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, beside))
     return tuple(explanations)
 
 
@@ -553,13 +621,13 @@ def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> Documen
 
 def explain_hit(
     model: RankingModel, query: EncodedQueries, document: DocumentRows | None, alpha: float,
-    name: Callable[[int, bool], str], hit: RankedHit, of_engine: float, n_pairs: int = DEFAULT_PAIRS,
+    name: Callable[[int, bool], str], hit: RankedHit, beside: Sequence[Contribution], n_pairs: int = DEFAULT_PAIRS,
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
     ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
-    ``name(word id, True for the query's side)`` returns the word; ``of_engine`` is (1 - alpha) BM25 / c(q), as it was
-    added to the score; ``n_pairs`` are shown.
+    ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
+    engine, as they were added to the score; ``n_pairs`` are shown.
 
     Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
     without words, so that the rows still add up to the score.
@@ -577,8 +645,8 @@ def explain_hit(
             whole = [Contribution("learned", "", "", 0.0, value)]
     shown = sorted(rows, key=lambda row: -abs(row.value))[:n_pairs]
     rows = sorted([*shown, *whole], key=lambda row: -abs(row.value))
-    others = hit.score - of_engine - math.fsum(row.value for row in rows)
-    rows += [Contribution("others", "", "", 0.0, others), Contribution("engine", "", "", 0.0, of_engine)]
+    others = hit.score - math.fsum(row.value for row in (*rows, *beside))
+    rows += [Contribution("others", "", "", 0.0, others), *beside]
     return Explanation(hit.id, hit.score, tuple(rows))
 
 

@@ -31,7 +31,7 @@ from reranker.engines.vectors import (
     unread_conditions,
     why_not_rescored,
 )
-from reranker.errors import ConfigError, EngineError, FallbackError, InputError, RerankerError
+from reranker.errors import ConfigError, EngineError, EngineRejected, FallbackError, InputError, RerankerError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.candidates import (
@@ -51,6 +51,7 @@ from reranker.rerank.ranking import (
     Calibration,
     ChosenAlpha,
     Explanation,
+    Probability,
     Ranking,
     Request,
     RerankedPage,
@@ -68,6 +69,7 @@ from reranker.rerank.ranking import (
     preference_of,
     why_not,
 )
+from reranker.rerank.signals import Signal, added
 from reranker.store import VectorStore
 
 _log = logging.getLogger(__name__)
@@ -153,7 +155,8 @@ class NearestDocuments:
 
     def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
         """Return hits with the first-stage score of the team's query."""
-        body: Mapping[str, Any] = lexical_body(request.body, list({hit.id: None for hit in hits}), len(hits), source)
+        ids = list({hit.id: None for hit in hits})
+        body: Mapping[str, Any] = lexical_body(request.body, ids, len(hits), source, request.doc_values)
         timeout_s = request.deadline.timeout_s()
         scored = documents_of(self.engine, self.index, body, hits, preference=request.preference, timeout_s=timeout_s)
         return [scored[hit.index, hit.id] for hit in hits if (hit.index, hit.id) in scored]
@@ -177,17 +180,20 @@ class Rescorer:
             return "it pins hits, which must not move"
         return why_not_rescored(request.body, self.script.fields())
 
-    def body(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, stored: str) -> dict[str, Any]:
+    def body(self, request: Request, query: EncodedQuery, stored: str) -> dict[str, Any]:
         """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
         floor = self._floor(request)  # which says how many shards there are
         floor = None if self._one_shard else floor
-        return self._body(request, query, alpha, floor, stored)
+        return self._body(request, query, floor, stored)
 
     def _body(
-        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, floor: float | None, stored: str | None = None
+        self, request: Request, query: EncodedQuery, floor: float | None, stored: str | None = None
     ) -> dict[str, Any]:
-        head, lexical = (request.body, self.script.fields(), query.vectors, floor), (1.0 - alpha.value) / query.scale
-        return rescore_body(*head, alpha=alpha.value, lexical=lexical, window=self.settings.window, stored=stored)
+        head, alpha = (request.body, self.script.fields(), query.vectors, floor), request.alpha
+        blend: dict[str, Any] = {"alpha": alpha.value, "lexical": (1.0 - alpha.value) / query.scale}
+        if alpha.signals:
+            blend["signals"] = [signal.params() for signal in alpha.signals]
+        return rescore_body(*head, blend=blend, window=self.settings.window, stored=stored)
 
     def suits(self, request: Request) -> bool:
         """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
@@ -202,29 +208,29 @@ class Rescorer:
             and not self.why_not(request)
         )
 
-    def order(
-        self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, *, with_source: bool
-    ) -> tuple[SearchAnswer, Scored] | None:
+    def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
         """Return the first hits up to the end of the page in final order, and what it was made of.
 
         None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
         from its text, which the engine cannot do.
         """
-        answer = self._ask(request, query, alpha, with_source)
+        answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
         request.deadline.note_stage("candidates")
-        return answer, self._scored(request, query, alpha, answer)
+        return answer, self._scored(request, query, answer)
 
-    def _ask(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, with_source: bool) -> SearchAnswer:
+    def _ask(self, request: Request, query: EncodedQuery, with_source: bool) -> SearchAnswer:
         one_shard, last = self._one_shard, request.first + request.size
         floor = None if one_shard else self._floor(request)
-        body = self._body(request, query, alpha, floor)
-        answer = self.candidates.search(body, last, request.preference, request.deadline, with_source=with_source)
+        body = self._body(request, query, floor)
+        answer = self.candidates.search(
+            body, last, request.preference, request.deadline, with_source=with_source, doc_values=request.doc_values
+        )
         self._count_shards(answer)
         if one_shard and not self._one_shard:
             # Every shard has rescored a window of its own: ask again with the end of the whole window known.
-            return self._ask(request, query, alpha, with_source)
+            return self._ask(request, query, with_source)
         return answer
 
     def _count_shards(self, answer: SearchAnswer) -> None:
@@ -239,16 +245,17 @@ class Rescorer:
         self._count_shards(answer)
         return answer.hits[0].score if answer.hits else None
 
-    def _scored(self, request: Request, query: EncodedQuery, alpha: ChosenAlpha, answer: SearchAnswer) -> Scored:
+    def _scored(self, request: Request, query: EncodedQuery, answer: SearchAnswer) -> Scored:
         """Return the hits with their scores taken apart: f is asked for those of the page."""
         scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
         n, first = len(answer.hits), request.first
         of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
         vectors = CandidateVectors(n, [part._replace(places=part.places + first) for part in of_page.parts])
         model = vectors.score(query.vectors)
-        lexical = np.full(n, np.nan)
+        lexical, alpha = np.full(n, np.nan), request.alpha
         if alpha.value < 1:
-            lexical = np.maximum((scores - alpha.value * model) / ((1.0 - alpha.value) / query.scale), 0.0)
+            others = alpha.value * model + added(alpha.signals, answer.hits)
+            lexical = np.maximum((scores - others) / ((1.0 - alpha.value) / query.scale), 0.0)
         hits = tuple(
             replace(hit, score=None if np.isnan(bm25) else float(bm25))
             for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
@@ -363,20 +370,33 @@ class Reranker:
             return self._as_the_engine_has_it(request, reason)
         return self._reranked_page(request, explain)
 
-    def score_window(self, query: str, body: Mapping[str, Any] | None = None) -> tuple[Window, EncodedQuery, Bool]:
+    def score_window(
+        self, query: str, body: Mapping[str, Any] | None = None, signals: tuple[Signal, ...] = ()
+    ) -> tuple[Window, EncodedQuery, Bool]:
         """Return the candidates of a query with both their scores, and which of them must not move.
 
-        `FallbackError` if the search would have fallen back; `EngineError` if the engine does not answer.
+        Their hits come with the numbers of ``signals``. `FallbackError` if the search would have fallen back;
+        `EngineError` if the engine does not answer.
         """
         if self.model is None:
             raise FallbackError("no model is loaded")
         request = self._request(query, body)
-        window = self.settings.window
-        answer = self._candidates.search(request.body, window, request.preference, request.deadline, answers=False)
+        request = replace(request, alpha=request.alpha._replace(signals=signals))
+        answer = self._candidates.search(
+            request.body, self.settings.window, request.preference, request.deadline, answers=False,
+            doc_values=request.doc_values,
+        )  # fmt: skip
         encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
+
+    def probability(self, body: Mapping[str, Any] | None = None) -> Probability | None:
+        """Return what turns f into the probability of relevance, fitted to candidates of ``body``; None: not fitted."""
+        template = self._template if body is None else body
+        if not self.calibration.probabilities or template is None:
+            return None
+        return self.calibration.probabilities.get(Calibration.key(body_hash(template), self.settings.window))
 
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
@@ -392,8 +412,7 @@ class Reranker:
         request = self._request(query, body)
         if reason := self._rescorer.why_not(request):
             raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
-        encoded, alpha = self._query(request), self._alpha(request)
-        return self._rescorer.body(request, encoded, alpha, stored), alpha
+        return self._rescorer.body(request, self._query(request), stored), request.alpha
 
     def _request(
         self, query: str, body: Mapping[str, Any] | None, size: int | None = None, first: int | None = None,
@@ -412,7 +431,7 @@ class Reranker:
         filled = fill_template(body, query)
         if preference is None:
             preference = preference_of(query)
-        return Request(query, filled, body, first, size, preference, deadline)
+        return Request(query, filled, body, first, size, preference, deadline, self._alpha(body))
 
     def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
         """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
@@ -456,10 +475,19 @@ class Reranker:
             return *ordered, "", at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
-        answer = self._candidates.search(
-            request.body, depth, request.preference, request.deadline, with_source=at_once
-        )  # fmt: skip
+        head = (request.body, depth, request.preference, request.deadline)
+        refused = ""
+        try:
+            answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
+        except EngineRejected as error:
+            if not request.alpha.signals:
+                raise
+            # The mapping has changed since: the search itself must not fail by it.
+            answer = self._candidates.search(*head, with_source=at_once)
+            refused = f"the signals could not be read, run `ssi calibrate --signals` again: {error}"
         request.deadline.note_stage("candidates")
+        if refused:
+            return answer, Ranking(answer.hits), refused, at_once
         try:
             source = self._candidates.source_of(request.body, with_source=at_once)
             return answer, self._rank(request, answer.hits, source), "", at_once
@@ -474,15 +502,16 @@ class Reranker:
         try:
             if not self._rescorer.suits(request):
                 return None
-            query, alpha = self._query(request), self._alpha(request)
-            ordered = self._rescorer.order(request, query, alpha, with_source=with_source)
+            query = self._query(request)
+            ordered = self._rescorer.order(request, query, with_source=with_source)
         except RerankerError as error:
             _log.debug("the engine could not rescore: %s", type(error).__name__)
             return None
         if ordered is None:
             return None
         answer, scored = ordered
-        return answer, Ranking(scored.window.hits, scored, notices=notices_of(query, alpha, 0, scored.window.n))
+        notices = notices_of(query, request.alpha, 0, scored.window.n)
+        return answer, Ranking(scored.window.hits, scored, notices=notices)
 
     def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
         """Return the hits, and those that the first stage adds, with the final order of the window.
@@ -497,9 +526,10 @@ class Reranker:
         request.deadline.note_stage("query")
         hits, window, notice = self._window(request, query, hits, source)
         check_unscored(window.n_unscored, len(window.hits), self.settings.max_unscored, "run `ssi sync`")
-        alpha = self._alpha(request)
+        alpha = request.alpha
         kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
-        scores = blend(window.model, window.lexical, alpha.value, query.scale)
+        signals = added(alpha.signals, window.hits)
+        scores = blend(window.model, window.lexical, alpha.value, query.scale, signals)
         scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
         request.deadline.note_stage("order")
         notices = notices_of(query, alpha, window.n_encoded, window.n)
@@ -521,10 +551,10 @@ class Reranker:
             raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
         return encode_query(self.model, request.query)
 
-    def _alpha(self, request: Request) -> ChosenAlpha:
+    def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:
         fitted = bool(self.calibration.alphas) and self.settings.alpha is None
-        template = body_hash(request.template) if fitted else ""
-        return self.calibration.choose(template, self.settings.window, self.settings.alpha)
+        template_hash = body_hash(template) if fitted else ""
+        return self.calibration.choose(template_hash, self.settings.window, self.settings.alpha)
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True where the documents shown come with the candidates more cheaply than by a second request."""

@@ -47,6 +47,7 @@ from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
+from reranker.rerank.signals import Signal, added
 from reranker.text.rows import stack_rows
 
 
@@ -641,10 +642,14 @@ LIVE, NEW = 0, 1
 
 
 class ServedModel(NamedTuple):
-    """What is or would be served: a model (None: the engine's own order), and its weight beside the engine's score."""
+    """What is or would be served: a model (None: the engine's own order) and its weight beside the engine's score.
+
+    ``signals`` count with both.
+    """
 
     model: RankingModel | None
     alpha: float = 0.0
+    signals: tuple[Signal, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -841,6 +846,8 @@ class ServingScores:
         for model in models:
             self.pools.setdefault(model.encoder_id, EncodedPool(model.encoder))
         self._fields = sorted({spec.path for model in models for spec in model.encoder.view.fields})
+        requests = [signal.request() for served in self.models for signal in served.signals]
+        self._doc_values = list({request["field"]: request for request in requests}.values())
 
     def rank_shown(self, shown: Mapping[str, Iterable[str]]) -> dict[str, RankedList]:
         """Return, for each query, the documents shown for it that the body still finds, ranked by all models."""
@@ -863,7 +870,9 @@ class ServingScores:
         for pool in self.pools.values():
             pool.finish()
         return {
-            query: RankedList(stage[0], np.stack([self._ranks(served, query, *stage) for served in self.models]))
+            query: RankedList(
+                stage[0], np.stack([self._ranks(number, query, *stage) for number in range(len(self.models))])
+            )
             for query, stage in first_stages.items()
         }
 
@@ -878,26 +887,32 @@ class ServingScores:
 
     def _search(self, template: Mapping[str, Any], query: str, size: int) -> Sequence[Hit]:
         body = candidate_body(fill_template(template, query), size, self._fields, answers=False)
+        if self._doc_values:
+            body["docvalue_fields"] = self._doc_values
         return self.engine.search(self.index, body, preference=preference_of(query)).hits
 
-    def _first_stage(self, query: str, hits: Sequence[Hit]) -> tuple[tuple[str, ...], Float64, Bool]:
-        """Return ids in the engine's order, its scores, and which must not move."""
+    def _first_stage(self, query: str, hits: Sequence[Hit]) -> tuple[tuple[str, ...], Float64, Bool, Float64]:
+        """Return ids in the engine's order, its scores, which must not move, and what each model's signals add."""
         first = {hit.id: hit for hit in reversed(hits)}
         once = [hit for hit in hits if first[hit.id] is hit]
         for pool in self.pools.values():
             pool.add((hit.id, hit.source) for hit in once)
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in once], dtype=np.float64)
-        return tuple(hit.id for hit in once), lexical, kept_in_place(once, fill_template(self.template, query), 0)
+        kept = kept_in_place(once, fill_template(self.template, query), 0)
+        signals = np.array([added(served.signals, once) for served in self.models])
+        return tuple(hit.id for hit in once), lexical, kept, signals
 
-    def _ranks(self, served: ServedModel, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool) -> Int64:
-        """Return the 1-based rank of each document in one model's order."""
-        n = len(ids)
+    def _ranks(
+        self, number: int, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool, signals: Float64
+    ) -> Int64:
+        """Return the 1-based rank of each document in the order of one of the models."""
+        n, served = len(ids), self.models[number]
         order = np.arange(n, dtype=np.int64)
         if served.model is not None and n:
             encoded = encode_query(served.model, query)
             if not encoded.is_empty:
                 scores = self.pools[served.model.encoder_id].score(encoded.vectors, ids)
-                order = final_order(blend(scores, lexical, served.alpha, encoded.scale), kept)
+                order = final_order(blend(scores, lexical, served.alpha, encoded.scale, signals[number]), kept)
         ranks = np.empty(n, dtype=np.int64)
         ranks[order] = np.arange(1, n + 1)
         return ranks

@@ -329,7 +329,8 @@ class Retraining:
         release = calibrated[0] if calibrated else live
         calibration = Calibration() if release is None else Calibration.from_release(release.calibration)
         template = body_hash(body if body is not None else default_template(model.encoder.view))
-        return ServedModel(model, calibration.choose(template, self.settings.window).value)
+        alpha = calibration.choose(template, self.settings.window)
+        return ServedModel(model, alpha.value, alpha.signals)
 
     def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
         """Save the model: by its id where it may go live, else over the last one that was refused.

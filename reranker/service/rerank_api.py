@@ -1,8 +1,10 @@
 """The rerank routes: documents by text or by id to scores and one order, in the words of three families of clients.
 
-Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the logistic function of it,
-1 / (1 + e^-f): strictly increasing, .5 where query and document share nothing that the model knows of, and undone by
-ln(r / (1 - r)).
+Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the probability of relevance, if
+`ssi calibrate --probability` has fitted one to the service's body and window (``x-ssi-score: probability``): then a
+threshold means the same for every query. Else they tell the order alone (``order``): the logistic function of f,
+1 / (1 + e^-f), .5 where query and document share nothing that the model knows of, and undone by ln(r / (1 - r)). Both
+rise strictly with f.
 
 ``/v1/rerank`` and ``/v2/rerank`` have the shapes of Cohere and Jina. A request that cannot be ranked (deadline, no
 model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among
@@ -20,7 +22,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
@@ -46,6 +48,7 @@ from reranker.rerank.candidates import (
     encode_query,
     read_whole,
 )
+from reranker.rerank.ranking import Probability
 from reranker.service.http import (
     AS_WHOLE,
     Context,
@@ -145,6 +148,10 @@ DIGITS: Final = 12
 fails to cast it; float32 scores up to f = 10 stay distinct."""
 
 
+ORDER_ONLY: Final = Probability(1.0, 0.0)
+"""What gives scores from 0 to 1 where no probability was fitted."""
+
+
 class Item(NamedTuple):
     """One document of a request.
 
@@ -180,7 +187,7 @@ class Scoring:
         """True where the order is the one given."""
         return bool(self.reason)
 
-    def relevance(self) -> Float64:
+    def relevance(self, probability: Probability = ORDER_ONLY) -> Float64:
         """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
 
         Without a score: 0. In a fallback: from .5 down in equal steps above 0, so that whoever sorts by them again
@@ -189,7 +196,7 @@ class Scoring:
         n = len(self.scores)
         if self.fallback:
             return np.round(0.5 * np.arange(n, 0, -1) / max(n, 1), DIGITS)
-        return relevance(self.scores)
+        return relevance(self.scores, probability)
 
     def raw(self) -> Float64:
         """Return f(q, d), (n,) float64, never rising along ``order``; where there is none, what `relevance` stands for.
@@ -203,10 +210,9 @@ class Scoring:
         return np.where(np.isnan(self.scores), floor, self.scores)
 
 
-def relevance(scores: Float64) -> Float64:
-    """Return 1 / (1 + e^-f) rounded to `DIGITS` decimals, and 0 for NaN, (n,) float64."""
-    with np.errstate(over="ignore"):
-        values = 1.0 / (1.0 + np.exp(-scores))
+def relevance(scores: Float64, probability: Probability = ORDER_ONLY) -> Float64:
+    """Return the probabilities of f, by default 1 / (1 + e^-f), to `DIGITS` decimals, and 0 for NaN, (n,) float64."""
+    values = probability.of(scores)
     values[np.isnan(values)] = 0.0
     return np.round(values, DIGITS)
 
@@ -361,6 +367,13 @@ class Ranked:
     scoring: Scoring
     serving: Serving
     top_n: int | None = None
+    probability: Probability | None = None
+
+    @property
+    def relevance(self) -> list[float]:
+        """The scores from 0 to 1, in the order of the request."""
+        scores: list[float] = self.scoring.relevance(self.probability or ORDER_ONLY).tolist()
+        return scores
 
     @property
     def places(self) -> list[int]:
@@ -375,6 +388,7 @@ class Ranked:
             "x-ssi-model": self.serving.model_id,
             "x-ssi-fallback": str(int(self.scoring.fallback)),
             "x-ssi-unscored": str(self.scoring.n_unscored),
+            "x-ssi-score": "order" if self.probability is None or self.scoring.fallback else "probability",
         }
 
 
@@ -421,7 +435,7 @@ async def rank(
         metrics.fallbacks.labels(cause_of(scoring.reason)).inc()
         context.notes["cause"] = cause_of(scoring.reason)
     context.notes["version"] = serving.model_id[:12]
-    return Ranked(scoring, serving, wanted.top_n)
+    return Ranked(scoring, serving, wanted.top_n, serving.reranker.probability(settings.default_body))
 
 
 MAX_DOCUMENTS = 10_000
@@ -480,7 +494,7 @@ class TextsRequest(StrictRequest):
             description="As `documents` of the other families, by which name they are taken too.",
         ),
     ]
-    raw_scores: Annotated[bool, Field(description="f(q, d) itself instead of its logistic function.")] = False
+    raw_scores: Annotated[bool, Field(description="f(q, d) itself instead of a score from 0 to 1.")] = False
     return_text: bool = False
     model: Annotated[str, Field(max_length=200)] = "ssi"
     top_n: Annotated[TopN | None, Field(description="Results wanted; absent or null: all.")] = None
@@ -517,7 +531,7 @@ class RerankMeta(BaseModel):
 
 
 class RerankResult(BaseModel):
-    """One document: its place in the request, and a score from 0 to 1."""
+    """One document: its place in the request, and a score from 0 to 1 (`x-ssi-score` says what it means)."""
 
     index: int
     relevance_score: float
@@ -628,7 +642,9 @@ async def rerank_texts(
 ) -> Response:
     """Rerank texts, or indexed documents by their ids (text-embeddings-inference)."""
     ranked = await rank(wanted, wanted.texts, state, context, documents_are)
-    scores = (ranked.scoring.raw() if wanted.raw_scores else ranked.scoring.relevance()).tolist()
+    if wanted.raw_scores:
+        ranked = replace(ranked, probability=None)
+    scores = ranked.scoring.raw().tolist() if wanted.raw_scores else ranked.relevance
     results: list[dict[str, Any]] = [{"index": place, "score": scores[place]} for place in ranked.places]
     if wanted.return_text:
         for result in results:
@@ -722,7 +738,7 @@ async def rerank_v1(wanted: RerankRequest, state: State, context: Context, docum
 
 def _answer(ranked: Ranked, version: str, documents: Documents | None) -> dict[str, Any]:
     """Return the answer with or without the documents as they were given."""
-    scoring, scores = ranked.scoring, ranked.scoring.relevance().tolist()
+    scoring, scores = ranked.scoring, ranked.relevance
     results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in ranked.places]
     if documents is not None:
         for result in results:

@@ -778,6 +778,25 @@ def test_the_parts_of_a_hit(engine: Engine, library: str) -> None:
     assert answer.raw["hits"]["max_score"] == pytest.approx(hit.score)
 
 
+def test_doc_values_come_without_the_source(engine: Engine, new_name: Callable[[str], str]) -> None:
+    properties = {name: {"type": name} for name in ("long", "double", "boolean", "date", "text", "keyword")}
+    index = new_name("values")
+    engine.create_index(index, {"properties": {**properties, "shop": {"properties": {"price": {"type": "double"}}}}})
+    full = {"long": [7, -3], "double": 0.5, "boolean": True, "date": "2020-01-02T00:00:00Z", "shop": {"price": -1}}
+    ops = [WriteOp("index", "a", full), WriteOp("index", "b", {"date": "1969-12", "long": "12"})]
+    assert {result.status for result in engine.bulk(index, ops)} == {201}
+    engine.refresh(index)
+    names = ["long", "double", "boolean", "shop.price", "unmapped"]
+    wanted = [*names, {"field": "date", "format": "epoch_millis"}]
+    answer = engine.search(index, {"query": {"match_all": {}}, "docvalue_fields": wanted, "_source": False})
+    found = {hit.id: dict(hit.fields) for hit in answer.hits}
+    date = ["1577923200000"]
+    assert found["a"] == {"long": [-3, 7], "double": [0.5], "boolean": [True], "shop.price": [-1.0], "date": date}
+    assert found["b"] == {"long": [12], "date": ["-2678400000"]}
+    with pytest.raises(EngineRejected):
+        engine.search(index, {"query": {"match_all": {}}, "docvalue_fields": ["text"]})
+
+
 def test_no_hits_but_a_total(engine: Engine, library: str) -> None:
     answer = engine.search(library, {"size": 0})
     assert answer.hits == ()

@@ -36,7 +36,7 @@ def served(opensearch_url: str, tmp_path: Path) -> Iterator[Served]:
     model = model_of(documents, seed=uuid.uuid4().int % 1000)
     save_model(model, tmp_path / "model")
     try:
-        shards = {"index.number_of_shards": 3, "index.number_of_replicas": 0}
+        shards: dict[str, Any] = {"index.number_of_shards": 3, "index.number_of_replicas": 0}
         yield serve(engine, index, tmp_path, documents, model, ("fetch", "inside"), **shards)
     finally:
         engine.delete_index(index)

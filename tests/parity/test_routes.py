@@ -5,11 +5,13 @@ beside = fetch = the definition; the engine's own scripts and its exact route wi
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,22 @@ from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS
-from reranker.rerank import RerankedPage, Reranker, RerankSettings, blend
+from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
+from reranker.rerank.signals import Signal
 from reranker.text.rows import LexicalSettings
 from tests.engines.memory import memory_engine
-from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
+from tests.served import (
+    BM25,
+    MEMORY_BM25,
+    SIGNAL_FIELDS,
+    Served,
+    model_of,
+    random_documents,
+    serve,
+    with_numbers,
+)
 
 TOLERANCE = {"script": 1e-4, "unit": 5e-3}
 """How far a score that an engine computes, by each method, may be from the definition."""
@@ -343,6 +355,85 @@ def test_a_document_without_a_vector_is_encoded_whatever_the_route(
             assert page.n_encoded == 1, name
             found[name] = next(hit.score for hit in page.hits if hit.id == "new")
         assert max(found.values()) - min(found.values()) <= 1e-5, found
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+def test_signals_count_alike_on_every_route(
+    engine: Engine, tmp_path_factory: pytest.TempPathFactory, n_shards: int
+) -> None:
+    kind = engine.capabilities().kind
+    if kind in ("memory", "tantivy") and n_shards > 1:
+        pytest.skip(f"{kind} has no shards")
+    routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
+    plain = random_documents(120)
+    index, model = f"signals-{uuid.uuid4().hex[:10]}", model_of(plain)
+    settings: dict[str, Any] = (
+        {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if "inside" in routes else {}
+    )
+    served = serve(
+        engine, index, tmp_path_factory.mktemp("signals"), with_numbers(plain), model, routes,
+        properties=SIGNAL_FIELDS, **settings,
+    )  # fmt: skip
+    knots = ((-40.0, 0.1), (0.0, 0.45), (1.0, 0.5), (2.0, 0.6), (90.0, 0.95))
+    dates = ((9.5e11, 0.1), (1.2e12, 0.5), (1.7e12, 0.9))
+    signals = (
+        Signal("votes", weight=0.25, knots=knots), Signal("price", lower=True, weight=0.4, knots=knots),
+        Signal("released", "date", weight=0.3, knots=dates),
+        Signal("shop.stock", "boolean", weight=0.2, knots=((0.0, 0.2), (1.0, 0.7))),
+        Signal("nowhere", weight=0.1, knots=knots),
+    )  # fmt: skip
+    try:
+        for body in (BODY, {**BODY, "_source": True, "size": 5}):
+            key = Calibration.key(body_hash(body), 60)
+            calibration = Calibration({key: 0.6}, {key: signals})
+            found, order = {}, {}
+            for name, (reranker, tolerance) in ways(served, 0.6, 60).items():
+                reranker.settings = replace(reranker.settings, alpha=None)
+                reranker.calibration = calibration
+                page = reranker.search(QUERIES[0], body, size=60, explain=True)
+                assert page.reranked and page.alpha_origin == "calibrated", (name, page.reason)
+                by_engine = name == "inside rescored" and engine.capabilities().painless
+                assert all((hit.first_stage_rank == 0) == by_engine for hit in page.hits), name
+                found[name] = {hit.id: hit.score for hit in page.hits}, tolerance
+                order[name] = [hit.id for hit in page.hits]
+                for hit, explanation in zip(page.hits, page.explanations, strict=True):
+                    assert "fields" not in hit.raw
+                    rows = {row.document_word: row.value for row in explanation.contributions if row.kind == "signal"}
+                    expected = counted(served.documents[hit.id])
+                    assert rows == pytest.approx(expected, abs=1e-6), (name, hit.id)
+                    lexical = 0.4 * (hit.first_stage_score or 0.0) / encode_query(model, QUERIES[0]).scale
+                    total = 0.6 * (hit.model_score or 0.0) + lexical + sum(expected.values())
+                    assert hit.score == pytest.approx(total, abs=2 * tolerance)
+                    assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(
+                        hit.score, abs=1e-6
+                    )
+            truth = found["beside"][0]
+            for name, (scores, tolerance) in found.items():
+                assert {one: scores[one] for one in truth} == pytest.approx(truth, abs=tolerance), name
+                check_order(np.array([truth[one] for one in order[name]]), np.arange(len(truth)), tolerance)
+    finally:
+        engine.delete_index(index)
+
+
+def counted(source: dict[str, Any]) -> dict[str, float]:
+    """Return what each signal of the test above adds for a document, by its formula written again."""
+
+    def share(x: float, table: list[tuple[float, float]]) -> float:
+        if x <= table[0][0] or x >= table[-1][0]:
+            return table[0 if x <= table[0][0] else -1][1]
+        (a, low), (b, high) = next(pair for pair in itertools.pairwise(table) if pair[0][0] <= x <= pair[1][0])
+        return low + (high - low) * (x - a) / (b - a)
+
+    numbers = [(-40.0, 0.1), (0.0, 0.45), (1.0, 0.5), (2.0, 0.6), (90.0, 0.95)]
+    price = np.min(source["price"]) if "price" in source else None
+    day = datetime.fromisoformat(source["released"]).timestamp() * 1000 if "released" in source else None
+    return {
+        "votes": 0.25 * share(source["votes"], numbers),
+        "price": 0.4 * (0.5 if price is None else 1 - share(float(price), numbers)),
+        "released": 0.3 * (0.5 if day is None else share(day, [(9.5e11, 0.1), (1.2e12, 0.5), (1.7e12, 0.9)])),
+        "shop.stock": 0.2 * (0.7 if source["shop"]["stock"] else 0.2) if "shop" in source else 0.1,
+        "nowhere": 0.05,
+    }
 
 
 def test_the_service_answers_with_the_same_page(sharded: Served, tmp_path: Path) -> None:

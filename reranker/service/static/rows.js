@@ -57,14 +57,14 @@ function reasons(hit) {
   const rows = (hit.explanation || []).filter((one) => Math.abs(one.value) >= 0.0005);
   if (!rows.length) return null;
   const largest = Math.max(...rows.map((one) => Math.abs(one.value)));
-  const names = { identity: "the same word", memory: "asked for before", learned: "learned", others: "all other pairs", engine: "the engine's score" };
+  const names = { identity: "the same word", memory: "asked for before", learned: "learned", others: "all other pairs", signal: "a number of the document", engine: "the engine's score" };
   const body = make("tbody");
   for (const one of rows) {
-    const pair = one.query_word ? `${one.query_word} → ${one.document_word}` : names[one.kind];
+    const pair = one.query_word ? `${one.query_word} → ${one.document_word}` : one.document_word || names[one.kind];
     const bar = make("meter", { min: "0", max: String(largest), value: String(Math.abs(one.value)), "aria-hidden": "true" });
     body.append(make("tr", { class: one.kind },
       make("th", { scope: "row" }, pair),
-      make("td", {}, one.query_word ? names[one.kind] : ""),
+      make("td", {}, one.document_word ? names[one.kind] : ""),
       make("td", { class: "number" }, `${one.value < 0 ? "−" : "+"}${Math.abs(one.value).toFixed(3)}`),
       make("td", {}, bar)));
   }
@@ -79,7 +79,7 @@ export function row(hit, query, config, withReasons, onOpen) {
   const text = firstText(source, config.text ? [config.text] : TEXTS, !config.text);
   const address = firstText(source, config.url ? [config.url] : ADDRESSES, false);
   // What "why" names is marked; in the engine's order, which gives no reasons, the words of the query.
-  const reasoned = (hit.explanation || []).filter((one) => one.document_word && one.value > 0).map((one) => one.document_word);
+  const reasoned = (hit.explanation || []).filter((one) => one.query_word && one.value > 0).map((one) => one.document_word);
   const words = new Set(hit.explanation ? reasoned : query.toLowerCase().split(/\s+/).filter(Boolean));
   const item = make("li", { "data-id": hit.id, value: String(hit.rank) });
   const outside = /^https?:\/\//.test(address);

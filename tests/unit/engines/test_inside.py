@@ -47,7 +47,7 @@ TEAM: dict[str, Any] = {
     "aggs": {"b": {"terms": {"field": "brand"}}},
     "size": 10,
 }
-blended_body = partial(rescore_body, alpha=0.6, lexical=0.4 / 7.0, window=100)
+blended_body = partial(rescore_body, blend={"alpha": 0.6, "lexical": 0.4 / 7.0}, window=100)
 
 
 def mapping(capabilities: Capabilities, *routes: str) -> dict[str, Any]:
@@ -90,7 +90,9 @@ def test_scripts_are_whole(name: Any, kind: str) -> None:
     assert source.count("{") == source.count("}")
     assert source.count("(") == source.count(")")
     used = set(re.findall(r"params\.(\w+)", source))
-    given_params = {"u", "ids", "weights"} | ({"floor", "lost", "alpha", "lexical"} if name == "blend" else set())
+    given_params = {"u", "ids", "weights"} | (
+        {"floor", "lost", "alpha", "lexical", "signals"} if name == "blend" else set()
+    )
     assert used == given_params
 
 

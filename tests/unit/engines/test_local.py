@@ -63,6 +63,9 @@ def test_minimum_should_match(rule: Any, least: int) -> None:
     [
         {"fields": 5},
         {"fields": [{"name": "t"}]},
+        {"docvalue_fields": 5},
+        {"docvalue_fields": ["t"]},
+        {"docvalue_fields": [{"name": "t"}]},
         {"_source": {"includes": 5}},
         {"query": {"ids": {"values": 5}}},
         {"query": {"ids": {"values": None}}},

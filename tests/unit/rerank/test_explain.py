@@ -18,7 +18,7 @@ from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
-from reranker.rerank.ranking import explain_hit
+from reranker.rerank.ranking import Contribution, explain_hit
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
@@ -219,7 +219,7 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
         score = float(model.scorer.score_pairs(query.rows, rows[number])[0])
         told = explain_hit(
             model, query, (rows[number], None, rows[number]), 1.0, lambda word, _: str(word),
-            RankedHit(identifier, "", 1, score, 1, None, score), 0.0, n_pairs=10_000,
+            RankedHit(identifier, "", 1, score, 1, None, score), [Contribution("engine", "", "", 0.0, 0.0)], 10_000,
         )  # fmt: skip
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
         assert values["others"] == pytest.approx(0.0, abs=1e-5)

@@ -15,6 +15,7 @@ from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, Inp
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.candidates import EngineScript, encode_query
+from reranker.rerank.ranking import ChosenAlpha
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
@@ -229,7 +230,7 @@ def test_the_body_for_the_engine_gives_the_order_that_is_served(served: Served, 
     page = reranker.search(QUERY, BODY)
     body, alpha = reranker.engine_body(QUERY, BODY, stored="blend")
     script = body["rescore"]["query"]["rescore_query"]["script_score"]["script"]
-    assert script["id"] == "blend" and alpha == (0.85, "calibrated") and script["params"]["alpha"] == 0.85
+    assert script["id"] == "blend" and alpha == ChosenAlpha(0.85, "calibrated") and script["params"]["alpha"] == 0.85
     assert (script["params"]["floor"] > 0) == (n_shards > 1)
     assert [hit.id for hit in engine.search("docs", {**body, "size": 10}).hits][: len(page.hits)] == [
         hit.id for hit in page.hits
