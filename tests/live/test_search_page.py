@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,29 +19,11 @@ from reranker.clicks.pairs import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.base import Engine
 from reranker.errors import IndexMissing
-from tests.engines.policy import do_without
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 
 QUERY = "word3 word11 word5"
 WAIT_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Give a headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver is None:
-        do_without("chromium", "apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--window-size=1280,1600"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=driver))
-    yield opened
-    opened.quit()
 
 
 @pytest.fixture(params=["elasticsearch", "opensearch"])
