@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PIP = $(VENV)/bin/python -m pip --disable-pip-version-check
+# LangChain, LlamaIndex and Haystack, whose requirements are not those of the tests.
+CLIENTS = $(VENV)/clients
 PYTEST_ARGS ?=
 PYTEST = $(VENV)/bin/python -m pytest
 # Processes that run tests side by side; those that start engines and services run in one, after the others.
@@ -19,7 +21,7 @@ NEWER_TESTS = tests/contract tests/parity tests/live/test_first_stage.py \
 	tests/live/test_retrain.py::test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test slow newer test-full check kernels unit mutants dist figures clean
+.PHONY: help demo install test clients slow newer test-full check kernels unit mutants dist figures clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -57,14 +59,21 @@ test: $(VENV)/.dev ## lint, types, documentation, unit tests, and what every eng
 	$(OTHERS)
 	$(PYTEST) -m "live and not slow" $(PYTEST_ARGS)
 
-slow: $(VENV)/.dev ## the tests that `make test` leaves out: services, kills, faults, routes, quality on whole corpora
+$(CLIENTS)/.installed: tests/clients.txt | $(VENV)/bin/python
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip --disable-pip-version-check install -q -r tests/clients.txt
+	@touch $@
+
+clients: $(CLIENTS)/.installed ## install LangChain, LlamaIndex and Haystack, each for its example of docs/guide/api.md
+
+slow: $(VENV)/.dev clients ## the tests that `make test` leaves out: services, kills, faults, routes, quality on whole corpora
 	$(PYTEST) -n $(JOBS) -m "not live and slow" $(PYTEST_ARGS)
 	$(PYTEST) -m "live and slow" $(PYTEST_ARGS)
 
 newer: $(VENV)/.dev ## contract, parity, hybrid search and a retraining on the newer line of each engine (Java 21 and later)
 	$(NEWER) $(PYTEST) -m live $(NEWER_TESTS) $(PYTEST_ARGS)
 
-test-full: check ## the same with the reliability tests at full length (hours)
+test-full: check clients ## the same with the reliability tests at full length (hours)
 	$(FULL) $(PYTEST) --timeout 7200 $(PYTEST_ARGS)
 
 mutants: $(VENV)/.dev ## make the mistakes of benchmarks/mutants.toml one by one and print those that no test catches (hours)

@@ -66,7 +66,9 @@ ALWAYS_OPEN = frozenset({"/health", "/ready"})
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
 LONGEST_WAIT = 0.25
 """Share of the deadline that a request may be expected to wait for a thread."""
-_METHODS = frozenset({"GET", "POST", "HEAD", "OPTIONS"})
+READING = frozenset({"GET", "HEAD"})
+"""Methods by which public paths are open: ``GET /`` is the search page, ``POST /`` ranks."""
+_METHODS = READING | {"POST", "OPTIONS"}
 _PROCESS = f"{secrets.token_hex(6)}-"
 _NUMBERS = itertools.count(1)
 _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
@@ -159,7 +161,7 @@ class AdmissionControl:
             if path.startswith("/admin"):
                 raise ServiceError(403, "start the service with --api-keys to use /admin")
             return
-        if _is_open(path, self._state.public):
+        if _is_open(scope["method"], path, self._state.public):
             return
         shown = presented_key(headers)
         key = keys.find(shown) if shown is not None else None
@@ -237,10 +239,14 @@ class AdmissionControl:
             _access.info("request", extra={"ssi": entry})
 
 
-def _is_open(path: str, public: Iterable[str]) -> bool:
-    """Return whether a path is open to callers without a key: named itself, or by a prefix that ends in ``/``."""
+def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
+    """Return whether callers without a key may ask this: a public path is open to readers alone.
+
+    It is named itself, or by a prefix that ends in ``/``.
+    """
     return path in ALWAYS_OPEN or any(
-        path == name or (name != "/" and name.endswith("/") and path.startswith(name)) for name in public
+        method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
+        for name in public
     )
 
 
@@ -422,7 +428,8 @@ for _path in FILES:
 class Part:
     """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
 
-    ``public`` paths need no key: exact ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
+    ``public`` paths are read (`READING`) without a key: exact ones, or prefixes that end in ``/`` (``/`` itself is the
+    exact path).
     """
 
     router: APIRouter

@@ -12,9 +12,10 @@ model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``
 that nobody has to guess who asks; only the default of ``return_documents`` follows the model's name (true for
 ``jina...``).
 
-``/rerank``, ``/embed`` and ``/info`` have the shapes of text-embeddings-inference. An item of ``/rerank``'s answer has
-exactly ``index``, ``score`` and, where asked for, ``text``: Elasticsearch refuses any further field. Whether the order
-is the one given stands in the header ``x-ssi-fallback``.
+``/rerank``, ``/embed`` and ``/info`` have the shapes of text-embeddings-inference, and so has ``POST /``, which is
+``/rerank`` where that serves a reranker. An item of ``/rerank``'s answer has exactly ``index``, ``score`` and, where
+asked for, ``text``: Elasticsearch refuses any further field. Whether the order is the one given stands in the header
+``x-ssi-fallback``.
 """
 
 from __future__ import annotations
@@ -627,13 +628,14 @@ ERROR_SHAPES: Mapping[str, ErrorShape] = {
     # Cohere's clients read ``message``, Jina's ``detail``.
     "/v1/rerank": lambda status, kind, message: {"message": message, "detail": message},
     "/v2/rerank": lambda status, kind, message: {"message": message},
-    **dict.fromkeys(("/rerank", "/embed", "/info"), texts_error),
+    **dict.fromkeys(("/rerank", "/", "/embed", "/info"), texts_error),
 }
 """Error shapes by path: for `reranker.service.app.Part`."""
 
 router = APIRouter(route_class=JsonRoute, tags=["rerank"])
 
 
+@router.post("/", response_model=list[TextResult], responses=error_responses(TextsError), operation_id="rerank_root")
 @router.post(
     "/rerank", response_model=list[TextResult], responses=error_responses(TextsError), operation_id="rerank_texts"
 )

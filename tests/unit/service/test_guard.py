@@ -61,7 +61,7 @@ async def teapot() -> JSONResponse:
 PART = Part(
     router,
     shapes={"/echo": lambda status, kind, message: {"detail": kind, "code": status}},
-    public=("/echo", "/open/"),
+    public=("/teapot", "/open/"),
 )
 
 
@@ -275,15 +275,18 @@ def test_keys_are_asked_for_except_where_all_may_enter(served: Served, tmp_path:
     state = service_over(served, tmp_path, api_keys=tmp_path / "keys")
     client = client_of(state, PART)
     expected = {
-        ("/json", None): 401, ("/json", "wrong"): 401, ("/json", search): 200, ("/json", events): 403,
-        ("/json", admin): 200, ("/echo", None): 200, ("/echox", None): 401, ("/open/page", None): 404,
-        ("/open", None): 401, ("/admin/reload", search): 403, ("/admin/reload", admin): 202,
-        ("/admin/reload", None): 401,
+        ("POST", "/json", None): 401, ("POST", "/json", "wrong"): 401, ("POST", "/json", search): 200,
+        ("POST", "/json", events): 403, ("POST", "/json", admin): 200,
+        ("GET", "/teapot", None): 409, ("GET", "/teapot", "wrong"): 409, ("HEAD", "/teapot", None): 405,
+        ("GET", "/teapotx", None): 401, ("GET", "/open/page", None): 404, ("GET", "/open", None): 401,
+        ("POST", "/teapot", None): 401, ("POST", "/teapot", search): 405, ("POST", "/open/page", None): 401,
+        ("POST", "/admin/reload", search): 403, ("POST", "/admin/reload", admin): 202,
+        ("POST", "/admin/reload", None): 401,
     }  # fmt: skip
-    for (path, key), status in expected.items():
+    for (method, path, key), status in expected.items():
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        answer = client.post(path, json={}, headers=headers)
-        assert answer.status_code == status, (path, answer.text)
+        answer = client.request(method, path, json={}, headers=headers)
+        assert answer.status_code == status, (method, path, answer.text)
         if status == 401:
             assert ("an API key is needed" in answer.text) == (key is None)
             assert answer.headers["www-authenticate"] == "Bearer"

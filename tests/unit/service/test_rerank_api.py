@@ -14,6 +14,8 @@ from fastapi.testclient import TestClient
 
 from reranker.errors import ArtifactError, EngineUnavailable
 from reranker.rerank import RerankSettings
+from reranker.service.app import all_parts
+from reranker.service.auth import new_key
 from reranker.service.rerank_api import ERROR_SHAPES, Item, relevance, score_items
 from reranker.service.settings import Limits
 from reranker.service.state import ServiceState
@@ -89,6 +91,27 @@ def test_text_embeddings_inference(client: TestClient, served: Served) -> None:
     for one, score in zip(raw.json(), scores, strict=False):
         assert one["text"] == TEXTS[one["index"]]
         assert 1 / (1 + np.exp(-one["score"])) == pytest.approx(score)
+
+
+@pytest.mark.parametrize("proxied", [None, "docs"])
+def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(
+    served: Served, tmp_path: Path, proxied: str | None
+) -> None:
+    (key, line), (events_key, second) = new_key("shop", "search"), new_key("site", "events")
+    (tmp_path / "keys").write_text(f"{line}\n{second}\n")
+    state = service_over(served, tmp_path, route="beside", rerank=PATIENT, api_keys=tmp_path / "keys")
+    client = client_of(state, *all_parts(proxied=proxied))
+    body = {"query": QUERY, "texts": TEXTS, "return_text": True, "top_n": 3}
+    for shown, status in ((None, 401), ("wrong", 401), (events_key, 403), (key, 200)):
+        headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
+        answers = [client.post(f"/{name}", json=body, headers=headers) for name in ("", "rerank")]
+        assert [answer.status_code for answer in answers] == [status, status]
+        assert answers[0].json() == answers[1].json()
+    assert [one["index"] for one in answers[0].json()] == expected_order(served, TEXTS)[0][:3]
+    # The page, and the ping of a client of the engine, are read without a key.
+    assert "<html" in client.get("/").text
+    assert client.head("/").status_code == (405 if proxied is None else 200)
+    state.threads.close()
 
 
 def test_some_builds_of_elasticsearch_call_the_texts_documents(client: TestClient) -> None:
@@ -178,7 +201,7 @@ BAD: list[tuple[dict[str, Any], int]] = [
 ]
 
 
-@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank"])
+@pytest.mark.parametrize("path", ["/v1/rerank", "/v2/rerank", "/rerank", "/"])
 @pytest.mark.parametrize(("body", "status"), BAD)
 def test_what_cannot_be_used_is_refused_in_the_family_s_words(
     client: TestClient, path: str, body: dict[str, Any], status: int
@@ -213,7 +236,7 @@ def test_error_shapes(path: str, status: int, kind: str, name: str) -> None:
 
 
 def test_errors_of_the_guard_have_the_family_s_shape(client: TestClient) -> None:
-    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/"):
         answer = client.post(path, content=b"{", headers={"content-encoding": "gzip"})
         assert answer.status_code == 415
         assert_error(path, answer.json())
@@ -234,7 +257,7 @@ def test_a_fallback_says_so_everywhere_it_can(client: TestClient) -> None:
     values = answer.json()
     assert [one["index"] for one in values["results"]] == [0, 1, 2, 3, 4]
     assert values["meta"]["fallback"] and values["meta"]["warnings"][0].startswith("the query has no word")
-    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank", "/"):
         assert client.post(path, json=body).headers["x-ssi-fallback"] == "1"
     assert 'ssi_fallbacks_total{cause="empty_query"}' in client.get("/metrics").text
 
@@ -292,7 +315,8 @@ def test_info(client: TestClient, served: Served) -> None:
 
 def test_the_openapi_description_names_every_route_and_its_errors(client: TestClient) -> None:
     paths = client.get("/openapi.json").json()["paths"]
-    for path, model in (("/v1/rerank", "JinaError"), ("/v2/rerank", "CohereError"), ("/rerank", "TextsError")):
+    models = {"/v1/rerank": "JinaError", "/v2/rerank": "CohereError", "/rerank": "TextsError", "/": "TextsError"}
+    for path, model in models.items():
         responses = paths[path]["post"]["responses"]
         assert {"200", "413", "422", "429", "503"} <= set(responses)
         for status in ("413", "422", "503"):
