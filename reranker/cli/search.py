@@ -159,7 +159,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     is kept in the model's release, where `ssi search` finds it.
 
     With --signals, weights of numbers of the documents (popularity, date, price, rating, stock, a click rate) are
-    fitted with it and kept beside it; one that gains no more than a standard error is 0.
+    fitted with it and kept beside it; one that gains no more than two standard errors is 0.
     """
     from indexer.versions import existing_indexes
     from reranker.artifacts import load_model

@@ -136,6 +136,9 @@ MAX_MISSING: Final = 0.5
 
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
 """The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
+SIGNAL_ERRORS: Final = 2.0
+"""Standard errors that a signal's weight must gain: with one, every seventh that carries nothing would count (of draws
+of noise in the shop of benchmarks/signals.py), with two, every fiftieth."""
 MAX_ROUNDS: Final = 4
 """Rounds over alpha and the weights; most fits rest after two."""
 Point = tuple[float, ...]
@@ -360,15 +363,16 @@ class BlendSearch:
     def best(self, topics: Bool) -> Point:
         """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
 
-        Alpha first, then each signal's weight, each with the others held, until none moves; one that gains no more than
-        a standard error over 0 is 0.
+        Alpha first, then each signal's weight, each with the others held, until none moves. Alpha is 0 where it gains
+        no more than a standard error over 0, a weight where it gains no more than `SIGNAL_ERRORS` of them.
         """
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
             before = point
             for place in range(len(point)):
                 points = [changed(point, place, value) for value in (WEIGHTS if place else ALPHAS)]
-                point = points[_best(np.stack([self.values(one)[topics] for one in points]))]
+                rows = np.stack([self.values(one)[topics] for one in points])
+                point = points[_best(rows, SIGNAL_ERRORS if place else 1.0)]
             if point == before or len(point) == 1:
                 break
         return point
@@ -399,8 +403,9 @@ def fit_alpha(
 
     Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
     standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
-    weights of ``signals`` (`signals.typed`) are found with it, by the same rule. With ``probability``, f of the
-    candidates and their judgements say how likely a candidate is relevant; one without a judgement is not.
+    weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). With
+    ``probability``, f of the candidates and their judgements say how likely a candidate is relevant; one without a
+    judgement is not.
 
     ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
     if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
@@ -495,11 +500,14 @@ def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence
     return np.array([values[str(number)] for number in range(len(qrels))])
 
 
-def _best(values: Float64) -> int:
-    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing."""
+def _best(values: Float64, errors: float = 1.0) -> int:
+    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing.
+
+    That is no more than so many standard ``errors``.
+    """
     best = int(np.argmax(values.mean(axis=1)))
     gains = values[best] - values[0]
-    return best if gains.mean() > standard_error(gains) else 0
+    return best if gains.mean() > errors * standard_error(gains) else 0
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
@@ -578,6 +586,6 @@ def _warning_of(found: FittedSignal) -> str:
         return f"{name}: {found.missing:.0%} of the candidates have no number there; they count as the middle"
     way = "lower" if found.signal.lower else "higher"
     return (
-        f"{name}: no weight gains more than a standard error, so it does not count; leave it out, or say "
-        f"{found.signal.field}:{'higher' if found.signal.lower else 'lower'} if {way} is not the better way"
+        f"{name}: no weight gains more than {SIGNAL_ERRORS:g} standard errors, so it does not count; leave it out, or "
+        f"say {found.signal.field}:{'higher' if found.signal.lower else 'lower'} if {way} is not the better way"
     )

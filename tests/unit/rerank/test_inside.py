@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.candidates import EngineScript, encode_query
 from reranker.rerank.ranking import ChosenAlpha
+from reranker.rerank.signals import Signal
 from tests.engines.memory import memory_engine
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import SIGNAL_FIELDS, Served, model_of, random_documents, serve, with_numbers
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
 QUERY = "word3 word0"
@@ -185,6 +187,13 @@ def test_an_embedded_engine_is_refused(served: Served) -> None:
         Reranker(served.engine, "docs", served.model, settings=RerankSettings(retrieve="hybrid")).check()
 
 
+def weighed(signal: Mapping[str, Any], hit: Hit) -> float:
+    """Return what the script adds for one signal."""
+    numbers = hit.fields.get(signal["field"], [])
+    share = np.interp(min(numbers), signal["x"], signal["s"]) if numbers else signal["neutral"]
+    return float(signal["weight"] * share)
+
+
 def rescoring(served: Served, n_shards: int = 1, lost: str = "") -> Answer:
     """Return an engine's answer to `rescore_body` over its own first-stage hits."""
     f = truth(served)
@@ -194,9 +203,15 @@ def rescoring(served: Served, n_shards: int = 1, lost: str = "") -> Answer:
         script = body["rescore"]["query"]["rescore_query"]["script_score"]["script"]["params"]
         query = {name: value for name, value in body.items() if name != "rescore"}
         window = served.engine.search("docs", {**query, "from": 0, "size": body["rescore"]["window_size"]}).hits
-        scores = {hit.id: mapped(script["alpha"] * f[hit.id] + script["lexical"] * (hit.score or 0)) for hit in window}
+        added = {hit.id: sum(weighed(signal, hit) for signal in script.get("signals", ())) for hit in window}
+        scores = {
+            hit.id: mapped(script["alpha"] * f[hit.id] + script["lexical"] * (hit.score or 0) + added[hit.id])
+            for hit in window
+        }
         scores |= {lost: LOST} if lost in scores else {}
-        hits = sorted((Hit(h.id, "docs", scores[h.id], h.source) for h in window), key=lambda h: -(h.score or 0))
+        hits = sorted(
+            (Hit(h.id, "docs", scores[h.id], h.source, h.fields) for h in window), key=lambda h: -(h.score or 0)
+        )
         return SearchAnswer(tuple(hits[: body["size"]]), own.total, raw={"_shards": {"total": n_shards, "failed": 0}})
 
     return answer
@@ -218,6 +233,32 @@ def test_the_engine_orders_by_itself(served: Served, n_shards: int) -> None:
     rescores = [body for body in engine.bodies if "rescore" in body]
     # Several shards are noticed at the first search, and known at the second.
     assert (len(floors), len(rescores)) == ((0, 2) if n_shards == 1 else (2, 3))
+
+
+def test_the_engine_counts_signals_and_its_own_score_is_told_apart(tmp_path: Path) -> None:
+    documents = random_documents(60)
+    numbered = with_numbers(documents)
+    served = serve(memory_engine(), "docs", tmp_path, numbered, model_of(documents), properties=SIGNAL_FIELDS)
+    engine = Scripted(served)
+    engine.score, engine.rescore = scoring(served), rescoring(served)
+    key = Calibration.key(body_hash(BODY), 30)
+    knots = ((-60.0, 0.1), (0.0, 0.5), (50.0, 0.9))
+    signals = (Signal("price", lower=True, weight=1.0, knots=knots), Signal("votes", weight=0.5, knots=knots))
+    calibration = Calibration({key: 0.7}, {key: signals})
+    pages = []
+    for one, route, rescore_from in ((served.engine, "fetch", None), (engine, "inside", 1)):
+        settings = RerankSettings(window=30, deadline_ms=None, rescore_from=rescore_from)
+        reranker: Any = Reranker(
+            one, "docs", served.model, route=route, calibration=calibration, settings=settings  # type: ignore[arg-type]
+        )  # fmt: skip
+        pages.append(reranker.search(QUERY, BODY, explain=True))
+    fetch, inside = pages
+    assert any("rescore" in body and "docvalue_fields" in body for body in engine.bodies)
+    assert [hit.id for hit in inside.hits] == [hit.id for hit in fetch.hits]
+    for one, other in zip(inside.hits, fetch.hits, strict=True):
+        assert one.first_stage_rank == 0
+        assert one.score == pytest.approx(other.score, abs=1e-5)
+        assert one.first_stage_score == pytest.approx(other.first_stage_score, abs=1e-3)
 
 
 @pytest.mark.parametrize("n_shards", [1, 3])
