@@ -129,7 +129,7 @@ def movies(folder: Path, work: Path, small: bool) -> list[Row]:
     path.write_text("".join(f"{json.dumps(document)}\n" for document in documents), encoding="utf-8")
     data = dataclasses.replace(data, docs=path)
     model = trained(data, 0, work, 0)
-    known = topics_of(data, [q for q in data.side(test=False) if data.part(q) == 0], 1_000)
+    known = topics_of(data, [q for q in data.side(test=False) if data.part(q) == 0], None)
     new = topics_of(data, data.side(test=True), 2_500)
     engine = open_engine(f"tantivy:{work / 'movies'}")
     rows: list[Row] = []

@@ -137,8 +137,9 @@ MAX_MISSING: Final = 0.5
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
 """The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
 SIGNAL_ERRORS: Final = 2.0
-"""Standard errors that a signal's weight must gain: with one, every seventh that carries nothing would count (of draws
-of noise in the shop of benchmarks/signals.py), with two, every fiftieth."""
+"""Standard errors that are taken from what a signal's weight gains: signals are several, and with one of them every
+seventh that carries nothing would count (of draws of noise in the shop of benchmarks/signals.py), with two every
+fiftieth."""
 MAX_ROUNDS: Final = 4
 """Rounds over alpha and the weights; most fits rest after two."""
 Point = tuple[float, ...]
@@ -363,8 +364,7 @@ class BlendSearch:
     def best(self, topics: Bool) -> Point:
         """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
 
-        Alpha first, then each signal's weight, each with the others held, until none moves. Alpha is 0 where it gains
-        no more than a standard error over 0, a weight where it gains no more than `SIGNAL_ERRORS` of them.
+        Alpha first, by `_best`, then each signal's weight, by `_surest`, each with the others held, until none moves.
         """
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
@@ -372,7 +372,7 @@ class BlendSearch:
             for place in range(len(point)):
                 points = [changed(point, place, value) for value in (WEIGHTS if place else ALPHAS)]
                 rows = np.stack([self.values(one)[topics] for one in points])
-                point = points[_best(rows, SIGNAL_ERRORS if place else 1.0)]
+                point = points[_surest(rows) if place else _best(rows)]
             if point == before or len(point) == 1:
                 break
         return point
@@ -500,14 +500,20 @@ def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence
     return np.array([values[str(number)] for number in range(len(qrels))])
 
 
-def _best(values: Float64, errors: float = 1.0) -> int:
-    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing.
-
-    That is no more than so many standard ``errors``.
-    """
+def _best(values: Float64) -> int:
+    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing."""
     best = int(np.argmax(values.mean(axis=1)))
     gains = values[best] - values[0]
-    return best if gains.mean() > errors * standard_error(gains) else 0
+    return best if gains.mean() > standard_error(gains) else 0
+
+
+def _surest(values: Float64) -> int:
+    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS` of its own.
+
+    The first where no row gains more than these standard errors; of equal ones the smallest weight.
+    """
+    bounds = [gains.mean() - SIGNAL_ERRORS * standard_error(gains) for gains in values - values[0]]
+    return int(np.argmax(bounds))
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
