@@ -89,7 +89,7 @@ def check_live(shop: Shop, allowed: set[str]) -> str:
 
 
 def test_killed_anywhere_the_live_version_stays_and_the_end_is_the_same(shop: Shop, tmp_path: Path) -> None:
-    log = shop.log(tmp_path / "log", impressions=2000)
+    log = shop.log(tmp_path / "log", impressions=3000)
     started = time.monotonic()
     expected = Retraining(shop.engine, shop.index, log, shop.settings(dry_run=True)).run().candidate
     seconds = time.monotonic() - started + len(shop.documents) / 60
@@ -124,7 +124,7 @@ def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop:
 
 
 def test_two_at_once_on_one_machine(shop: Shop, tmp_path: Path) -> None:
-    log = shop.log(tmp_path / "log", impressions=2000)
+    log = shop.log(tmp_path / "log", impressions=3000)
     first = child(shop, log.folder)
     second = child(shop, log.folder)
     results = [result_of(first), result_of(second)]
@@ -137,7 +137,7 @@ def test_two_at_once_on_one_machine(shop: Shop, tmp_path: Path) -> None:
 
 def test_two_at_once_on_two_machines(shop: Shop, tmp_path: Path) -> None:
     """They share no lock: both train, the control record lets one of them promote."""
-    log = shop.log(tmp_path / "log", impressions=2000)
+    log = shop.log(tmp_path / "log", impressions=3000)
     shutil.copytree(shop.models, tmp_path / "other models")
     processes = [child(shop, log.folder), child(shop, log.folder, tmp_path / "other models")]
     results = [result_of(one) for one in processes]
