@@ -88,9 +88,10 @@ class Connection:
         answer = self._http.getresponse()
         content = answer.read()
         self.process = answer.headers["x-request-id"].partition("-")[0]
-        if answer.status != 200 or answer.headers["x-ssi-fallback"] != "0":
+        fell_back = answer.headers.get("x-ssi-fallback", "0") != "0"  # `/search` says it in its body
+        if answer.status != 200 or fell_back or (told := json.loads(content)).get("fallback"):
             raise RuntimeError(f"{answer.status}: {content[:300]!r}")
-        return json.loads(content)
+        return told
 
 
 @contextmanager
