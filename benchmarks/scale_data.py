@@ -13,9 +13,10 @@ links are those of a random set of candidates (of the topics that it refers to, 
 highest f + T * Gumbel noise: drawn without replacement from softmax(f / T).
 
 FOLDER gets ``docs.jsonl``, ``links_train.tsv``, ``links_valid.tsv`` and ``links_test.tsv`` (of every 20th link, one in
-five validates), and ``truth.json``: sizes, and MAP of the true model and of q.d alone on a sample of sources of test
-links, over all documents without the other links. Documents are written in parts of `PART`, each from a generator of
-its own, links likewise: memory is that of the rows and topics, and the same seed gives the same bytes.
+five validates), ``links_sample.tsv`` (test links of 200 sources), and ``truth.json``: sizes, and MAP of the true model
+and of q.d alone on that sample, over all documents without the other links. Documents are written in parts of `PART`,
+each from a generator of its own, links likewise: memory is that of the rows and topics, and the same seed gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -278,6 +279,10 @@ def make(folder: Path, n_documents: int, n_links: int, seed: int, n_sample: int 
     links = write_links(world, folder, drawn_links(world, n_links, topics, rows, asked, answered))
     tested = np.unique(links[0][links[2] == 2])
     sample = np.sort(world.rng(5).permutation(tested)[:n_sample])
+    asking = np.isin(links[0], sample) & (links[2] == 2)
+    pairs = zip(links[0][asking].tolist(), links[1][asking].tolist(), strict=True)
+    sampled = "".join(f"d{source}\td{target}\n" for source, target in pairs)
+    (folder / "links_sample.tsv").write_text(sampled, encoding="utf-8")
     truth: dict[str, float] = {"documents": n_documents, "links": len(links[0]), "topics": world.n_topics, "seed": seed}
     both = {"map": B, "map of q.d": 0.0}
     reached = {n: average_precision(sample, links, rows, asked, answered, w).mean() for n, w in both.items()}
