@@ -293,25 +293,25 @@ def build_problem(
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
     n_words, asked = len(corpus.tfidf.vocabulary), queries.rows
     compact_queries, compact_documents, n_columns = _compact(asked.learned, documents.learned, n_words)
-    known: list[set[int]] = [set() for _ in range(asked.learned.shape[0])]
-    for query, better, _, _ in usable:
-        known[query].add(better)
     document_queries = queries.row_of if evidence.texts is None else queries.linked
-    for document, query in document_queries.items():
-        known[query].add(corpus.row_of[document])
     columns = list(zip(*usable, strict=True))
+    asking, better = (np.array(column, dtype=np.int64) for column in columns[:2])
+    n_documents = documents.learned.shape[0]
+    itself = np.array([query * n_documents + corpus.row_of[name] for name, query in document_queries.items()], np.int64)
+    known = np.unique(np.concatenate([asking * n_documents + better, itself]))
+    first_known = np.searchsorted(known, np.arange(asked.learned.shape[0] + 1) * n_documents)
     return Problem(
         compact_queries,
         compact_documents,
         LexicalValues(asked.lexical.data, asked.squares.data, documents.lexical.data),
         Tuples(
-            np.array(columns[0], dtype=np.int64),
-            np.array(columns[1], dtype=np.int64),
+            asking,
+            better,
             np.ones(len(usable), dtype=np.float32),
             *_lists(columns[3]),
             *alias_table(np.array(columns[2], dtype=np.float64)),
         ),
-        NegativePool(pool, *_lists([sorted(rows) for rows in known])),
+        NegativePool(pool, first_known, known % n_documents),
         n_columns,
         len(document_queries),
         dropped,

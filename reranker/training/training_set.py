@@ -18,7 +18,7 @@ HELD_OUT_DOCUMENTS = 0.2
 HELD_OUT_SHARE = 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Preference:
     """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular.
 
