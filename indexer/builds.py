@@ -47,6 +47,8 @@ class LoadOptions(WriteOptions):
     version_field: str | None = None
     """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
     never overwrites a newer one."""
+    id_field: str | None = None
+    """Where the ids stand, see `reranker.formats.read_documents`."""
     restart: bool = False
     """Forget an earlier, interrupted run."""
     state_path: Path | None = None
@@ -139,7 +141,7 @@ class _Load:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)
-        self.source_id = source_id(engine, index, path, version, options.version_field)
+        self.source_id = source_id(engine, index, path, version, options)
         self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
         self.prefix = PrefixHash(path, whole=parquet)
         packed = parquet or peek_bytes(path, 2) == b"\x1f\x8b"
@@ -194,7 +196,8 @@ class _Load:
     def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
         """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
         duplicates: Any = "keep" if self.options.version_field else "reject"
-        documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates)
+        id_field = self.options.id_field
+        documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates, id_field=id_field)
         rest = itertools.dropwhile(lambda document: document.offset < start.offset, documents)
         while batch := list(itertools.islice(rest, ENCODE_BATCH)):
             yield from self._encoded(batch)
@@ -383,9 +386,11 @@ def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> N
         raise InputError(message, path=str(path), offset=checkpoint.offset)
 
 
-def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, version_field: str | None) -> str:
+def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
     """Return what a load reads and what it writes where: another load never goes on from its checkpoint."""
-    names = [str(path.resolve()), engine.spec, index, version.encoder_id if version else "", version_field or ""]
+    encoder_id = version.encoder_id if version else ""
+    names = [str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""]
+    names += [f"id: {options.id_field}"] * (options.id_field is not None)
     if version is not None:
         names += [*version.routes, "" if version.store_path is None else str(version.store_path.resolve())]
     return "\n".join(names)
@@ -668,7 +673,7 @@ class _Build:
         """
         engine, load = self.engine, self.options.load
         for name in reversed(() if load.restart else record.building):
-            source = source_id(engine, name, self.path, self.version, load.version_field)
+            source = source_id(engine, name, self.path, self.version, load)
             if checkpoint_path(load.state_path or state_dir(), source).exists():
                 return name
         known = [*old, *record.building, *record.retired]
@@ -686,7 +691,8 @@ class _Build:
             return
         view, paths = self.model.encoder.view, set[str]()
         missing = [spec.path for spec in view.fields]
-        for document in read_documents(self.path, rejects=RejectLog(), duplicates="keep"):
+        id_field = self.options.load.id_field
+        for document in read_documents(self.path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
             here = set(paths_of(document.source))
             missing = [path for path in missing if path not in here]
             if not missing:

@@ -500,12 +500,15 @@ def read_documents(
     rejects: RejectSink | None = None,
     duplicates: Literal["reject", "keep"] = "reject",
     max_line_bytes: int = MAX_DOCUMENT_BYTES,
+    id_field: str | None = None,
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
     A document is a JSON object with its id under ``id`` or ``_id`` (a string of 1 to 512 bytes or a whole number,
     taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
     the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
+    With ``id_field``, a path such as ``product.sku``, the id is what stands there; that field, as ``id``, then stays in
+    the source.
 
     ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``, the
     first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes 8 bytes a document. With
@@ -518,28 +521,48 @@ def read_documents(
     sink = rejects or StrictSink(path)
     seen = SeenIds() if duplicates == "reject" else None
     if is_parquet(path):
-        yield from read_rows(path, [ID_FIELDS], lambda row, value: _document(value, seen, row + 1, row, row + 1), sink)
+        columns = ID_FIELDS if id_field is None else (id_field.partition(".")[0],)
+        rows = read_rows(
+            path, [columns], lambda row, value: _document(value, id_field, seen, row + 1, row, row + 1), sink
+        )
+        yield from rows
         return
     yield from read_records(
-        path, lambda line: _document(parse_json(line.data), seen, line.number, line.offset, line.end_offset),
+        path, lambda line: _document(
+            parse_json(line.data), id_field, seen, line.number, line.offset, line.end_offset
+        ),
         rejects=sink, max_line_bytes=max_line_bytes,
     )  # fmt: skip
 
 
-def _document(value: dict[str, Any], seen: SeenIds | None, line: int, offset: int, end_offset: int) -> DocumentLine:
-    ids = [check_id(value.pop(name)) for name in ID_FIELDS if value.get(name) is not None]
+def _document(
+    value: dict[str, Any], id_field: str | None, seen: SeenIds | None, line: int, offset: int, end_offset: int
+) -> DocumentLine:
+    names = ID_FIELDS if id_field is None else (id_field,)
+    given = [(name, found) for name in names if (found := _value_at(value, name)) is not None]
+    ids = [check_id(found, name) for name, found in given]
     if not ids:
         keys = ", ".join(repr(str(name)[:40]) for name in list(value)[:5]) or "none"
-        raise RecordError(
-            "id_missing", f"no id: a document needs the key 'id' or '_id', and this one's keys are {keys}"
-        )
+        wanted = " or ".join(map(repr, names))
+        remedy = "" if id_field else "; name another with --id-field"
+        reason = f"no id: a document needs the key {wanted}, and this one's keys are {keys}{remedy}"
+        raise RecordError("id_missing", reason)
     if len(set(ids)) > 1:
         raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
     if seen is not None and not seen.add(ids[0]):
         raise RecordError("duplicate_id", f"the id {ids[0]!r} was given before: the first document counts")
-    for name in ID_FIELDS:
+    for name in ID_FIELDS if id_field is None else ("_id",):  # no engine takes a source with _id
         value.pop(name, None)
     return DocumentLine(ids[0], value, line, offset, end_offset)
+
+
+def _value_at(value: dict[str, Any], path: str) -> Any:
+    """Return what stands at a path of keys with dots between them, or None; a key that has dots itself comes first."""
+    if path in value:
+        return value[path]
+    head, _, rest = path.partition(".")
+    inner = value.get(head)
+    return _value_at(inner, rest) if rest and isinstance(inner, dict) else None
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

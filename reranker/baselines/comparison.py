@@ -69,6 +69,7 @@ def read_corpus(
     query_ids: Collection[str] = (),
     rejects: RejectSink | None = None,
     progress: Progress = no_progress,
+    id_field: str | None = None,
 ) -> EncodedCorpus:
     """Return the documents of a file, encoded by the model, read as a stream.
 
@@ -80,7 +81,7 @@ def read_corpus(
     ids: list[str] = []
     sources: dict[str, Mapping[str, Any]] = {}
     parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
-    documents: Iterator[Document] = read_documents(path, rejects=rejects)
+    documents: Iterator[Document] = read_documents(path, rejects=rejects, id_field=id_field)
     while batch := list(islice(documents, _BATCH)):
         of_batch, asked = [document.id for document in batch], [document.source for document in batch]
         encoded = encoder.encode(asked, of_batch)

@@ -557,6 +557,7 @@ _retrain_options = common.all_of(
     click.option("--window", type=click.IntRange(1, 10_000), default=200,
                  help="Hits reranked when served; with the body it names the calibration."),
     click.option("--docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
+    common.id_field_option,
     click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
     click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
     click.option("--seed", type=click.IntRange(0), default=0, help="Of all random numbers."),
@@ -617,6 +618,7 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     from reranker.retrain.learning import Newest, RetrainSettings
     from reranker.training import TrainConfig
 
+    common.check_id_field(options)
     if not (options["clicks"] or options["from_index"]):
         raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
     if options["from_index"] and len(options["clicks"]) > 1:
@@ -624,8 +626,8 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     if bool(options["judgments"]) != bool(options["query_file"]):
         raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
-    same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "store", "max_judged",
-            "allow_unsound", "dry_run")  # fmt: skip
+    same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "id_field", "store",
+            "max_judged", "allow_unsound", "dry_run")  # fmt: skip
     return RetrainSettings(
         train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
         pairs=PairConfig(**strategy),

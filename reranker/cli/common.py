@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.engines import Engine, EngineSettings, open_engine
-from reranker.errors import MissingExtra
+from reranker.errors import ConfigError, MissingExtra
 from reranker.progress import Progress, TitledProgress
 from reranker.releases import default_store
 
@@ -173,7 +173,18 @@ routes_option = click.option("--routes", type=_ChoiceList([*ROUTES.choices, "fir
 write_store_option = click.option(
     "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
 )
+id_field_option = click.option("--id-field", metavar="FIELD",
+                               help="Where a document of the file has its id, such as sku or product.sku.  [default: "
+                                    "id or _id]")  # fmt: skip
 max_docs_option = click.option("--max-docs", type=click.IntRange(1), default=500, help="Documents a request.")
+
+
+def check_id_field(options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for ``--id-field`` without a file: documents of an index are named by its ids."""
+    if options["id_field"] and options["docs"] is None:
+        raise ConfigError(
+            "--id-field is for a file of documents: give --docs; those of an index are named by their _id"
+        )
 
 
 def model_option(required: bool = True) -> Callable[[F], F]:

@@ -33,6 +33,7 @@ Examples:
 
 @click.command("evaluate", epilog=EPILOG)
 @click.option("--docs", required=True, type=FILE, help="Documents: JSON lines (gz too) or Parquet.")
+@common.id_field_option
 @click.option("--links-test", type=FILE, help="Test links, source TAB target: targets are relevant.")
 @click.option("--qrels", type=FILE, help="Judgements, query TAB document TAB grade, or TREC's form.")
 @click.option("--query-file", type=FILE, help="Query texts of --qrels, id TAB text.")
@@ -123,7 +124,8 @@ def _compare(
     seed = options["seed"]
     links = [] if options["links_test"] is None else list(read_links(options["links_test"], rejects=rejects))
     with common.progress("reading documents") as update:
-        corpus = read_corpus(options["docs"], model, {source for source, _ in links}, rejects, update)
+        asked = {source for source, _ in links}
+        corpus = read_corpus(options["docs"], model, asked, rejects, update, options["id_field"])
     pool = set(corpus.ids)
     if options["pool"] is not None:
         pool = set(read_ids(options["pool"], rejects=rejects)) & set(corpus.row_of)

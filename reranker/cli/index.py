@@ -34,6 +34,7 @@ Examples:
 @click.option("--version-field", metavar="FIELD",
               help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
               )  # fmt: skip
+@common.id_field_option
 @click.option("--rejects", "reject_path", type=FILE,
               help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
                    "folder]")  # fmt: skip
@@ -61,7 +62,8 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
         raise click.UsageError("--store keeps a model's vectors: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(
-        version_field=options["version_field"], reject_path=rejects, restart=options["restart"],
+        version_field=options["version_field"], id_field=options["id_field"], reject_path=rejects,
+        restart=options["restart"],
         limits=BulkLimits(options["max_docs"], int(options["max_mb"] * 1_000_000)),
         policy=RetryPolicy(deadline_s=options["timeout"]),
     )  # fmt: skip

@@ -134,6 +134,7 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--query-file", type=FILE, help="Queries: query id, text.")
 @click.option("--links", type=FILE, help="Links: source id, target id; needs --docs.")
 @click.option("--docs", type=FILE, help="The documents the links start from.")
+@common.id_field_option
 @click.option("--queries", default="title", metavar="title|keywords:K",
               help="With --links: the query that a document becomes.")  # fmt: skip
 @click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
@@ -211,7 +212,7 @@ def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
         if qrels and query_file and not (links or docs):
             topics = topics_of_qrels(qrels, query_file, rejects)
         elif links and docs and not (qrels or query_file):
-            topics = topics_of_links(links, docs, encoder, options["queries"], seed, rejects)
+            topics = topics_of_links(links, docs, encoder, options["queries"], seed, rejects, options["id_field"])
         else:
             raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
         if rejects.count:

@@ -44,6 +44,7 @@ Examples:
 @click.command("train", epilog=EXAMPLES)
 @click.option("--docs", type=PATH, metavar="FILE",
               help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]")  # fmt: skip
+@common.id_field_option
 @click.option("--links", type=PATH, metavar="FILE", help="Links: source id TAB target id, no header.")
 @click.option("--qrels", type=PATH, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
 @click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text.")
@@ -158,7 +159,7 @@ def command(**options: Any) -> None:
         refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
             message = "" if refusal is None else str(refusal)
-            page = render(model, report, corpus.path, message, rejects.kinds)
+            page = render(model, report, corpus.path, message, rejects.kinds, corpus.id_field)
             write_file(options["report_path"], page.encode("utf-8"))
         if refusal is not None:
             of_index.unlink(missing_ok=True)
@@ -194,6 +195,7 @@ def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog
 
 def _check_combination(options: dict[str, Any]) -> None:
     """Raise an error for options without effect beside others, or a report that cannot be written at the end."""
+    common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file holds the queries of --qrels: give --qrels, or leave --query-file out")
     source_of = click.get_current_context().get_parameter_source
@@ -240,7 +242,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
     analyzer = None if analysis is None else make_analyzer(analysis, analyze)
     return Corpus(
         options["docs"] or of_index, view, analyzer, options["tf"], options["max_words"], options["min_df"],
-        options["quantisation"],
+        options["quantisation"], options["id_field"],
     )  # fmt: skip
 
 

@@ -76,6 +76,7 @@ Examples:
 @click.argument("terms", nargs=-1, required=True, metavar="TERM...")
 @click.option("--documents", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
               metavar="FILE", help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
+@common.id_field_option
 @common.model_option(required=False)
 @click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
 @click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
@@ -108,7 +109,7 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
 
     def batches() -> Iterator[list[list[str]]]:
         """Yield the words of some documents at a time, all fields joined."""
-        documents = read_documents(options["path"])
+        documents = read_documents(options["path"], id_field=options["id_field"])
         n_read = 0
         with common.progress("reading") as update:
             while batch := list(islice(documents, _BATCH)):

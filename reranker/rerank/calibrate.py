@@ -67,7 +67,13 @@ def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = Non
 
 
 def topics_of_links(
-    links: Path, documents: Path, encoder: Encoder, queries: str, seed: int, rejects: RejectSink | None = None
+    links: Path,
+    documents: Path,
+    encoder: Encoder,
+    queries: str,
+    seed: int,
+    rejects: RejectSink | None = None,
+    id_field: str | None = None,
 ) -> list[Topic]:
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
@@ -84,7 +90,7 @@ def topics_of_links(
     # An engine is asked for whole words.
     analyzer = make_analyzer(AnalyzerConfig() if config.kind == "engine" else replace(config, stemmer=None))
     topics = []
-    for document in read_documents(documents, rejects=rejects):
+    for document in read_documents(documents, rejects=rejects, id_field=id_field):
         if document.id in targets:
             text = _query_text(analyzer, encoder.view.texts(document.source), n_words, seed, document.id)
             if text:

@@ -145,6 +145,8 @@ class RetrainSettings:
     """Hits that are reranked when served; with the body it names the calibration."""
     docs: Path | None = None
     """Documents to train on; None: those of the index."""
+    id_field: str | None = None
+    """Where their ids stand, see `reranker.formats.read_documents`."""
     routes: tuple[str, ...] = ("fetch",)
     """Fields written for a new encoder."""
     store: str | None = None
@@ -515,8 +517,8 @@ class Learner:
             settings.train, identity=bool(self.base.identity), query_side_only=settings.query_side_only, **changes
         )
         return train_model(
-            Corpus(self.documents), evidence, config, base=self.base, checkpoint=checkpoint, compare=False,
-            listener=self.listener,
+            Corpus(self.documents, id_field=settings.id_field), evidence, config,
+            base=self.base, checkpoint=checkpoint, compare=False, listener=self.listener,
         )  # fmt: skip
 
 

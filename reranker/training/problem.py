@@ -100,7 +100,7 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
     return TwoRows(spread(learned, keys[0]), spread(lexical, keys[1]), spread(squared, keys[1]))
 
 
-def read_vocabulary(
+def read_vocabulary(  # noqa: PLR0913, PLR0917 - what is read, how, and whom it tells
     path: Path,
     view: TextView,
     analyzer: Analyzer,
@@ -109,6 +109,7 @@ def read_vocabulary(
     rejects: RejectSink | None = None,
     progress: Progress = no_progress,
     say: Say = silent,
+    id_field: str | None = None,
 ) -> Vocabulary:
     """Return the words of a file's documents by decreasing document frequency, reading it as a stream.
 
@@ -117,7 +118,7 @@ def read_vocabulary(
     """
     builder, done, n_fields = VocabularyBuilder(), 0, len(view.fields)
     n_with_words, paths = np.zeros(n_fields, np.int64), set[str]()
-    for batch in _batches(path, rejects):
+    for batch in _batches(path, rejects, id_field):
         flat = analyzer.tokens([text for document in batch for text in view.texts(document.source)])
         words = [flat[start : start + n_fields] for start in range(0, len(flat), n_fields)]
         builder.add(list(chain.from_iterable(tokens)) for tokens in words)
@@ -163,6 +164,7 @@ def read_training_corpus(
     tfidf: TfIdf,
     query_ids: Set[str],
     progress: Progress = no_progress,
+    id_field: str | None = None,
 ) -> TrainingCorpus:
     """Return the word counts of all documents of a file, and which of them are queries.
 
@@ -170,7 +172,7 @@ def read_training_corpus(
     """
     ids: list[str] = []
     parts: list[list[sp.csr_matrix]] = []
-    for batch in _batches(path, RejectLog()):
+    for batch in _batches(path, RejectLog(), id_field):
         parts.append(field_counts(tfidf.vocabulary, view, analyzer, [document.source for document in batch]))
         ids += [document.id for document in batch]
         progress(len(ids), None)
@@ -186,8 +188,8 @@ def read_training_corpus(
     )
 
 
-def _batches(path: Path, rejects: RejectSink | None) -> Iterator[list[Document]]:
-    documents: Iterator[Document] = read_documents(path, rejects=rejects)
+def _batches(path: Path, rejects: RejectSink | None, id_field: str | None) -> Iterator[list[Document]]:
+    documents: Iterator[Document] = read_documents(path, rejects=rejects, id_field=id_field)
     while batch := list(islice(documents, _BATCH)):
         yield batch
 

@@ -275,14 +275,14 @@ def _listed(changes: Float64) -> list[int]:
 
 
 def _read_texts(
-    documents: Path, view: TextView, report: TrainingReport, shown: Set[str]
+    documents: Path, view: TextView, report: TrainingReport, shown: Set[str], id_field: str | None
 ) -> tuple[dict[str, str], list[str]]:
     """Return the titles of the documents that are shown, and texts of training queries, by one pass."""
     train = report.evidence.train
     sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
     asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
     titles: dict[str, str] = {}
-    for document in read_documents(documents, rejects=RejectLog()):
+    for document in read_documents(documents, rejects=RejectLog(), id_field=id_field):
         if document.id in shown:
             titles[document.id] = title_of(view, document.source, document.id)
         if document.id in sources:
@@ -296,12 +296,13 @@ def render(
     documents: Path,
     refusal: str = "",
     rejected: Mapping[str, int] = MappingProxyType({}),
+    id_field: str | None = None,
 ) -> str:
     """Return the report of a run as HTML, over whatever is there; equal runs give equal text.
 
-    ``documents`` are the file trained on, read once more for titles, ``refusal`` says why the model was not written, if
-    it was not, and ``rejected`` are refused lines of the input, by kind. `MissingExtra` is raised where jinja2 or
-    matplotlib is not installed.
+    ``documents`` are the file trained on, with its ``id_field``, read once more for titles, ``refusal`` says why the
+    model was not written, if it was not, and ``rejected`` are refused lines of the input, by kind. `MissingExtra` is
+    raised where jinja2 or matplotlib is not installed.
     """
     comparison = report.comparison
     best = None if comparison is None else comparison.best_baseline
@@ -313,7 +314,7 @@ def render(
     shown = {document for ids in relevant.values() for document in ids}
     if comparison is not None:
         shown |= {comparison.task.query_ids[i] for i in relevant}
-    titles, asked = _read_texts(documents, model.encoder.view, report, shown)
+    titles, asked = _read_texts(documents, model.encoder.view, report, shown, id_field)
     texts = report.evidence.valid.texts
     is_linear = model.encoder.form == LINEAR
     page: str = (

@@ -122,6 +122,8 @@ class TrainingReport:
 class Corpus:
     """What is read and how: the documents' file, the view, the analyzer, and the limits of the vocabulary.
 
+    ``id_field`` is that of `read_documents`.
+
     Without an analyzer words are as they stand (``unicode``), or their English stems where the lexical score finds more
     of what the training queries ask for by them.
     """
@@ -133,6 +135,7 @@ class Corpus:
     max_words: int | None = None
     min_df: int = 1
     quantisation: Quantisation = DEFAULT_QUANTISATION
+    id_field: str | None = None
 
 
 @dataclass
@@ -235,11 +238,11 @@ class _Run:
         else:
             vocabulary = read_vocabulary(
                 corpus.path, corpus.view, self.analyzer, corpus.max_words, corpus.min_df, rejects,
-                partial(listener.progress, "reading words"), say,
+                partial(listener.progress, "reading words"), say, corpus.id_field,
             )  # fmt: skip
         return read_training_corpus(
             corpus.path, corpus.view, self.analyzer, TfIdf(vocabulary, corpus.tf), self.query_ids,
-            partial(listener.progress, "reading documents"),
+            partial(listener.progress, "reading documents"), corpus.id_field,
         )  # fmt: skip
 
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
@@ -327,7 +330,7 @@ class _Run:
         side, train, pool, rng = self.judging, self.split.train, self.split.pool, self.compare_rng
         names: tuple[str, ...] = BASELINES
         n_words, asked = None, () if side.texts is not None else {*side.query_ids, *train.query_ids}
-        corpus = read_corpus(self.corpus.path, model, asked, RejectLog())
+        corpus = read_corpus(self.corpus.path, model, asked, RejectLog(), id_field=self.corpus.id_field)
         if side.texts is not None:
             task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
             if model.encoder.memory is not None:

@@ -81,6 +81,40 @@ def test_documents_by_another_key_say_why_none_can_be_used(tmp_path: Path) -> No
     assert result.exit_code == 6
     assert "holds no usable document: " in result.stderr and f"{len(DOCUMENTS):,} id_missing" in result.stderr
     assert "needs the key 'id' or '_id', and this one's keys are 'sku', 'title', 'text'" in result.stderr
+    assert "name another with --id-field" in result.stderr
+
+
+def test_an_id_field_gives_the_model_and_the_index_that_ids_give(tmp_path: Path) -> None:
+    links = write_links(tmp_path / "links.tsv", LINKS)
+    models = []
+    for name, key in (("id", "id"), ("sku", "sku")):
+        docs = tmp_path / f"{name}.jsonl"
+        docs.write_text("".join(json.dumps({key: d["id"], "title": d["title"], "text": d["text"]}) + "\n"
+                                for d in DOCUMENTS))  # fmt: skip
+        more = ["--id-field", "sku"] if name == "sku" else []
+        model = str(tmp_path / f"model-{name}")
+        report = tmp_path / f"{name}.html"
+        for command in (
+            ["train", "--docs", str(docs), "--links", str(links), "--model", model, "--report", str(report), *more],
+            ["index", str(docs), "--engine", f"tantivy:{tmp_path / name}", "--index", "docs", "--model", model, *more],
+            ["evaluate", "--docs", str(docs), "--links-test", str(links), "--model", model, *more],
+        ):
+            result = CliRunner().invoke(main, command)
+            assert result.exit_code == 0, result.output
+        models.append(load_model(Path(model)).model_id)
+        assert DOCUMENTS[0]["title"].split()[0] in report.read_text(encoding="utf-8")
+        hits = CliRunner().invoke(main, ["search", DOCUMENTS[0]["title"], "--engine", f"tantivy:{tmp_path / name}",
+                                         "--index", "docs", "--model", model, "--json"])  # fmt: skip
+        assert DOCUMENTS[0]["id"] in {hit["id"] for hit in json.loads(hits.stdout)["hits"]}
+    assert models[0] == models[1]
+
+
+def test_an_id_field_without_a_file_is_refused(tmp_path: Path) -> None:
+    links = write_links(tmp_path / "links.tsv", LINKS)
+    of_index = ["--engine", f"tantivy:{tmp_path}", "--index", "docs", "--id-field", "sku"]
+    command = ["train", *of_index, "--links", str(links), "--model", str(tmp_path / "model")]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 2 and "those of an index are named by their _id" in result.stderr
 
 
 def test_one_field(tmp_path: Path) -> None:

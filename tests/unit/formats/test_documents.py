@@ -7,6 +7,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from reranker import formats as ids_module
@@ -27,6 +29,44 @@ def test_documents_and_their_places(tmp_path: Path) -> None:
     found = list(read_documents(path))
     assert [(doc.id, doc.source) for doc in found] == [("a", {"title": "T"}), ("12", {"n": {"id": 3}}), ("c", {})]
     assert [(doc.line, doc.offset, doc.end_offset) for doc in found] == [(1, 0, 26), (2, 26, 54), (3, 54, 78)]
+
+
+def test_an_id_field_names_the_documents_and_stays_in_the_source(tmp_path: Path) -> None:
+    nested = {"product": {"sku": "b"}, "id": "other", "_id": "gone"}
+    path = written(tmp_path, {"product": {"sku": 7}, "title": "T"}, nested, {"product.sku": "c", "product": "x"})
+    found = [(document.id, document.source) for document in read_documents(path, id_field="product.sku")]
+    assert found == [
+        ("7", {"product": {"sku": 7}, "title": "T"}),
+        ("b", {"product": {"sku": "b"}, "id": "other"}),
+        ("c", {"product.sku": "c", "product": "x"}),
+    ]
+
+
+def test_documents_without_a_usable_id_field_are_refused_and_counted(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"sku": "a"},
+        {"id": "b"},
+        {"sku": None},
+        {"sku": ""},
+        {"sku": ["c"]},
+        {"sku": "a"},
+        {"sku": {"sku": 1}},
+    ]
+    with RejectLog() as log:
+        found = [document.id for document in read_documents(written(tmp_path, *rows), rejects=log, id_field="sku")]
+    assert found == ["a"]
+    assert log.kinds == {"id_missing": 2, "id_empty": 1, "id_type": 2, "duplicate_id": 1}
+    with pytest.raises(InputError, match="needs the key 'sku', and this one's keys are 'id'"):
+        list(read_documents(written(tmp_path, {"id": "b"}), id_field="sku"))
+
+
+def test_an_id_field_of_parquet_is_a_column(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    pq.write_table(pa.table({"sku": [3, 4], "product": [{"code": "x"}, {"code": "y"}], "title": ["T", "S"]}), path)
+    assert [document.id for document in read_documents(path, id_field="sku")] == ["3", "4"]
+    assert [document.id for document in read_documents(path, id_field="product.code")] == ["x", "y"]
+    with pytest.raises(InputError, match="'ean'"):
+        list(read_documents(path, id_field="ean"))
 
 
 @pytest.mark.parametrize(
