@@ -191,9 +191,11 @@ def workers(engine: Engine, work: Path, texts: Mapping[str, str], model: Ranking
                 seen.add(connection.process)
             for name, (path, bodies) in kinds.items():
                 rates[name].append(throughput(service.port, bodies, 20.0, 8, path))
+    rows = []
     for name, (one, two) in rates.items():
         print(f"{name}/s: {one:,.0f} by one process, {two:,.0f} by two: {two / one:.2f} times")
-    keep(out, "workers", {"clients": 8, "requests_s": rates, "load": os.getloadavg()[0]})
+        rows.append({"what": name, "one": one, "two": two, "ratio": two / one})
+    keep(out, "workers", {"clients": 8, "rows": rows, "load": os.getloadavg()[0]})
 
 
 def requests_of(
