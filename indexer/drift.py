@@ -18,6 +18,7 @@ import numpy as np
 from reranker.artifacts import Encoder
 from reranker.engines.base import Engine
 from reranker.errors import InputError
+from reranker.text.analyzers import BETWEEN
 
 MAX_UNKNOWN_SHARE = 0.05
 """Share of unknown words above which training again pays (a stated rule of thumb, not a theorem)."""
@@ -134,6 +135,6 @@ def _sampled(
         chosen = [document for document, u in zip(batch, rng.random(len(batch)), strict=True) if u < share][:left]
         left -= len(chosen)
         texts = ["\n".join(encoder.view.texts(document.source)) for document in chosen]
-        yield encoder.analyzer.tokens(texts)
+        yield [[word for word in tokens if BETWEEN not in word] for tokens in encoder.analyzer.tokens(texts)]
         if left <= 0:
             return

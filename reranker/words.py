@@ -17,6 +17,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.models.model_classes import names_where
 from reranker.models.scorers import LINEAR, pair_weights
+from reranker.text.analyzers import BETWEEN
 from reranker.text.rows import Vocabulary
 
 Side = Literal["documents", "queries"]
@@ -88,6 +89,8 @@ def row_of_word(model: RankingModel, word: str, side: Side) -> int:
     """
     vocabulary, table = embedding_of(model, side)
     tokens = model.encoder.analyzer.tokens([word])[0]
+    if len(tokens) == 3 and BETWEEN in tokens[-1]:
+        tokens = tokens[-1:]  # two words of a model with bigrams
     if len(tokens) != 1:
         raise InputError(f"{word!r} is read as {len(tokens)} words ({', '.join(tokens)}): give one")
     number = int(vocabulary.ids(tokens)[0])

@@ -48,7 +48,12 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     )
 }
 _MAX_STOP_WORDS = 100_000
-_SYNTAX = "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep], LANGUAGE, japanese[,stop=FILE], engine:INDEX/FIELD"
+_SYNTAX = (
+    "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep][,bigrams], LANGUAGE, japanese[,stop=FILE][,bigrams], "
+    "engine:INDEX/FIELD"
+)
+BETWEEN = "\u2423"
+"""Stands between the two words of a bigram, as in ``life␣insurance``: no word has it."""
 
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
@@ -140,6 +145,7 @@ class AnalyzerConfig:
     stop_words: str | tuple[str, ...] | None = None
     engine_field: str | None = None
     lowercase: bool = True
+    bigrams: bool = False
 
     def __post_init__(self) -> None:
         _check_choice("analyzer kind", self.kind, KINDS)
@@ -151,6 +157,8 @@ class AnalyzerConfig:
             _check_stop_words(self.stop_words)
         if not isinstance(self.lowercase, bool):
             raise ConfigError(f"lowercase is {self.lowercase!r}: it must be true or false", value=self.lowercase)
+        if not isinstance(self.bigrams, bool):
+            raise ConfigError(f"bigrams is {self.bigrams!r}: it must be true or false", value=self.bigrams)
         self._check_engine()
 
     def _check_engine(self) -> None:
@@ -163,14 +171,17 @@ class AnalyzerConfig:
         if not index or not field:
             message = f"the engine field is {self.engine_field!r}: it must be INDEX/FIELD, as in engine:products/title"
             raise ConfigError(message, value=self.engine_field)
-        if self.stemmer is not None or self.stop_words is not None or not self.lowercase:
-            message = "an engine's analysis chain decides on case, stop words and stemming itself"
+        if self.stemmer is not None or self.stop_words is not None or not self.lowercase or self.bigrams:
+            message = "an engine's analysis chain decides on case, stop words, stemming and bigrams itself"
             raise ConfigError(f"{message}: set them in the mapping of {self.engine_field}, and drop them here")
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object that `from_json` turns back into an equal configuration."""
         stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
-        return {**asdict(self), "stop_words": stop}
+        kept = {**asdict(self), "stop_words": stop}
+        if not self.bigrams:
+            del kept["bigrams"]  # models from before have no such key, and their ids are made of this
+        return kept
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
@@ -202,6 +213,9 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
     values: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
+        if option == "bigrams" and option not in values:
+            values[name] = name
+            continue
         if name not in ("stem", "stop", "case") or not equals or not value or name in values:
             raise ConfigError(f"the analyzer option {option!r} in {text!r} is not legal: write {_SYNTAX}", value=text)
         values[name] = value
@@ -213,6 +227,7 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
         stemmer=values.get("stem"),
         stop_words=stop if stop is None or stop in STOP_WORDS else _read_stop_words(stop),
         lowercase="case" not in values,
+        bigrams="bigrams" in values,
     )
 
 
@@ -272,7 +287,10 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by the rule of this module, then without stop words, then stemmed."""
+    """Words by the rule of this module, then without stop words, then stemmed; then, if asked for, their bigrams.
+
+    Bigrams are each two words in a row, of what is left, joined by `BETWEEN`; they follow the words of their text.
+    """
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config
@@ -281,7 +299,13 @@ class UnicodeAnalyzer:
         self._local = threading.local()  # a stemmer, or a MeCab tagger, serves one thread at a time
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the words of each text, in text order."""
+        """Return the words of each text, in text order, then its bigrams."""
+        batch = self._stems(texts)
+        if not self.config.bigrams:
+            return batch
+        return [[*tokens, *(f"{left}{BETWEEN}{right}" for left, right in pairwise(tokens))] for tokens in batch]
+
+    def _stems(self, texts: Sequence[str]) -> list[list[str]]:
         batch = [self._words(normalised(text, lowercase=self.config.lowercase)) for text in texts]
         if self._stop:
             batch = [[word for word in tokens if word not in self._stop] for tokens in batch]

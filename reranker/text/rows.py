@@ -25,12 +25,16 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Bool, Float32, Float64, Int32, Int64, offsets_of, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.analyzers import Analyzer
+from reranker.text.analyzers import BETWEEN, Analyzer
 from reranker.text.view import TextView
 
 HASH_BASE = 2**30
 HASH_SPAN = 2**30 - 1
 TERM_FREQUENCIES = ("raw", "log")
+MIN_BIGRAM_DOCUMENTS = 5
+"""Documents that a bigram must stand in to be listed; others are left out of every row."""
+_LEFT_OUT = -1
+"""Id of a bigram that is not listed."""
 _ROW_SHIFT = 31
 """A sortable number of a stored value: row << _ROW_SHIFT | word."""
 NARROW = 1_000_000
@@ -55,7 +59,7 @@ class _WordIndex(dict[str, int]):
         self._cached: list[str] = []
 
     def __missing__(self, word: str) -> int:
-        number = hashed_id(word)
+        number = _LEFT_OUT if BETWEEN in word else hashed_id(word)
         if len(self._cached) >= _MAX_CACHED:
             # Threads may race here; each removal is atomic and a lost entry is only computed again.
             old, self._cached = self._cached, []
@@ -102,10 +106,10 @@ class Vocabulary:
 
     def __contains__(self, word: object) -> bool:
         """Return whether the word is listed."""
-        return isinstance(word, str) and self._index.get(word, HASH_BASE) < HASH_BASE
+        return isinstance(word, str) and 0 <= self._index.get(word, HASH_BASE) < HASH_BASE
 
     def ids(self, tokens: Sequence[str]) -> Int32:
-        """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id."""
+        """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id; -1 for a bigram."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
 
     def idf_of(self, ids: AnyInt) -> Float64:
@@ -191,13 +195,18 @@ class VocabularyBuilder:
     def build(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
-        Ties are ordered by word (code points), so the same documents in any order give the same vocabulary. None is no
-        limit. `InputError` is raised for a limit or a floor below 1.
+        Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` at least. Ties are ordered by word (code points), so the same
+        documents in any order give the same vocabulary. None is no limit. `InputError` is raised for a limit or a floor below 1.
         """
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
             raise InputError(f"{message}; leave max_words out for no limit")
-        counted = ((-(entry % _DELTA), word) for word, entry in self._counts.items() if entry % _DELTA >= min_df)
+        floor = max(min_df, MIN_BIGRAM_DOCUMENTS)
+        counted = (
+            (-(entry % _DELTA), word)
+            for word, entry in self._counts.items()
+            if entry % _DELTA >= (floor if BETWEEN in word else min_df)
+        )
         chosen = sorted(counted)[:max_words]
         frequency = np.array([-count for count, _ in chosen], dtype=np.int64)
         return Vocabulary(tuple(word for _, word in chosen), frequency, self.n_documents)
@@ -386,11 +395,12 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
     """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
 
-    Words that the vocabulary does not list have hashed ids and are counted, too.
+    Words that the vocabulary does not list have hashed ids and are counted, too; bigrams that it does not are not.
     """
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
-    keys |= vocabulary.ids(list(chain.from_iterable(tokens)))
+    ids = vocabulary.ids(list(chain.from_iterable(tokens)))
+    keys = (keys | ids)[ids != _LEFT_OUT]
     keys.sort()
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     counts = np.diff(first, append=len(keys)).astype(np.float32)

@@ -72,6 +72,9 @@ from reranker.training.trainer import NearestDocuments, TrainResult, digest, rem
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 from reranker.training.word_weights import choices_of, word_weights
 
+STEMS = ("English stems", "taken as they stand", "stems")
+BIGRAMS = ("read with their bigrams", "read one by one", "bigrams")
+"""What is said of words that are read so, of those that are not, and the way to read them."""
 BASELINES = ("tfidf", "bm25")
 """What a model is compared with; one with a memory also with `REMEMBERING`."""
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
@@ -230,6 +233,11 @@ class _Run:
             unseen_documents=self.split.unseen_documents,
             links_beside=bool(evidence.linked),
         )
+        if base is None and self.analyzer.config.bigrams and evidence.texts is None and self.schedule.keyword_share:
+            raise ConfigError(
+                "words drawn from a document at random are no bigrams: with the analyzer option bigrams give --queries "
+                "document, or leave the option out"
+            )
 
     def _read(self, rejects: RejectSink | None, say: Say) -> TrainingCorpus:
         corpus, listener = self.corpus, self.listener
@@ -436,8 +444,13 @@ class _Run:
         self.listener.say("tuning the lexical score")
         stated = self._stated
         tasks, forms = self._tuned(stated)
-        if self.corpus.analyzer is None and tasks and self._take_stems(best_lexical(forms).settings):
-            tasks, forms = self._tuned(stated)
+        if self.corpus.analyzer is None and tasks:
+            stems = AnalyzerConfig(stemmer="english")
+            if self._take(stems, best_lexical(forms).settings, STEMS):
+                tasks, forms = self._tuned(stated)
+            pairs = replace(self.analyzer.config, bigrams=True)
+            if self.split.train.texts is not None and self._take(pairs, best_lexical(forms).settings, BIGRAMS):
+                tasks, forms = self._tuned(stated)
         tuned = best_lexical(forms)
         self.bm25 = forms["bm25"].settings if tasks else None
         if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
@@ -462,24 +475,26 @@ class _Run:
         rng = copy.deepcopy(self.lexical_rng)
         return tasks, tune_lexical(corpus, tasks, rng, stated=stated, with_coverage=True)
 
-    def _take_stems(self, settings: LexicalSettings) -> bool:
-        """Read the documents by their English stems if words alone are better so; return whether they are.
+    def _take(self, config: AnalyzerConfig, settings: LexicalSettings, said: tuple[str, str, str]) -> bool:
+        """Read the documents by another analyzer if words alone are better so; return whether they are.
 
-        With the settings that were tuned for words as they stand MAP on the training queries must rise by more than a
-        standard error for one kind of queries, and fall by no more than one for the other.
+        With the settings that were tuned for the words as they are MAP on the training queries must rise by more than a
+        standard error for one kind of queries, and fall by no more than one for the other. ``said`` is what to say of
+        words that are, and are not, read so, and of the way to read them.
         """
         words = self.analyzer, self.data
         values = self._values(settings)
-        self.analyzer = make_analyzer(AnalyzerConfig(stemmer="english"))
+        self.analyzer = make_analyzer(config)
         self.data = self._read(RejectLog(), silent)  # the first reading has said what is wrong
-        stemmed = self._values(settings)
-        gains = [after - before for after, before in zip(stemmed, values, strict=True)]
+        changed = self._values(settings)
+        gains = [after - before for after, before in zip(changed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
         is_better = max(in_errors) > 1 and min(in_errors) >= -1
         if not is_better:
             self.analyzer, self.data = words
-        maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(stemmed, values, strict=True))
-        note = f"words are {'English stems' if is_better else 'taken as they stand'}: by stems training MAP is {maps}"
+        maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
+        taken, left, way = said
+        note = f"words are {taken if is_better else left}: by {way} training MAP is {maps}"
         self.notes += (note,)
         self.listener.say(note)
         return is_better
