@@ -94,9 +94,9 @@ def row_of_word(model: RankingModel, word: str, side: Side) -> int:
     if len(tokens) != 1:
         raise InputError(f"{word!r} is read as {len(tokens)} words ({', '.join(tokens)}): give one")
     number = int(vocabulary.ids(tokens)[0])
-    if number < len(table):
+    if 0 <= number < len(table):
         return number
-    if number < len(vocabulary):
+    if 0 <= number < len(vocabulary):
         raise InputError(f"{tokens[0]!r} has no learned vector: only the {len(table):,} most frequent words have one")
     hint = _spelled_alike(tokens[0], vocabulary.words[: len(table)])
     raise InputError(f"{tokens[0]!r} is not among the {len(vocabulary):,} words of the model's {side}{hint}")

@@ -74,8 +74,8 @@ Examples:
               help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
                    "tuned.")  # fmt: skip
 @click.option("--analyzer", default="auto", metavar="NAME",
-              help="auto (unicode, with English stems where the training queries find more by them), "
-                   "unicode[,stem=LANG][,stop=english], a language by its name (german), japanese, or "
+              help="auto (unicode, with English stems, and with bigrams, where the training queries find more by "
+                   "them), unicode[,stem=LANG][,stop=english][,bigrams], a language by its name (german), japanese, or "
                    "engine:INDEX/FIELD (with --engine).")  # fmt: skip
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of --index, and of an engine: analyzer.")
 @click.option("--index", metavar="NAME", help="Without --docs: read the documents of this index.")

@@ -196,7 +196,8 @@ class VocabularyBuilder:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
         Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` at least. Ties are ordered by word (code points), so the same
-        documents in any order give the same vocabulary. None is no limit. `InputError` is raised for a limit or a floor below 1.
+        documents in any order give the same vocabulary. None is no limit. `InputError` is raised for a limit or a floor
+        below 1.
         """
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"

@@ -127,8 +127,8 @@ class Corpus:
 
     ``id_field`` is that of `read_documents`.
 
-    Without an analyzer words are as they stand (``unicode``), or their English stems where the lexical score finds more
-    of what the training queries ask for by them.
+    Without an analyzer words are as they stand (``unicode``), or their English stems, and with their bigrams, where the
+    lexical score finds more of what the training queries ask for by them.
     """
 
     path: Path

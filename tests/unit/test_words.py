@@ -64,6 +64,15 @@ def test_words_that_cannot_be_looked_up(word: str, message: str) -> None:
         similar_words(model_of(), "cat", measure="angle")  # type: ignore[arg-type]
 
 
+def test_two_words_are_looked_up_in_a_model_with_bigrams() -> None:
+    vocabulary = Vocabulary((*WORDS[:4], "cat␣vet"), np.array([9, 8, 7, 6, 5], np.int64), 20)
+    encoder = Encoder(TextView.parse(["text"]), make_analyzer(AnalyzerConfig(bigrams=True)), vocabulary, "raw", V)
+    model = RankingModel(encoder, vocabulary, U)
+    assert [near.word for near in similar_words(model, "Cat vet", n=1)] == ["cat"]
+    with pytest.raises(InputError, match="'vet␣cat' is not among the 5 words"):
+        similar_words(model, "vet cat")
+
+
 def test_related_words_are_the_terms_of_f() -> None:
     """For a query q and the document of one word j, f(q, e_j) is the sum of the pairs' weights over q's words."""
     model = model_of()

@@ -33,6 +33,13 @@ def test_k_distinct_words_or_all_there_are() -> None:
     assert [len(words) for words in words_of(vocabulary("abcde"), n_words=9)] == [5, 1, 0]
 
 
+def test_bigrams_are_not_drawn() -> None:
+    names = Vocabulary(("a", "a␣b", "b␣c"), np.full(3, 2, dtype=np.int64), 3)
+    rows = draw_keywords(count_rows(names, [["a", "b", "c", "a␣b", "b␣c"], ["a␣b"]]), ("x", "y"), 3, 0, names)
+    assert rows.indptr.tolist() == [0, 3, 3]
+    assert set(rows.indices.tolist()) == set(names.ids(["a", "b", "c"]).tolist())
+
+
 def test_counts_are_kept() -> None:
     names = vocabulary("abcde")
     rows = draw_keywords(count_rows(names, TEXTS), ("x", "y", "z"), 5, 0, names)

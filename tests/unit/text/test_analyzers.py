@@ -21,6 +21,8 @@ from reranker.text.analyzers import STEMMERS, AnalyzerConfig, make_analyzer, par
         ("unicode", AnalyzerConfig()),
         ("unicode,stem=english,stop=english", AnalyzerConfig(stemmer="english", stop_words="english")),
         ("unicode,case=keep", AnalyzerConfig(lowercase=False)),
+        ("unicode,bigrams,stem=english", AnalyzerConfig(stemmer="english", bigrams=True)),
+        ("japanese,bigrams", AnalyzerConfig(kind="japanese", bigrams=True)),
         ("english", AnalyzerConfig(stemmer="english", stop_words="english")),
         ("german", AnalyzerConfig(stemmer="german")),
         ("japanese", AnalyzerConfig(kind="japanese")),
@@ -34,7 +36,8 @@ def test_command_line_spelling(text: str, config: AnalyzerConfig) -> None:
 @pytest.mark.parametrize(
     "text",
     ["", "klingon", "unicode,stem", "unicode,stem=", "unicode,stem=klingon", "unicode,stem=english,stem=english",
-     "unicode,case=fold", "unicode,colour=red", "unicode,stop=/no/such/file", "engine:", "engine:index",
+     "unicode,case=fold", "unicode,colour=red", "unicode,stop=/no/such/file", "unicode,bigrams=yes",
+     "unicode,bigrams,bigrams", "engine:", "engine:index",
      "engine:/field", "engine:index/", "engine"],
 )  # fmt: skip
 def test_illegal_spellings_are_refused_with_the_legal_ones(text: str) -> None:
@@ -57,6 +60,7 @@ def test_unknown_values_list_the_legal_ones() -> None:
         {"kind": "engine"},
         {"kind": "engine", "engine_field": "i/f", "stemmer": "english"},
         {"kind": "engine", "engine_field": "i/f", "lowercase": False},
+        {"kind": "engine", "engine_field": "i/f", "bigrams": True},
         {"stop_words": "klingon"},
         {"stop_words": ("",)},
         {"stop_words": ["a"]},
@@ -78,6 +82,7 @@ def test_impossible_combinations_are_refused(changes: dict[str, Any]) -> None:
         AnalyzerConfig(kind="japanese", stop_words=("の", "です")),
         AnalyzerConfig(stemmer="english", stop_words="english", lowercase=False),
         AnalyzerConfig(kind="engine", engine_field="i/f"),
+        AnalyzerConfig(bigrams=True),
     ],
 )
 def test_json_round_trip(config: AnalyzerConfig) -> None:
@@ -90,6 +95,21 @@ def test_json_round_trip(config: AnalyzerConfig) -> None:
 def test_hostile_json_is_refused(value: Any) -> None:
     with pytest.raises(ConfigError):
         AnalyzerConfig.from_json(value)
+
+
+def test_bigrams_are_made_of_what_is_left_and_follow_the_words_of_their_text() -> None:
+    analyzer = make_analyzer(AnalyzerConfig(stemmer="english", stop_words="english", bigrams=True))
+    assert analyzer.tokens(["Life of the insured, insured", "alone", "", "the"]) == [
+        ["life", "insur", "insur", "life␣insur", "insur␣insur"], ["alon"], [], [],
+    ]  # fmt: skip
+    assert make_analyzer(AnalyzerConfig(bigrams=True)).tokens(["a␣b c"]) == [["a", "b", "c", "a␣b", "b␣c"]]
+
+
+def test_a_configuration_without_bigrams_is_kept_as_before_there_were_any() -> None:
+    assert "bigrams" not in AnalyzerConfig().to_json()
+    assert AnalyzerConfig(bigrams=True).to_json()["bigrams"] is True
+    with pytest.raises(ConfigError, match="bigrams is 'yes'"):
+        AnalyzerConfig.from_json({"bigrams": "yes"})
 
 
 def test_stop_words_go_before_stems_are_made() -> None:

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError
 from reranker.text import rows as module
-from reranker.text.rows import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id
+from reranker.text.rows import (
+    HASH_BASE,
+    HASH_SPAN,
+    MIN_BIGRAM_DOCUMENTS,
+    Vocabulary,
+    VocabularyBuilder,
+    count_rows,
+    hashed_id,
+)
 from tests.seeds import seeded_rng
 
 DOCUMENTS = [["b", "a", "a"], ["a", "c"], ["c", "b", "a"], []]
@@ -218,3 +226,16 @@ def test_a_vocabulary_does_not_change_with_the_arrays_it_was_made_from() -> None
     vocabulary = small()
     with pytest.raises(ValueError, match="read-only"):
         vocabulary.document_frequency[0] = 9
+
+
+def test_a_bigram_is_listed_from_five_documents_on_and_else_in_no_row() -> None:
+    often, seldom = [["a", "b", "a␣b"]] * MIN_BIGRAM_DOCUMENTS, [["a", "c", "a␣c"]] * (MIN_BIGRAM_DOCUMENTS - 1)
+    vocabulary = built([*often, *seldom])
+    assert vocabulary.words == ("a", "a␣b", "b", "c")
+    assert "a␣b" in vocabulary and "a␣c" not in vocabulary
+    assert vocabulary.ids(["a␣b", "a␣c", "d"]).tolist() == [1, -1, hashed_id("d")]
+    rows = count_rows(vocabulary, [["a␣c", "a", "a␣b", "a␣b", "d"], ["a␣c"], []])
+    assert rows.indptr.tolist() == [0, 3, 3, 3]
+    assert rows.indices.tolist() == [0, 1, hashed_id("d")] and rows.data.tolist() == [1, 2, 1]
+    assert "a␣c" not in vocabulary  # also after it was asked for
+    assert built([*often, *seldom], min_df=6).words == ("a",)

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -490,6 +491,43 @@ def test_words_are_stems_where_training_queries_find_more_by_them(tmp_path: Path
     model, report = train(path, from_links(links), epochs=1)  # nothing there has an ending
     assert model.encoder.analyzer.config == AnalyzerConfig()
     assert any(note.startswith("words are taken as they stand") for note in report.notes)
+
+
+def phrases(n: int = 40) -> tuple[Sources, TrainingSet]:
+    """Return documents with the words of phrases, in a row in those that the phrase asks for and apart in others."""
+    rng = np.random.default_rng(1)
+    documents: list[dict[str, Any]] = []
+    grades: dict[str, dict[str, float]] = {}
+    for i in range(n):
+        left, right = _name(i), _name((7 * i + 3) % n)
+        for j in range(12):
+            between = " ".join(rng.choice([f"w{k}" for k in range(30)], 3))
+            text = f"{between} {left} {right}" if j < 6 else f"{left} {between} {right}"
+            documents.append({"id": f"d{i}-{j}", "title": "", "text": text})
+        grades[f"q{i}"] = {f"d{i}-{j}": 1.0 for j in range(6)}
+    texts = {f"q{i}": f"{_name(i)} {_name((7 * i + 3) % n)}" for i in range(n)}
+    return documents, from_judgements(grades, texts)
+
+
+def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Path, path: Path, links: Links) -> None:
+    documents, evidence = phrases()
+    options: dict[str, Any] = {"model_class": "lexical"}
+    docs = write_documents(tmp_path / "docs.jsonl", documents)
+    model, report = train(docs, evidence, **options)
+    assert model.encoder.analyzer.config == AnalyzerConfig(bigrams=True)
+    assert any(note.startswith("words are read with their bigrams") for note in report.notes)
+    assert report.lexical_map > 0.99
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").model_id == model.model_id
+    stated = Corpus(docs, analyzer=make_analyzer(AnalyzerConfig()))
+    _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical"))
+    assert report.lexical_map < 0.9
+    bigrams = Corpus(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
+    with pytest.raises(ConfigError, match="words drawn from a document at random are no bigrams"):
+        train_model(bigrams, from_links(links), TrainConfig(dim=8))
+    whole = replace(TrainConfig(**STATED, dim=8, epochs=1), queries="document")
+    model, _ = train_model(bigrams, from_links(links), whole)
+    assert model.encoder.analyzer.config.bigrams
 
 
 def in_child(action: Callable[[], None]) -> int:
