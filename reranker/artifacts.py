@@ -56,6 +56,7 @@ from reranker.text.rows import (
     Vocabulary,
     combine,
     count_rows,
+    learned_rows,
     text_counts,
     weigh_words,
 )
@@ -149,10 +150,11 @@ class Encoder:
     def norm_bound(self) -> float:
         """M: no document's vector is longer, whatever its text; above 0.
 
-        d' is a sum of unit rows with the fields' weights β, so |d'| <= Σ|β|, and `DocumentForm.bound` says how long
-        c(d') can be. 5 % are added for the rounding of stored vectors (int8's is the largest).
+        d' is a sum of unit rows with the fields' weights β (of bigrams 1), so |d'| <= Σ|β|, and `DocumentForm.bound`
+        says how long c(d') can be. 5 % are added for the rounding of stored vectors (int8's is the largest).
         """
-        bound = 1.05 * self.documents.bound(sum(abs(weight) for weight in self.view.weights))
+        longest = sum(abs(weight) for weight in self.view.weights) + self.analyzer.config.bigrams
+        bound = 1.05 * self.documents.bound(longest)
         return float(f"{bound:.4g}") if bound > 0 else 1.0
 
     @cached_property
@@ -167,10 +169,11 @@ class Encoder:
 
     def check_lexical_fields(self, view: TextView, name: str) -> None:
         """Raise `ConfigError` where a view has another number of fields than the lexical settings have for one."""
-        n_fields = len(view.fields) + (self.memory is not None)
+        n_fields = len(view.fields) + self.analyzer.config.bigrams + (self.memory is not None)
         if self.lexical is not None and n_fields != len(self.lexical.field_weights):
             raise ConfigError(
                 f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}"
+                f"{', and bigrams' if self.analyzer.config.bigrams else ''}"
                 f"{'' if self.memory is None else ', and the memory of queries'}) and the lexical settings have "
                 f"weights of {len(self.lexical.field_weights)}: give one weight a field"
             )
@@ -231,7 +234,7 @@ class Encoder:
         return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
 
     def _learned_rows(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-        return combine([self.tfidf.rows_of_counts(field) for field in counts], self.view.weights)
+        return learned_rows(self.tfidf, counts, self.view.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -30,7 +30,6 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int32, Int64, offsets_of
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.analyzers import BETWEEN
 from reranker.text.rows import Vocabulary, compact_columns, hashed_id, keep_values, row_of, with_data
 
 if TYPE_CHECKING:
@@ -289,11 +288,10 @@ def draw_keywords(
     if counts.shape[0] != len(query_ids):
         raise ShapeMismatch(f"{len(query_ids)} query ids for {counts.shape[0]} rows: give one id a row")
     keys = np.array([hashed_id(word) for word in vocabulary.words], dtype=np.int64)
-    words = np.array([*(BETWEEN not in word for word in vocabulary.words), True])
     kept: list[Int64] = []
     for row, query in enumerate(query_ids):
         places = np.arange(counts.indptr[row], counts.indptr[row + 1], dtype=np.int64)
-        places = places[words[np.minimum(counts.indices[places], len(keys))]]
+        places = places[~vocabulary.is_bigram(counts.indices[places])]
         if len(places) > n_words:
             # An order of the words that no vocabulary has a say in; unlisted words are numbered by it already.
             ids = counts.indices[places].astype(np.int64)

@@ -85,6 +85,7 @@ class Vocabulary:
     _index: _WordIndex = field(init=False, repr=False)
     _idf: Float64 = field(init=False, repr=False)
     _frequency: Int64 = field(init=False, repr=False)
+    _bigrams: Bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         frequency = np.ascontiguousarray(self.document_frequency, dtype=np.int64)
@@ -96,6 +97,7 @@ class Vocabulary:
         object.__setattr__(self, "document_frequency", frequency)
         object.__setattr__(self, "_index", index)
         object.__setattr__(self, "_idf", _idf_table(frequency, self.n_documents))
+        object.__setattr__(self, "_bigrams", np.array([*(BETWEEN in word for word in self.words), False]))
         rarest = frequency[-1] if len(frequency) else 1
         unlisted = rarest if rarest < self.n_documents else 1
         object.__setattr__(self, "_frequency", np.append(frequency, unlisted))
@@ -111,6 +113,10 @@ class Vocabulary:
     def ids(self, tokens: Sequence[str]) -> Int32:
         """Return the id of each token, ``(n,) int32``: its place in the list, or its hashed id; -1 for a bigram."""
         return np.fromiter(map(self._index.__getitem__, tokens), dtype=np.int32, count=len(tokens))
+
+    def is_bigram(self, ids: AnyInt) -> Bool:
+        """Return whether each id is that of a bigram, (n,) bool."""
+        return self._bigrams[np.minimum(ids, len(self.words))]
 
     def idf_of(self, ids: AnyInt) -> Float64:
         """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
@@ -411,22 +417,36 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
 def text_counts(
     vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
 ) -> list[sp.csr_matrix[np.float32]]:
-    """Return the word counts of ``texts[document][field]``: one (n, N_TERM_IDS) matrix a field."""
+    """Return the word counts of ``texts[document][field]``: one (n, N_TERM_IDS) matrix a field.
+
+    Of an analyzer with bigrams these are one more field, the last, those of all fields together.
+    """
     flat = [text[field] for field in range(n_fields) for text in texts]
     counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
-    return [counts[field * n : (field + 1) * n] for field in range(n_fields)]
+    fields = [counts[field * n : (field + 1) * n] for field in range(n_fields)]
+    if not analyzer.config.bigrams:
+        return fields
+    is_bigram = [vocabulary.is_bigram(field.indices) for field in fields]
+    bigrams = [keep_values(field, chosen) for field, chosen in zip(fields, is_bigram, strict=True)]
+    words = [keep_values(field, ~chosen) for field, chosen in zip(fields, is_bigram, strict=True)]
+    return [*words, combine(bigrams, [1.0] * n_fields)]
 
 
 def field_counts(
     vocabulary: Vocabulary, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
 ) -> list[sp.csr_matrix[np.float32]]:
-    """Return the word counts of each field of the view: one (n, N_TERM_IDS) matrix a field, in field order."""
-    parts: list[list[sp.csr_matrix]] = [[] for _ in view.fields]
-    for start in range(0, len(sources), _BATCH):
+    """Return the word counts of each field of the view, in field order, as `text_counts` does."""
+    batches = []
+    for start in range(0, max(len(sources), 1), _BATCH):
         texts = [view.texts(source) for source in sources[start : start + _BATCH]]
-        for part, counts in zip(parts, text_counts(vocabulary, analyzer, texts, len(parts)), strict=True):
-            part.append(counts)
-    return [stack_rows(part) for part in parts]
+        batches.append(text_counts(vocabulary, analyzer, texts, len(view.fields)))
+    return [stack_rows(part) for part in zip(*batches, strict=True)]
+
+
+def learned_rows(tfidf: TfIdf, counts: Sequence[sp.csr_matrix], weights: Sequence[float]) -> sp.csr_matrix:
+    """Return d', the weighted sum of the fields' unit rows, (n, N_TERM_IDS) float32; that of bigrams weighs 1."""
+    more = [1.0] * (len(counts) - len(weights))
+    return combine([tfidf.rows_of_counts(field) for field in counts], [*weights, *more])
 
 
 # --- the lexical part of the score

@@ -28,6 +28,7 @@ from reranker.text.rows import (
     count_rows,
     field_counts,
     keys_of,
+    learned_rows,
     row_of,
     rows_of_keys,
     stack_rows,
@@ -60,8 +61,8 @@ class TrainingCorpus:
     query_documents: Int64
 
     def learned_rows(self, weights: Sequence[float]) -> sp.csr_matrix:
-        """Return d', the weighted sum of the fields' unit rows, which V reads, (n, N_TERM_IDS) float32."""
-        return combine([self.tfidf.rows_of_counts(field) for field in self.counts], weights)
+        """Return d', which V reads, (n, N_TERM_IDS) float32."""
+        return learned_rows(self.tfidf, self.counts, weights)
 
 
 class TwoRows(NamedTuple):
@@ -182,7 +183,7 @@ def read_training_corpus(
         tuple(ids),
         row_of_id,
         tfidf,
-        tuple(stack_rows([part[field] for part in parts]) for field in range(len(view.fields))),
+        tuple(stack_rows(field) for field in zip(*parts, strict=True)),
         {ids[row]: number for number, row in enumerate(queries)},
         np.array(queries, dtype=np.int64),
     )

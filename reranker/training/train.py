@@ -427,7 +427,8 @@ class _Run:
     @property
     def _stated(self) -> list[float | None]:
         """Weights of fields that the user has stated; the view of a model to start from has those of V's rows."""
-        return [spec.weight if self.base is None else None for spec in self.corpus.view.fields]
+        of_fields = [spec.weight if self.base is None else None for spec in self.corpus.view.fields]
+        return [*of_fields, *[None] * self.analyzer.config.bigrams]
 
     def _lexical_settings(self) -> LexicalSettings | None:
         """Return the settings of the lexical part, tuned on the training side; None: its rows are those of V.
@@ -442,30 +443,28 @@ class _Run:
         if not self._may_tune:
             return None
         self.listener.say("tuning the lexical score")
-        stated = self._stated
-        tasks, forms = self._tuned(stated)
+        tasks, forms = self._tuned()
         if self.corpus.analyzer is None and tasks:
-            stems = AnalyzerConfig(stemmer="english")
-            if self._take(stems, best_lexical(forms).settings, STEMS):
-                tasks, forms = self._tuned(stated)
-            pairs = replace(self.analyzer.config, bigrams=True)
-            if self.split.train.texts is not None and self._take(pairs, best_lexical(forms).settings, BIGRAMS):
-                tasks, forms = self._tuned(stated)
+            forms = self._read_better(AnalyzerConfig(stemmer="english"), forms, STEMS)
+            if self.split.train.texts is not None:
+                bigrams = replace(self.analyzer.config, bigrams=True)
+                forms = self._read_better(bigrams, forms, BIGRAMS, own_settings=True)
         tuned = best_lexical(forms)
         self.bm25 = forms["bm25"].settings if tasks else None
-        if len(tasks) == 1 and not any(stated):  # as the baselines would be tuned
+        if len(tasks) == 1 and not any(self._stated):  # as the baselines would be tuned
             self.tuned = forms
         self.notes += tuned.notes
         for note in tuned.notes:
             self.listener.say(note)
-        weights = zip(self.corpus.view.fields, tuned.settings.field_weights, strict=True)
-        named = ", ".join(f"{spec.path} {weight:.3g}" for spec, weight in weights)
+        names = [spec.path for spec in self.corpus.view.fields] + ["bigrams"] * self.analyzer.config.bigrams
+        weights = zip(names, tuned.settings.field_weights, strict=True)
+        named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
         value = "" if tuned.value is None else f": MAP {tuned.value:.4f} on the training queries"
         form = COVERING if tuned.settings.coverage else tuned.settings.form
         self.listener.say(f"the best lexical score found is {form} (weights of fields {named}){value}")
         return tuned.settings
 
-    def _tuned(self, stated: Sequence[float | None]) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
+    def _tuned(self) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
         """Return what the lexical score is tuned on, and its forms tuned; nothing of the former: they are not."""
         corpus = LexicalCorpus(self.data.counts)
         try:
@@ -473,31 +472,38 @@ class _Run:
         except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
             tasks = []
         rng = copy.deepcopy(self.lexical_rng)
-        return tasks, tune_lexical(corpus, tasks, rng, stated=stated, with_coverage=True)
+        return tasks, tune_lexical(corpus, tasks, rng, stated=self._stated, with_coverage=True)
 
-    def _take(self, config: AnalyzerConfig, settings: LexicalSettings, said: tuple[str, str, str]) -> bool:
-        """Read the documents by another analyzer if words alone are better so; return whether they are.
+    def _read_better(
+        self,
+        config: AnalyzerConfig,
+        forms: dict[str, TunedLexical],
+        said: tuple[str, str, str],
+        own_settings: bool = False,
+    ) -> dict[str, TunedLexical]:
+        """Read the documents by another analyzer if words alone are better so; return the forms tuned for what is read.
 
-        With the settings that were tuned for the words as they are MAP on the training queries must rise by more than a
-        standard error for one kind of queries, and fall by no more than one for the other. ``said`` is what to say of
-        words that are, and are not, read so, and of the way to read them.
+        With the settings that were tuned for the words as they are, or with ``own_settings`` each with its own, MAP on
+        the training queries must rise by more than a standard error for one kind of queries, and fall by no more than
+        one for the other. ``said`` is what to say of words that are, and are not, read so, and of the way to read them.
         """
-        words = self.analyzer, self.data
-        values = self._values(settings)
+        words, values = (self.analyzer, self.data), self._values(best_lexical(forms).settings)
         self.analyzer = make_analyzer(config)
         self.data = self._read(RejectLog(), silent)  # the first reading has said what is wrong
-        changed = self._values(settings)
+        anew = self._tuned()[1] if own_settings else forms
+        changed = self._values(best_lexical(anew).settings)
         gains = [after - before for after, before in zip(changed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
         is_better = max(in_errors) > 1 and min(in_errors) >= -1
-        if not is_better:
-            self.analyzer, self.data = words
-        maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
         taken, left, way = said
+        maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
         note = f"words are {taken if is_better else left}: by {way} training MAP is {maps}"
         self.notes += (note,)
         self.listener.say(note)
-        return is_better
+        if not is_better:
+            self.analyzer, self.data = words
+            return forms
+        return anew if own_settings else self._tuned()[1]
 
     def _values(self, settings: LexicalSettings) -> list[Float64]:
         """Return the average precision of up to 5,000 training queries of each task by lexical settings."""

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError
 from reranker.text import rows as module
+from reranker.text.analyzers import BETWEEN
 from reranker.text.rows import (
     HASH_BASE,
     HASH_SPAN,
@@ -27,7 +28,7 @@ from reranker.text.rows import (
 from tests.seeds import seeded_rng
 
 DOCUMENTS = [["b", "a", "a"], ["a", "c"], ["c", "b", "a"], []]
-CORPUS = st.lists(st.lists(st.text(max_size=3)), max_size=20)
+CORPUS = st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters=BETWEEN), max_size=3)), max_size=20)
 
 
 def built(documents: list[list[str]], **options: Any) -> Vocabulary:

@@ -18,7 +18,7 @@ from reranker.baselines.lexical import REMEMBERING, LexicalCorpus
 from reranker.errors import ConfigError, TrainingError
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import field_counts
+from reranker.text.rows import count_rows, field_counts
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
@@ -519,6 +519,14 @@ def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Pa
     assert report.lexical_map > 0.99
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").model_id == model.model_id
+    encoder, settings = model.encoder, model.encoder.lexical
+    assert settings is not None and len(settings.field_weights) == 3  # title, text, bigrams
+    corpus = LexicalCorpus(field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, documents))
+    texts = list((evidence.texts or {}).values())
+    asked = corpus.text_queries(count_rows(encoder.document_vocabulary, encoder.analyzer.tokens(texts)))
+    expected = corpus.scorer(asked, np.arange(len(documents)), settings).block(0, len(texts))
+    scores = model.scorer.score_matrix(model.encode_queries(texts).rows, encoder.encode(documents).rows)
+    np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-5)
     stated = Corpus(docs, analyzer=make_analyzer(AnalyzerConfig()))
     _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical"))
     assert report.lexical_map < 0.9
