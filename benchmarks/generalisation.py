@@ -135,7 +135,7 @@ class Study:
         started = time.perf_counter()
         runs = self.work / "runs"
         baselines = LEXICAL[:-1] if self.corpus.linked else LEXICAL
-        lexical = [name for name in baselines if self.load(row, f"ssi {name}") is None]
+        lexical = [name for name in baselines if self._load(row, f"ssi {name}") is None]
         asking += ["--baselines", ",".join(lexical)]
         test = self._ssi(
             ["evaluate", *self.files[row.split][1], *asking, "--model", str(model), "--run-dir", str(runs)]
@@ -173,12 +173,12 @@ class Study:
     def tests(self, entry: dict[str, Any]) -> None:
         """Set what a row's model is beside each other system on the same queries: means, differences, p."""
         row = ROWS[entry["key"]]
-        own = self.load(row, self._of_model(Job(entry["key"], entry["seed"], entry["set"])))
+        own = self._load(row, self._of_model(Job(entry["key"], entry["seed"], entry["set"])))
         if own is None:
             return
         against = {}
         for name in (*LEXICAL, *(f"peer {peer}" for peer in PEERS)):
-            other = self.load(row, f"ssi {name}" if name in LEXICAL else name)
+            other = self._load(row, f"ssi {name}" if name in LEXICAL else name)
             if other is not None:
                 test = paired_test(own, other)
                 against[name] = {"mean": float(other.mean()), "difference": test.difference, "p": test.p_t_test}
@@ -199,8 +199,7 @@ class Study:
         asked = f"{row.split}-{self.kind(row).replace(':', '')}"
         return self.work / "values" / asked / f"{digest}.npy"
 
-    def load(self, row: Row, system: str) -> Values | None:
-        """Return the measure of each query by a system, or None where it was not run."""
+    def _load(self, row: Row, system: str) -> Values | None:
         path = self._values_path(row, system)
         return np.load(path) if path.is_file() else None
 
