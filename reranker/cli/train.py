@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -122,7 +124,7 @@ def command(**options: Any) -> None:
     worse is not written (exit status 7).
 
     A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again, with the documents
-    that it has read of an index (DIR.documents.jsonl).
+    that it has read of the same fields of the same index (DIR.documents-….jsonl).
     """
     from reranker.artifacts import load_model, save_model
     from reranker.files import write_file
@@ -143,7 +145,9 @@ def command(**options: Any) -> None:
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
-        of_index = path.with_name(path.name + ".documents.jsonl")
+        read = [str(options[name]) for name in ("engine_spec", "index", "fields", "warm_start")]
+        digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()[:12]
+        of_index = path.with_name(f"{path.name}.documents-{digest}.jsonl")
         if options["fresh"]:
             remove_checkpoints(checkpoint)
             of_index.unlink(missing_ok=True)

@@ -92,7 +92,7 @@ def test_the_commands_that_it_names_work_as_they_stand(folder: Path) -> None:
     train, revectorize, _, search, serve = steps
     trained = run(folder, *shlex.split(train, comments=True)[1:], "--dim", "4", "--epochs", "1", "--allow-worse")
     assert trained.exit_code == 0, trained.output
-    assert not (folder / "model.documents.jsonl").exists(), "what was read of the index is not left behind"
+    assert not list(folder.glob("model.documents*")), "what was read of the index is not left behind"
     assert run(folder, *shlex.split(revectorize)[1:]).exit_code == 0
     found = run(folder, *shlex.split(search)[1:-1], "word1", "--json")
     assert found.exit_code == 0, found.output
@@ -122,7 +122,12 @@ def test_training_reads_the_documents_of_the_index_once_until_it_is_done(folder:
     assert len(ids) == 1, "the index and the file hold the same documents"
     neither = run(folder, "train", *options, "--model", "c")
     assert neither.exit_code == 2 and "--docs FILE" in neither.stderr and "--index" in neither.stderr
-    (folder / "d.documents.jsonl").write_text(json.dumps(of_file[0]) + "\n")
+    (folder / "none.tsv").write_text("nobody\tnothing\n")
+    assert run(folder, "train", *engine, "--links", "none.tsv", "--model", "d").exit_code != 0
+    (left,) = folder.glob("d.documents-*.jsonl")
+    assert left.read_text().count("\n") == 60
+    left.write_text(json.dumps(of_file[0]) + "\n")
+    assert run(folder, "train", *engine, *options, "--model", "d", "--fields", "text").exit_code == 0, "read anew"
     kept = run(folder, "train", *engine, *options, "--model", "d")
     assert "of a run that was stopped" in kept.stderr and kept.exit_code != 0
     fresh = run(folder, "train", *engine, *options, "--model", "d", "--fresh")
