@@ -75,6 +75,8 @@ from reranker.training.word_weights import choices_of, word_weights
 STEMS = ("English stems", "taken as they stand", "stems")
 BIGRAMS = ("read with their bigrams", "read one by one", "bigrams")
 """What is said of words that are read so, of those that are not, and the way to read them."""
+BIGRAM_GAIN = 0.03
+"""Share by which bigrams must raise MAP: rows and tables become about twice as large, and what is learned noisier."""
 BASELINES = ("tfidf", "bm25")
 """What a model is compared with; one with a memory also with `REMEMBERING`."""
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
@@ -448,7 +450,7 @@ class _Run:
             forms = self._read_better(AnalyzerConfig(stemmer="english"), forms, STEMS)
             if self.split.train.texts is not None:
                 bigrams = replace(self.analyzer.config, bigrams=True)
-                forms = self._read_better(bigrams, forms, BIGRAMS, own_settings=True)
+                forms = self._read_better(bigrams, forms, BIGRAMS, own_settings=True, least=BIGRAM_GAIN)
         tuned = best_lexical(forms)
         self.bm25 = forms["bm25"].settings if tasks else None
         if len(tasks) == 1 and not any(self._stated):  # as the baselines would be tuned
@@ -480,12 +482,14 @@ class _Run:
         forms: dict[str, TunedLexical],
         said: tuple[str, str, str],
         own_settings: bool = False,
+        least: float = 0.0,
     ) -> dict[str, TunedLexical]:
         """Read the documents by another analyzer if words alone are better so; return the forms tuned for what is read.
 
         With the settings that were tuned for the words as they are, or with ``own_settings`` each with its own, MAP on
-        the training queries must rise by more than a standard error for one kind of queries, and fall by no more than
-        one for the other. ``said`` is what to say of words that are, and are not, read so, and of the way to read them.
+        the training queries must rise by more than a standard error, and by the share ``least``, for one kind of
+        queries, and fall by no more than one for the other. ``said`` is what to say of words that are, and are not,
+        read so, and of the way to read them.
         """
         words, values = (self.analyzer, self.data), self._values(best_lexical(forms).settings)
         self.analyzer = make_analyzer(config)
@@ -494,7 +498,8 @@ class _Run:
         changed = self._values(best_lexical(anew).settings)
         gains = [after - before for after, before in zip(changed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
-        is_better = max(in_errors) > 1 and min(in_errors) >= -1
+        share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
+        is_better = max(in_errors) > 1 and min(in_errors) >= -1 and share > least
         taken, left, way = said
         maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
         note = f"words are {taken if is_better else left}: by {way} training MAP is {maps}"
