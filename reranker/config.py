@@ -30,13 +30,7 @@ T = TypeVar("T")
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of a TOML configuration file.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is not TOML, or has a key outside of a table.
-    """
+    """Return the tables of a TOML file; `ConfigError` if it cannot be read, is no TOML, or has a key outside of one."""
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -64,10 +58,7 @@ def reject_unknown(keys: Collection[str], legal: Collection[str], where: str) ->
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
     """Return the dataclass ``cls`` built from a table; absent keys keep their defaults.
 
-    Raises
-    ------
-    ConfigError
-        For a key that is no field of ``cls``, or a value that ``cls`` refuses.
+    `ConfigError` for a key that is no field of ``cls``, or a value that ``cls`` refuses.
     """
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls!r} is not a dataclass")

@@ -69,22 +69,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[str, bytes], stale: str) -> None:
-    """Write data files and then the pointer file that makes them count.
+    """Write data files by name, and then the ``pointer``, the name and content of the file that makes them count.
 
-    One writer at a time holds a lock on the folder; a killed one's lock and temporary files do not stay.
-
-    `ArtifactError` if anything cannot be written; pointer and old data are then as they were.
-
-    Parameters
-    ----------
-    folder : Path
-        Made if it does not exist.
-    data : mapping of str to bytes or iterable of bytes
-        New files by name.
-    pointer : (str, bytes)
-        Name and content of the file renamed last.
-    stale : str
-        Pattern of data files; those not in ``data`` are removed after the pointer is in place.
+    The folder is made if it is missing. Files of the pattern ``stale`` that are not in ``data`` are removed once the
+    pointer is in place. One writer at a time holds a lock on the folder; a killed one's lock and temporary files do not
+    stay. `ArtifactError` if anything cannot be written; pointer and old data are then as they were.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
