@@ -125,19 +125,16 @@ def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[s
 
     `Unsupported` if the engine cannot carry a route; the message names what can.
     """
-    parts: list[str] = []
-    if "inside" in routes:
-        parts += _inside_parts(capabilities)
-    if "first-stage" in routes:
-        parts.append(_first_stage_part(capabilities))
+    wanted = [route for route in NATIVE_ROUTES if route in routes]
+    if wanted and not capabilities.dense_vector:
+        raise _unsupported(capabilities, wanted[0], "no field type for stored vectors")
+    parts = [part for route in wanted for part in _PARTS_OF[route](capabilities)]
     return tuple(dict.fromkeys(parts))
 
 
-def _inside_parts(capabilities: Capabilities) -> tuple[str, str]:
-    if capabilities.dense_vector and capabilities.painless:
+def _inside_parts(capabilities: Capabilities) -> tuple[str, ...]:
+    if capabilities.painless:
         return "vec_dense", "terms_long"
-    if not capabilities.dense_vector:
-        raise _unsupported(capabilities, "inside", "no field type for stored vectors")
     if capabilities.dense_vector != "dense_vector":
         raise _unsupported(capabilities, "inside", "no painless scripts")
     if capabilities.sparse_terms != "sparse_vector" or _older(capabilities, _SPARSE_QUERY):
@@ -145,14 +142,15 @@ def _inside_parts(capabilities: Capabilities) -> tuple[str, str]:
     return "vec_unit", "terms_sparse"
 
 
-def _first_stage_part(capabilities: Capabilities) -> str:
-    if not capabilities.dense_vector:
-        raise _unsupported(capabilities, "first-stage", "no field type for stored vectors")
+def _first_stage_parts(capabilities: Capabilities) -> tuple[str, ...]:
     if capabilities.dense_vector != "dense_vector":
-        return "vec_dense"
+        return ("vec_dense",)
     if _older(capabilities, _KNN_SEARCH):
         raise _unsupported(capabilities, "first-stage", "no knn query")
-    return "vec_unit"
+    return ("vec_unit",)
+
+
+_PARTS_OF = {"inside": _inside_parts, "first-stage": _first_stage_parts}
 
 
 def _older(capabilities: Capabilities, than: tuple[int, int]) -> bool:
