@@ -56,10 +56,6 @@ class Capabilities:
     """A search can find documents by their vectors."""
     rescore_script: bool = False
     """A ``rescore`` may be a script, which sees the first-stage score."""
-    external_versions: bool = True
-    """``version_type=external`` is honoured by `Engine.bulk`."""
-    point_in_time: bool = True
-    """`Engine.scan` reads one consistent view."""
     max_bulk_bytes: int = 100 * 1024 * 1024
     """Largest request body accepted (``http.max_content_length``)."""
     max_dims: int = 4096
@@ -240,15 +236,8 @@ def ensure_index(engine: Engine, index: str, mapping: Mapping[str, Any], setting
 
 # --- settings of a connection
 
-_ENVIRONMENT = {
-    "user": "SSI_ENGINE_USER",
-    "password": "SSI_ENGINE_PASSWORD",
-    "api_key": "SSI_ENGINE_API_KEY",
-    "ca_file": "SSI_ENGINE_CA_FILE",
-    "proxy": "SSI_ENGINE_PROXY",
-    "aws_region": "SSI_ENGINE_AWS_REGION",
-    "aws_service": "SSI_ENGINE_AWS_SERVICE",
-}
+_TEXTS = ("user", "password", "api_key", "ca_file", "proxy", "aws_region", "aws_service")
+_ENVIRONMENT = {name: f"SSI_ENGINE_{name.upper()}" for name in _TEXTS}
 _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "SSI_ENGINE_READ_TIMEOUT"}
 
 

@@ -263,13 +263,8 @@ class FieldTable:
 
 def _dynamic_property(value: Json) -> dict[str, Any]:
     """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
-    if isinstance(value, bool):
-        return {"type": "boolean"}
-    if isinstance(value, int):
-        return {"type": "long"}
-    if isinstance(value, float):
-        return {"type": "float"}
-    return {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
+    kind = {bool: "boolean", int: "long", float: "float"}.get(type(value))
+    return {"type": kind} if kind else {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 
 def _fields(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
