@@ -35,7 +35,7 @@ from reranker.errors import (
     RequestTooLarge,
     Unsupported,
 )
-from reranker.progress import Say, silent
+from reranker.progress import Say, no_progress, silent
 from reranker.records import StoredDocument
 
 
@@ -170,9 +170,9 @@ def guarded_write(action: Literal["index", "update"], read: StoredDocument, sour
 class BulkEvents:
     """Callbacks of the loop."""
 
-    settled: Callable[[BulkItem, Action, str], None] | None = None
+    settled: Callable[[BulkItem, Action, str], None] = no_progress
     """``(item, action, reason)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT`` with the reason."""
-    acked: Callable[[BulkItem], None] | None = None
+    acked: Callable[[BulkItem], None] = no_progress
     """``(item)``: this item and all before it are settled; the place for a checkpoint."""
     notice: Say = silent
     """``(text)`` when the loop waits for somebody (blocked index, engine away)."""
@@ -327,7 +327,7 @@ class BulkWriter:
         try:
             for chunk in self._chunks(items):
                 self._send_chunk(chunk)
-                if not self._suspects and self.events.acked:
+                if not self._suspects:
                     self.events.acked(chunk[-1].item)
             self._reject_suspects()
         except Stopped as stop:
@@ -491,8 +491,7 @@ class BulkWriter:
             self.report.superseded += 1
         else:
             self.report.rejected += 1
-        if self.events.settled:
-            self.events.settled(item, action, reason)
+        self.events.settled(item, action, reason)
 
     def _wait(self, action: Action, error: EngineError) -> None:
         """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""
