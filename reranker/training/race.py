@@ -86,11 +86,9 @@ def race(context: TrainingContext) -> list[Trial]:
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
     kept: list[dict[str, float]] = [{}]
-    done, longest, total = 0, 0, _epochs_of(rungs)
-    for number, rung in enumerate(rungs, 1):
-        if not _says_something(rung, len(kept), longest):
-            continue
-        longest = rung.epochs
+    planned, total = _planned(rungs)
+    done = 0
+    for number, rung in planned:
         candidates, tried = _candidates(kept, rung), []
         for settings in candidates:
             context.progress("trying settings", done, total)
@@ -125,11 +123,6 @@ def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, 
     return candidates
 
 
-def _says_something(rung: Rung, n_kept: int, longest: int) -> bool:
-    """Return whether a rung varies something, or decides among those that are kept by longer runs than so far."""
-    return bool(rung.varied) or (n_kept > 1 and rung.epochs > longest)
-
-
 def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of the candidates, the best first; among equals the earlier.
 
@@ -144,14 +137,18 @@ def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[f
     return [first, *(place for place in order if place != first)]
 
 
-def _epochs_of(rungs: Sequence[Rung]) -> int:
-    """Return how many epochs all runs make together."""
-    n_kept, longest, total = 1, 0, 0
-    for rung in rungs:
-        if _says_something(rung, n_kept, longest):
+def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
+    """Return the rungs to run with their numbers, and how many epochs all runs make together.
+
+    A rung is run if it varies something, or decides among those that are kept by longer runs than so far.
+    """
+    planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
+    for number, rung in enumerate(rungs, 1):
+        if rung.varied or (n_kept > 1 and rung.epochs > longest):
             n = n_kept * math.prod(len(values) for values in rung.varied.values())
             total, longest, n_kept = total + n * rung.epochs, rung.epochs, min(n, rung.n_kept)
-    return total
+            planned.append((number, rung))
+    return planned, total
 
 
 def trials_best(trials: Sequence[Trial]) -> Trial:
