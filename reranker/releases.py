@@ -113,9 +113,8 @@ class ControlRecord:
 
     def with_release(self, release: Release) -> ControlRecord:
         """Return the record with the release added, or replaced in its place where its model is registered already."""
-        if all(r.model_id != release.model_id for r in self.releases):
-            return replace(self, releases=(*self.releases, release))
-        return replace(self, releases=tuple(release if r.model_id == release.model_id else r for r in self.releases))
+        by_model = {each.model_id: each for each in (*self.releases, release)}
+        return replace(self, releases=tuple(by_model.values()))
 
     def with_live(self, model_id: str) -> ControlRecord:
         """Return the record with this release live and the one before remembered for a rollback."""

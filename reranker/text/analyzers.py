@@ -155,10 +155,9 @@ class AnalyzerConfig:
             _check_choice("stop word list", self.stop_words, tuple(STOP_WORDS))
         elif self.stop_words is not None:
             _check_stop_words(self.stop_words)
-        if not isinstance(self.lowercase, bool):
-            raise ConfigError(f"lowercase is {self.lowercase!r}: it must be true or false", value=self.lowercase)
-        if not isinstance(self.bigrams, bool):
-            raise ConfigError(f"bigrams is {self.bigrams!r}: it must be true or false", value=self.bigrams)
+        for name, value in {"lowercase": self.lowercase, "bigrams": self.bigrams}.items():
+            if not isinstance(value, bool):
+                raise ConfigError(f"{name} is {value!r}: it must be true or false", value=value)
         self._check_engine()
 
     def _check_engine(self) -> None:
