@@ -27,9 +27,9 @@ from scipy.sparse.linalg import svds
 
 from reranker.artifacts import Encoder
 from reranker.kernels.packing import QUANTISATIONS, pack_rows, pack_vectors, quantise_rows, quantise_vectors, to_text
-from reranker.kernels.rows import embed_rows, inner_products
+from reranker.kernels.rows import embed_rows
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder, unit_rows
+from reranker.text.rows import VocabularyBuilder, inner_products, unit_rows
 from reranker.text.view import TextView
 
 N_DIMS, MAX_WORDS, TOP = 100, 30_000, 10

@@ -38,8 +38,8 @@ from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, make_pairs, prepared
-from reranker.kernels.rows import inner_products
 from reranker.records import Pair
+from reranker.text.rows import inner_products
 from reranker.training import TrainConfig, from_pairs, train_model
 
 PAGE, DAYS = 10, 7

@@ -16,8 +16,9 @@ from papers.methods.rows import ChangedRows, binary, check_pairs, pair_products
 from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.rows import Rows, check_embedding, check_finite_rows, embed_rows, inner_products
+from reranker.kernels.rows import Rows, check_embedding, check_finite_rows, embed_rows
 from reranker.models.scorers import Scorer, VectorScorer
+from reranker.text.rows import inner_products
 
 _BLOCK_VALUES = 2**24
 

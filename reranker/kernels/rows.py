@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from llvmlite import ir  # type: ignore[import-untyped, unused-ignore]
 from numba.extending import intrinsic
 
-from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64, offsets_of
+from reranker.arrays import AnyArray, AnyInt, Float32, Int32, Int64
 from reranker.errors import InputError, ShapeMismatch
 
 Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
@@ -225,28 +225,6 @@ def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
     out = np.empty(len(left.indptr) - 1, np.float32)
     _row_dots(*_arrays(left), *_arrays(right), out)
     return out
-
-
-def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of every row of ``left`` with every row of ``right``, (n, m) float32.
-
-    Columns are renumbered to those in use on the left; memory is that of the result and of copies of the rows.
-    `ShapeMismatch` is raised if the widths differ.
-    """
-    if left.shape[1] != right.shape[1]:
-        raise ShapeMismatch(
-            f"rows of {left.shape[1]} and {right.shape[1]} columns have no dot product; use one vocabulary"
-        )
-    columns, compact = np.unique(left.indices, return_inverse=True)
-    if not len(columns):
-        return np.zeros((left.shape[0], right.shape[0]), np.float32)
-    narrow = sp.csr_matrix((left.data, compact, left.indptr), shape=(left.shape[0], len(columns)))
-    places = np.minimum(np.searchsorted(columns, right.indices), len(columns) - 1)
-    shared = columns[places] == right.indices
-    kept = offsets_of(shared)[right.indptr]
-    others = sp.csr_matrix((right.data[shared], places[shared], kept), shape=(right.shape[0], len(columns)))
-    products: Float32 = (narrow @ others.T).toarray()
-    return products
 
 
 def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:

@@ -30,7 +30,8 @@ from scipy.special import expit
 
 from reranker.arrays import AnyInt, Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.rows import check_embedding, check_finite_rows, dots, embed_rows, inner_products
+from reranker.kernels.rows import check_embedding, check_finite_rows, dots, embed_rows
+from reranker.text.rows import inner_products
 
 LINEAR: Final = "linear"
 _SHORTEST = 1e-12

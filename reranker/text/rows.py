@@ -399,6 +399,20 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
     return [select_columns(matrix, columns) for matrix in matrices]
 
 
+def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
+    """Return the dot product of every row of ``left`` with every row of ``right``, (n, m) float32.
+
+    `ShapeMismatch` is raised if the widths differ.
+    """
+    if left.shape[1] != right.shape[1]:
+        raise ShapeMismatch(
+            f"rows of {left.shape[1]} and {right.shape[1]} columns have no dot product; use one vocabulary"
+        )
+    left, right = compact_columns(left, right)
+    products: Float32 = (left @ right.T).toarray()
+    return products
+
+
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
     """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS, Float32, Float64
 from reranker.kernels import rows as compiled
-from reranker.kernels.rows import inner_products
 from reranker.models.scorers import Bilinear
+from reranker.text.rows import inner_products
 from tests.reference import rows as reference
 
 HASHED = 2**30

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from reranker.artifacts import RankingModel
-from reranker.kernels.rows import inner_products
 from reranker.kernels.sgd import Parameters, sgd_steps
+from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 from reranker.training.config import schedule_of

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from reranker.engines import open_engine
-from reranker.kernels.rows import inner_products
 from reranker.service.auth import new_key
 from reranker.service.rerank_api import Item, relevance, score_items
+from reranker.text.rows import inner_products
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 

@@ -25,13 +25,12 @@ from reranker.engines import open_engine
 from reranker.engines.base import Deadline, Engine, fill_template
 from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
-from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS
 from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
 from reranker.rerank.signals import Signal
-from reranker.text.rows import LexicalSettings
+from reranker.text.rows import LexicalSettings, inner_products
 from tests.engines.memory import memory_engine
 from tests.served import (
     BM25,

@@ -8,8 +8,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
-from reranker.kernels.rows import inner_products
 from reranker.models.scorers import Bilinear
+from reranker.text.rows import inner_products
 
 GOOD = np.ones((3, 2), np.float32)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from papers.methods.word_pairs import Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS, Bilinear, DocumentForm, FormScorer, Projection, weights_in
+from reranker.text.rows import inner_products
 from reranker.words import check_linear
 from tests.seeds import seeded_rng
 

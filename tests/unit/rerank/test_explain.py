@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
-from reranker.kernels.rows import inner_products
 from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank.ranking import Contribution, explain_hit
+from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY

@@ -10,8 +10,15 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.kernels.rows import inner_products
-from reranker.text.rows import QUERY_TF, LexicalRows, LexicalSettings, Vocabulary, VocabularyBuilder, count_rows
+from reranker.text.rows import (
+    QUERY_TF,
+    LexicalRows,
+    LexicalSettings,
+    Vocabulary,
+    VocabularyBuilder,
+    count_rows,
+    inner_products,
+)
 
 TITLES = ["red shoes", "blue shoes", "", "green hat"]
 TEXTS = ["red red leather", "blue blue blue suede soft", "red hat", "a green and green hat of felt"]

@@ -12,8 +12,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.rows import inner_products
-from reranker.text.rows import QueryMemory, Vocabulary, count_rows, hashed_id, memory_rows, stack_rows
+from reranker.text.rows import QueryMemory, Vocabulary, count_rows, hashed_id, inner_products, memory_rows, stack_rows
 from tests.unit.small_models import BM25, DOCUMENTS, IDS, MEMORY_BM25, small_encoder, small_memory, small_model
 
 VOCABULARY = Vocabulary(("red", "shoes", "hat"), np.array([3, 2, 1]), 4)

@@ -15,10 +15,10 @@ from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.cli.train import command
 from reranker.errors import ConfigError
 from reranker.formats import read_documents, read_links
-from reranker.kernels.rows import inner_products
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import FORMS
 from reranker.records import Pair
+from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.context import TrainedParameters, simplest

@@ -15,9 +15,9 @@ from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
-from reranker.kernels.rows import inner_products
 from reranker.models.model_classes import MODEL_CLASSES, ModelClass
 from reranker.rerank import Reranker, RerankSettings
+from reranker.text.rows import inner_products
 from reranker.training import TrainConfig
 from tests.served import serve
 from tests.unit.training.synthetic import synonyms, write_documents, write_links

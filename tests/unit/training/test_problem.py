@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import TrainingError
-from reranker.kernels.rows import Rows, inner_products
+from reranker.kernels.rows import Rows
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import combine
+from reranker.text.rows import combine, inner_products
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,
