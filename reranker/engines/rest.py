@@ -6,9 +6,11 @@ answer that does not name every operation, in order, is no answer at all.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from reranker.engines.base import (
@@ -486,19 +488,12 @@ def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> lis
 
 def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]] | None:
     """Return the tokens of each text, or None where an offset lies in no text or across two."""
-    bounds = []
-    start = 0
-    for text in texts:
-        end = start + units(text)
-        bounds.append((start, end))
-        start = end + 1
+    starts = list(accumulate((units(text) + 1 for text in texts), initial=0))
     split: list[list[str]] = [[] for _ in texts]
     place = 0
     for token in tokens:
-        first, last = int(token["start_offset"]), int(token["end_offset"])
-        while place < len(bounds) and first > bounds[place][1]:
-            place += 1
-        if place == len(bounds) or first < bounds[place][0] or last > bounds[place][1]:
+        before, place = place, bisect_right(starts, int(token["start_offset"])) - 1
+        if place < before or place == len(texts) or int(token["end_offset"]) >= starts[place + 1]:
             return None
         split[place].append(str(token["token"]))
     return split
