@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import math
 import re
-import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ import msgspec
 
 from reranker.engines.base import MAX_HITS, Json, WriteOp, WriteResult, json_bytes
 from reranker.errors import EngineRejected, Unsupported
+from reranker.text.analyzers import character_class
 
 WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 """Type → bits besides the sign."""
@@ -395,14 +395,7 @@ def _unicode_pattern() -> re.Pattern[str]:
 
 def _ranges(categories: set[str]) -> str:
     """Return the inside of a character class that holds every character of these categories."""
-    runs: list[list[int]] = []
-    for point in range(min(sys.maxunicode, _LAST_ASSIGNED) + 1):
-        if unicodedata.category(chr(point)) in categories:
-            if runs and runs[-1][1] == point - 1:
-                runs[-1][1] = point
-            else:
-                runs.append([point, point])
-    return "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in runs)
+    return character_class(p for p in range(_LAST_ASSIGNED + 1) if unicodedata.category(chr(p)) in categories)
 
 
 # --- search bodies

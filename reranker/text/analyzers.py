@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import threading
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -109,13 +109,17 @@ def _may_be_long(blanked: bytes) -> bool:
     return any(b" " not in blanked[start : start + block] for start in range(0, len(blanked) - block + 1, block))
 
 
+def character_class(codes: Iterable[int]) -> str:
+    """Return the inside of a character class, for `re`, that holds the characters of these codes, which ascend."""
+    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
+    return "".join(f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}" for run in runs)
+
+
 @cache
 def _patterns() -> dict[str, re.Pattern[str]]:
     """Return the expressions that know every combining mark: they take a moment, and most texts need none of them."""
     codes = [code for plane in (range(0x20000), range(0xE0000, 0xE0200)) for code in plane]
-    codes = [code for code in codes if unicodedata.category(chr(code))[0] == "M"]
-    runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
-    marks = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in runs)
+    marks = character_class(code for code in codes if unicodedata.category(chr(code))[0] == "M")
     unspaced, japanese = _HAN + _HIRAGANA, _HAN + _HIRAGANA + _KATAKANA
     # A mark after a Chinese character or a Hiragana (voicing, variation selectors) belongs to it.
     single = f"[{unspaced}][{marks}]{{0,{_MAX_MARKS}}}"
