@@ -92,10 +92,7 @@ class LoadReport:
 
 
 def external_version(source: Mapping[str, Any], name: str) -> int:
-    """Return a document's external version: a whole number of at least 0, or a time as milliseconds since 1970.
-
-    `InputError` where the field is missing or is neither.
-    """
+    """Return the whole number of at least 0, or the time in ms since 1970, in a field; `InputError` for others."""
     value: Any = source
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -313,10 +310,7 @@ def checkpoint_path(folder: Path, source_id: str) -> Path:
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint so that a crash at any moment leaves the old or the new one.
-
-    `OSError` where it cannot be written (a full disk); the old one stays.
-    """
+    """Write a checkpoint whole, or leave the old one: at a crash, and with `OSError` where it cannot be written."""
     write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
 
 
@@ -354,10 +348,7 @@ class PrefixHash:
             raise open_error(path, error) from error
 
     def at(self, offset: int) -> str:
-        """Return the digest of the bytes before ``offset``, which never moves back.
-
-        `InputError` if the file ends before the offset: it was cut meanwhile.
-        """
+        """Return the digest of the bytes before ``offset``, never moving back; `InputError` if the file was cut."""
         if self._whole:
             return self._hash.hexdigest()
         while self._at < offset:
@@ -480,10 +471,7 @@ def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> d
 
 
 def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the mapping of a rebuild, and the settings that it carries over.
-
-    Fields of any version give way to those of the new one.
-    """
+    """Return the mapping and the settings of a rebuild; fields of any version give way to those of the new one."""
     kept = {name: value for name, value in old.properties.items() if not name.startswith(FIELD_PREFIX)}
     settings = {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
     return {**old.mapping, "properties": {**kept, **properties}}, settings

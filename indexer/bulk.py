@@ -319,10 +319,7 @@ class BulkWriter:
         self._settled_by_engine = 0
 
     def write(self, items: Iterable[BulkItem]) -> BulkReport:
-        """Return the account of sending all items; a stop is reported by ``report.stopped``, never raised.
-
-        Errors of the input iterator itself are raised.
-        """
+        """Return the account of sending all items, with a stop in ``stopped``; errors of the iterator are raised."""
         report = self.report
         try:
             for chunk in self._chunks(items):

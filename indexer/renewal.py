@@ -173,8 +173,7 @@ def follow(
 ) -> Iterator[RenewReport]:
     """Yield the report of one sync (``run``) after another, for ever, ``interval_s`` seconds apart.
 
-    An engine that is away or overloaded ends one sync, reported by ``stopped``, and not the loop; every other error
-    does.
+    An engine that is away or overloaded ends one sync, reported by ``stopped``; any other error ends the loop.
     """
     while True:
         try:
@@ -211,10 +210,7 @@ def _adds_routes(target: Target, version: VersionEncoder) -> bool:
 
 
 class Renewer:
-    """Finds documents of one index whose fields of a version are missing or stale, and writes them.
-
-    The version is entered already, and its fields are in the mapping.
-    """
+    """Writes the missing or stale fields of a version, entered and in the mapping already, of one index."""
 
     def __init__(
         self,

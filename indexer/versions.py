@@ -197,8 +197,7 @@ def promote(
 def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progress = no_progress) -> ControlRecord:
     """Return the record after making the previously live version live again, checked as by `promote`.
 
-    `InputError`: an unknown index. `GateRefused` where there is none, its fields were emptied by `ssi gc`, or documents
-    have changed since.
+    `InputError`: an unknown index. `GateRefused`: none was live, `ssi gc` emptied its fields, or documents changed.
     """
 
     def change(record: ControlRecord) -> ControlRecord:

@@ -714,10 +714,9 @@ def manifest_bytes(content: Mapping[str, Any]) -> bytes:
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the manifest of a model folder after checking every byte of it, and its format version.
+    """Return the manifest of a model folder after checking every byte of it, and its format version, not the arrays.
 
-    The arrays are not read. `ArtifactError` is raised if there is none, or it is too large, damaged, of another format
-    or of a later version.
+    `ArtifactError` if there is none, or it is too large, damaged, of another format or of a later version.
     """
     folder = Path(path)
     data = _read_capped(folder / MANIFEST)
@@ -762,10 +761,7 @@ def _version_of(content: Mapping[str, Any]) -> int:
 
 
 def _entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:
-    """Return ``manifest[key]``, which must be of exactly the type ``kind``.
-
-    `ArtifactError` is raised if it is missing or of another type.
-    """
+    """Return ``manifest[key]``; `ArtifactError` unless it is there and of exactly the type ``kind``."""
     value = manifest.get(key)
     if type(value) is not kind:
         raise ArtifactError(f"{MANIFEST}: {key!r} is {str(value)[:40]!r} where {kind.__name__} is expected; {REMEDY}")
@@ -823,11 +819,7 @@ def digest_of(tensors: Tensors) -> tuple[str, int]:
 
 
 def _open_regular(path: Path) -> int:
-    """Return a descriptor to read a regular file; links, pipes and devices are refused without being followed.
-
-    `FileNotFoundError` is raised if there is no such file, `ArtifactError` if it is not a regular file or cannot be
-    opened.
-    """
+    """Return a descriptor of a regular file; `FileNotFoundError` for none, `ArtifactError` for links and devices."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(path, flags)

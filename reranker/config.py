@@ -56,10 +56,7 @@ def reject_unknown(keys: Collection[str], legal: Collection[str], where: str) ->
 
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Return the dataclass ``cls`` built from a table; absent keys keep their defaults.
-
-    `ConfigError` for a key that is no field of ``cls``, or a value that ``cls`` refuses.
-    """
+    """Return the dataclass ``cls`` of a table, absent keys by default; `ConfigError` for a key or value it refuses."""
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls!r} is not a dataclass")
     reject_unknown(values.keys(), [f.name for f in dataclasses.fields(cls)], where)

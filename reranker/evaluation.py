@@ -263,10 +263,7 @@ def _count(counts: dict[str, int], reason: str, number: int) -> None:
 
 
 def parse_queries(text: str) -> int | None:
-    """Return None for ``document``, K for ``keywords:K``.
-
-    `ConfigError` for anything else.
-    """
+    """Return None for ``document``, K for ``keywords:K``; `ConfigError` for anything else."""
     if text == "document":
         return None
     kind, _, number = text.partition(":")
@@ -443,10 +440,7 @@ class PairedTest:
 
 
 def standard_error(values: Float64) -> float:
-    """Return the standard error of the mean, s / sqrt(n) with s over n - 1; 0 for fewer than two values.
-
-    Source: spec A04 (the papers' +- values are standard errors over queries).
-    """
+    """Return the standard error s / sqrt(n) of the mean, s over n - 1; 0 below two values. Source: spec A04."""
     return 0.0 if len(values) < 2 else float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
@@ -605,10 +599,7 @@ class SystemScores:
         return standard_error(self.values[measure])
 
     def rank_loss(self) -> float:
-        """Return the rank loss in per cent: the share of test tuples in the wrong order, ties counted half.
-
-        Source: spec 4.2.
-        """
+        """Return the share of test tuples in the wrong order, ties counted half, in per cent. Source: spec 4.2."""
         n_tuples = self.tuple_counts.sum()
         return float(100.0 * self.tuple_losses.sum() / n_tuples) if n_tuples else 0.0
 
@@ -634,10 +625,9 @@ class SystemScores:
 
 
 def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
-    """Return the best documents of each row and their scores, by (-score, number).
+    """Return the best documents of each row and their scores, by (-score, number), both (n, ``depth``).
 
-    Scores, (n, n_documents) float32, are -inf for documents that do not take part. The results are (n, ``depth``) int32
-    and float32, -1 and -inf after the end.
+    The scores (n, n_documents) are -inf for what takes no part; past the end stand -1 (int32) and -inf (float32).
     """
     n, n_documents = scores.shape
     n_kept = min(depth, n_documents)

@@ -44,10 +44,7 @@ _WIDTH, _HEIGHT = 5.4, 2.7
 
 
 def picture_kind(path: Path, kinds: Sequence[str]) -> str:
-    """Return the kind of picture that a file name asks for, such as ``.png``.
-
-    `ConfigError` is raised if it is none of ``kinds``.
-    """
+    """Return the kind of picture of a file name, such as ``.png``; `ConfigError` if it is none of ``kinds``."""
     kind = path.suffix.lower()
     if kind not in kinds:
         raise ConfigError(f"the picture {str(path)!r} is of no known kind: name a file {', '.join(kinds)}")
@@ -101,10 +98,7 @@ def report_head(title: str) -> str:
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """Return a figure as an element for HTML: no prologue, no metadata, as wide as its place, ids begun by ``name``.
-
-    Its colours are those of `page_style` (`ON_PAGES`).
-    """
+    """Return a figure as a bare element for HTML: as wide as its place, ids begun by ``name``, colours `ON_PAGES`."""
     text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     head, end, rest = text.partition(">")

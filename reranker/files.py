@@ -23,8 +23,7 @@ Content = bytes | Iterable[bytes | memoryview]
 def replacing(path: Path, *, private: bool = False, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Yield a new file that takes the place of ``path`` when all of it is on disk; on an error nothing changes.
 
-    ``private``: only the owner may read the file. Without ``overwrite``, ``FileExistsError`` is raised where there is a
-    file by now, which stays.
+    ``private``: for its owner alone. Without ``overwrite``, ``FileExistsError`` where there is a file by now.
     """
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     mode = PRIVATE_MODE if private else 0o666

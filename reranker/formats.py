@@ -151,10 +151,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 
 
 class StrictSink:
-    """Raises at the first refused record: what readers use where no sink is given.
-
-    ``path`` is the file being read, for the message.
-    """
+    """Raises at the first refused record of the file ``path``: what readers use where no sink is given."""
 
     def __init__(self, path: _Path) -> None:
         self._path = os.fspath(path)
@@ -174,11 +171,7 @@ def _printable(sample: str | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a file.
-
-    ``number`` is 1-based; ``offset`` and ``end_offset`` are the bytes of the decompressed stream where it begins and
-    where the next line begins; ``data`` is its content without line end (LF or CR LF).
-    """
+    """A line: its 1-based number, where it begins and ends in the decompressed stream, and its bytes without LF."""
 
     number: int
     offset: int
@@ -228,10 +221,7 @@ def read_records(
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Iterator[_Record]:
-    """Yield what ``parse`` makes of each line of a file; lines that it refuses by a `RecordError` are rejected.
-
-    The other parameters, and the errors, are those of `read_lines`.
-    """
+    """Yield what ``parse`` makes of each of `read_lines`; those that it refuses by a `RecordError` are rejected."""
     sink = rejects or StrictSink(path)
     for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes):
         try:
@@ -592,10 +582,7 @@ class Judgement(NamedTuple):
 
 
 def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Link]:
-    """Yield the links of a file without header: source id TAB target id.
-
-    Links of a document to itself and repeated links are yielded as they stand.
-    """
+    """Yield the links of a file (source id TAB target id, no header), repeated ones and those to itself too."""
     return _records(path, _link, rejects)
 
 

@@ -22,10 +22,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One preference: for ``query``, the document ``better`` should stand above ``worse``.
-
-    ``query`` is the query's text; ``better`` and ``worse`` are document ids; ``weight`` > 0.
-    """
+    """One preference: for the text ``query``, the document (id) ``better`` should stand above ``worse``; weight > 0."""
 
     query: str
     better: str
@@ -68,10 +65,7 @@ class SearchAnswer:
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document read back from an engine, with what a safe write-back needs.
-
-    ``seq_no`` and ``primary_term`` state the version read; ``routing`` is None where none was used.
-    """
+    """A document read back, its version in ``seq_no`` and ``primary_term``; no ``routing`` where none was used."""
 
     id: str
     index: str

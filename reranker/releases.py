@@ -88,10 +88,7 @@ class ControlRecord:
         object.__setattr__(self, "key", self.key or self.index)
 
     def release(self, model_id: str) -> Release:
-        """Return the release of a model, named by its id or a unique beginning of 6 digits or more.
-
-        `InputError` where none or several match; the message lists what there is.
-        """
+        """Return a release by its model's id or a unique beginning of 6 digits or more; `InputError` lists them."""
         beginning = [r for r in self.releases if r.model_id.startswith(model_id)]
         matching = [r for r in beginning if r.model_id == model_id] or beginning
         if len(matching) == 1 and len(model_id) >= LEAST_DIGITS:
@@ -254,10 +251,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
 
 
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
-    """Delete records: of indexes that are gone, or of names that stand for one index now.
-
-    `EngineError` where the engine refuses to delete one or does not answer.
-    """
+    """Delete records of indexes that are gone, or of names of one index now; `EngineError` where that fails."""
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):
         _check_deleted(engine.bulk(CONTROL_INDEX, ops))
@@ -278,10 +272,7 @@ def _check(result: WriteResult, fault: str, remedy: str = "") -> None:
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
-    """Return the stored record after applying ``change``; on a conflict it is read and changed again.
-
-    ``change`` may be called several times. Nothing is written where it returns an equal record.
-    """
+    """Return the stored record after ``change``, made again on a conflict; an equal record is not written."""
     for attempt in range(_ATTEMPTS):
         record = read_control(engine, index)
         changed = change(record)
@@ -343,10 +334,7 @@ def note_gate(folder: Path, note: GateNote) -> None:
 
 
 def last_gates(models: Path, index: str) -> list[GateNote]:
-    """Return what retrainings of an index into a folder of models came to, newest first.
-
-    `InputError` where a file of them cannot be read.
-    """
+    """Return what retrainings of an index into a folder of models came to, newest first; `InputError` if damaged."""
     files = sorted(models.glob(f"{RETRAIN_FOLDER}/*/{GATES}"))
     notes = (note for path in files for note in _notes_in(path) if note.index == index)
     return sorted(notes, key=lambda note: note.finished, reverse=True)

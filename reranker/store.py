@@ -116,10 +116,7 @@ def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[
 
 
 def _map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
-    """Return a read-only memory map of a file that must have exactly the size of ``dtype`` and ``shape``.
-
-    `ArtifactError` is raised if the file is missing or of another size.
-    """
+    """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``."""
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
         size = path.stat().st_size
@@ -152,11 +149,7 @@ def write_manifest(root: Path, manifest: Manifest) -> None:
 
 
 def read_manifest(root: Path) -> Manifest:
-    """Return the checked manifest of a store.
-
-    `ArtifactError` is raised if there is no store at ``root``, or its manifest is damaged, too large or of an unknown
-    format.
-    """
+    """Return the checked manifest of a store; `ArtifactError` if there is none, or it is damaged or unknown."""
     path = root / MANIFEST
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
@@ -353,8 +346,7 @@ class Segment:
 class VectorStore:
     """Vectors and lexical rows of documents by id, memory-mapped (route *beside*).
 
-    A store keeps what it showed when it was opened: a writer that publishes meanwhile does not disturb it. `refreshed`
-    gives the newest one. Row numbers are opaque int64.
+    It keeps what it showed when it was opened; `refreshed` gives the newest one. Row numbers are opaque int64.
     """
 
     def __init__(self, root: Path, manifest: Manifest) -> None:
@@ -450,8 +442,7 @@ class VectorStore:
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
         """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
 
-        `InputError` is raised if a row is -1 or of no segment of this store, `ShapeMismatch` if the query has another
-        number of dimensions.
+        `InputError` for a row that is of no segment (-1), `ShapeMismatch` for a query of other dimensions.
         """
         return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 
@@ -510,10 +501,7 @@ def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
 
 
 def _latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
-    """Return the index sorted by key, with one entry an id: the last in the order given.
-
-    Two ids may share a key; both stay.
-    """
+    """Return the index sorted by key, with the last entry of each id; two ids may share a key, and both stay."""
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
     keep = np.ones(len(keys), dtype=bool)

@@ -35,11 +35,7 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A word near another one.
-
-    ``value`` is the Euclidean distance (smaller is nearer) or the cosine (larger is nearer); ``documents`` of the
-    training corpus hold the word.
-    """
+    """A word near another one, by distance (small) or cosine (large), in ``documents`` of the training corpus."""
 
     word: str
     value: float
@@ -82,11 +78,7 @@ def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
 
 
 def row_of_word(model: RankingModel, word: str, side: Side) -> int:
-    """Return the number of a word, as the model's analyzer reads it.
-
-    `InputError` is raised if it is not one word of the vocabulary, or one without a learned vector; it names words of
-    like spelling.
-    """
+    """Return the number of a word that has a learned vector; `InputError` for others names words of like spelling."""
     vocabulary, table = embedding_of(model, side)
     tokens = model.encoder.analyzer.tokens([word])[0]
     if len(tokens) == 3 and BETWEEN in tokens[-1]:
@@ -249,10 +241,7 @@ def strongest_pairs(
 
 
 def plane(vectors: Float32) -> Float64:
-    """Return the first two principal components of rows, (n, 2) float64; each axis points to its largest value.
-
-    Fewer than two directions leave the rest 0.
-    """
+    """Return the first two principal components of rows, (n, 2) float64, largest values positive; 0 where none is."""
     centred = np.asarray(vectors, dtype=np.float64)
     centred = centred - centred.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
@@ -312,10 +301,7 @@ MAX_FREQUENT_WORDS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class DiceNeighbour:
-    """A frequent word that shares documents with a term.
-
-    ``value`` is 2 n_both / (n_term + n_word), 0 to 1; ``together`` documents hold both, ``documents`` the word.
-    """
+    """A frequent word in ``documents``, ``together`` of a term's n: value 2 together / (n + documents), 0 to 1."""
 
     word: str
     value: float
@@ -324,10 +310,7 @@ class DiceNeighbour:
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[str]:
-    """Return the runs of n neighbouring tokens in order, each joined by spaces; [] for shorter texts.
-
-    `InputError` is raised if n is below 1.
-    """
+    """Return the runs of n neighbouring tokens, each joined by spaces, in order; `InputError` if n is below 1."""
     if n < 1:
         raise InputError(f"{n}-grams do not exist; give n of at least 1")
     return [" ".join(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]

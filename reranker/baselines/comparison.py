@@ -192,10 +192,7 @@ def _text_counts(model: RankingModel, texts: Sequence[str]) -> sp.csr_matrix:
 def tuning_task(
     tune: Iterable[Link], known: Iterable[Link], ids: Collection[str], pool: Collection[str]
 ) -> RankingTask:
-    """Return the link task on which baselines are tuned.
-
-    Its pool is that of `tuning_pool`. Links in ``tune`` are relevant, the other known links do not take part.
-    """
+    """Return the task of finding the links ``tune`` in the `tuning_pool`; other known links do not take part."""
     links = set(tune)
     chosen = tuning_pool([target for _, target in links], ids, pool)
     return link_task(links, set(known) - links, chosen, query_ids=ids)
@@ -204,8 +201,7 @@ def tuning_task(
 def tuning_pool(judged: Sequence[str], ids: Collection[str], pool: Collection[str]) -> set[str]:
     """Return the documents that baselines rank while they are tuned.
 
-    They are the evaluation's, unless most of the judged documents are not among these (a split by documents): then they
-    are the rest.
+    They are the evaluation's, or the rest where most of the judged documents are there (a split by documents).
     """
     inside = set(pool)
     return inside if 2 * sum(document in inside for document in judged) >= len(judged) else set(ids) - inside

@@ -138,8 +138,7 @@ class LexicalCorpus:
     def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
         """Return the corpus with one more field: the queries that each document is relevant to.
 
-        ``rng`` draws the folds of the queries. To be asked a query of one of them as if it were new, the documents must
-        not remember its fold: it would find itself.
+        ``rng`` draws the folds of the queries. A query asked as if it were new must not find its own fold.
         """
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
@@ -292,10 +291,7 @@ _N_PAIRS = 5_000
 
 @dataclass(frozen=True)
 class LexicalTask:
-    """A ranking task with its queries as word counts: what a baseline is tuned or evaluated on.
-
-    ``documents`` are the rows of the corpus of the task's pool, (n,) int64.
-    """
+    """A ranking task with its queries as word counts, and the rows (n,) int64 of its pool in the corpus."""
 
     task: RankingTask
     queries: LexicalQueries
@@ -481,10 +477,7 @@ class LexicalMeasure:
 
 
 class FoldedMeasure:
-    """`LexicalMeasure` of a corpus with a memory: each query asks the documents that do not remember its fold.
-
-    Queries that are of no fold ask the corpus as it is.
-    """
+    """`LexicalMeasure` where there is a memory: a query asks the documents without its own fold, if it is of one."""
 
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
         folds = np.array([corpus.fold_of.get(query, len(corpus.without)) for query in task.task.query_ids])
@@ -758,8 +751,7 @@ def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
 class FittedBaseline:
     """A baseline ready to score queries against rows of the pool's documents in the corpus.
 
-    ``settings`` are what it was set to, for the report, and ``tuned_ap`` their mean average precision on the tuning
-    queries; None where nothing was tuned.
+    ``settings``, for the report, reached ``tuned_ap`` on the tuning queries; None where nothing was tuned.
     """
 
     settings: Mapping[str, Any]
@@ -770,10 +762,7 @@ class FittedBaseline:
 
 
 def parse_baselines(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, each once.
-
-    `ConfigError` is raised for a name that is not one of `BASELINES`.
-    """
+    """Return the names in a comma-separated list, each once; `ConfigError` for one that is not of `BASELINES`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         kind, colon, dimensions = name.partition(":")

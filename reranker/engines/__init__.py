@@ -46,10 +46,7 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
 
 
 def absolute_spec(spec: str, folder: Path = Path()) -> str:
-    """Return a spec with the path of an embedded engine resolved, from ``folder`` on: one path has many spellings.
-
-    A URL is taken as it is written, and so is a spec without a path.
-    """
+    """Return a spec, the path of an embedded engine (of many spellings) resolved from ``folder`` on; a URL stays."""
     kind, _, place = spec.partition(":")
     return f"{kind}:{(folder / place).resolve()}" if kind == "tantivy" and place else spec
 

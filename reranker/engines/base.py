@@ -412,11 +412,7 @@ _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
 def json_bytes(value: Json) -> bytes:
-    """Return compact JSON in UTF-8.
-
-    `ValueError`: a number that is not finite, a lone surrogate, a loop, or nesting past what the interpreter can
-    follow; `TypeError`: a value that is not JSON.
-    """
+    """Return compact JSON in UTF-8; `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (no JSON)."""
     try:
         return _encoder.encode(value).encode("utf-8")
     except RecursionError:
@@ -445,10 +441,7 @@ def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = Fa
 
 
 def check_name(name: str) -> str:
-    """Return an index or alias name unchanged if it names exactly one thing.
-
-    `EngineRejected`: patterns, lists, path separators and the other characters that no engine takes.
-    """
+    """Return an index or alias name as it is; `EngineRejected` for patterns, lists and what no engine takes."""
     wrong = sorted(set(name) & _FORBIDDEN)
     if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
         detail = f" (it contains {wrong[0]!r})" if wrong else ""
@@ -510,10 +503,7 @@ def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
 
 
 def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """Return a copy of a body template with every ``{{query}}`` inside its text values replaced by ``query``.
-
-    `ConfigError` if the place for the query is nowhere in it.
-    """
+    """Return a copy of a body template, ``query`` in each place of ``{{query}}``; `ConfigError` if there is none."""
     if changed_texts(body, lambda text: text.replace(_PLACE, "")) == body:
         raise ConfigError(
             f"the body template has no place for the query: write {_PLACE} where the query's text belongs"

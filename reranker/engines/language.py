@@ -70,10 +70,7 @@ def property_type(definition: Mapping[str, Any]) -> str:
 
 
 def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``old`` with the fields of ``new`` added; a field that is there keeps its definition.
-
-    `EngineRejected`: a field given another type than it has.
-    """
+    """Return ``old`` with new fields added, old ones kept; `EngineRejected` for one of another type than it has."""
     merged = dict(old)
     for name, added in new.items():
         known = merged.get(name)
@@ -177,10 +174,7 @@ class Extracted:
 
 
 class FieldTable:
-    """The fields of one ``mappings`` object, flat.
-
-    `Unsupported`: a type or parameter outside the part described above, named.
-    """
+    """The fields of one ``mappings`` object, flat; `Unsupported` for a type or parameter not described above."""
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
         unknown = sorted(set(mapping) - _TOP_LEVEL)
@@ -210,11 +204,7 @@ class FieldTable:
         return [field.path for field in every if field.is_text]
 
     def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
-        """Return what of a document is searchable.
-
-        `DocumentRefusedError`: a value that does not fit its field, an unknown field under ``dynamic: strict``, too
-        deep a document.
-        """
+        """Return what is searchable of a document; `DocumentRefusedError` if it misfits the mapping or is too deep."""
         extracted = Extracted()
         self._walk(source, "", extracted, depth_limit)
         return extracted
@@ -563,11 +553,7 @@ class SearchRequest:
 
 
 def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
-    """Return the parsed search body.
-
-    `Unsupported`: a part outside the subset above; the message lists the parts known. `EngineRejected`: a part of the
-    subset that is malformed.
-    """
+    """Return the parsed body; `Unsupported` for a part outside of the subset, `EngineRejected` for a malformed one."""
     for key in body:
         if key not in BODY_KEYS:
             raise _unknown("body part", key, BODY_KEYS)
@@ -784,8 +770,7 @@ def _doc_value_of(item: Json, table: FieldTable) -> tuple[str, str] | None:
 def doc_values(source: Mapping[str, Any], path: str, kind: str) -> list[Any]:
     """Return the doc values of a field of a document, ascending, as the big engines give them.
 
-    Dates come as texts of milliseconds since 1970; a value that is not of the field's type, or a date that is not of
-    ISO 8601, has none.
+    Dates are texts of ms since 1970; a value not of the field's type, or a date not of ISO 8601, has none.
     """
     values: list[Any] = []
     for item in values_at(source, path):

@@ -241,10 +241,7 @@ class RestEngine:
     def scan(
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
-        """Yield all documents that match, over one consistent view.
-
-        `EngineUnavailable`: the view was lost, a shard did not answer, or the documents do not add up.
-        """
+        """Yield all documents that match, of one view; `EngineUnavailable`: it, a shard or a document was lost."""
         if not 1 <= batch_size <= 10_000:
             raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
         body: dict[str, Any] = {
@@ -553,10 +550,7 @@ def _action_line(op: WriteOp) -> dict[str, Any]:
 
 
 def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteResult]:
-    """Return one result an operation, in order.
-
-    `ValueError`: items missing, too many, out of order or malformed; the text says which.
-    """
+    """Return one result an operation, in order; `ValueError`: items missing, too many, misplaced or malformed."""
     items = answer.get("items")
     if not isinstance(items, list):
         raise ValueError("no list of items")

@@ -287,10 +287,7 @@ class RestClient:
     def _read_whole(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer, read before one deadline; waiting for a free connection is part of it.
-
-        Redirects are not followed, they would carry the credentials along.
-        """
+        """Return the answer before one deadline, waiting for a connection included. Credentials follow no redirect."""
         deadline = Deadline(limit_s)
         if not self._free.acquire(timeout=limit_s):
             raise ReadTimeoutError(self._pool, target, "all connections were in use")

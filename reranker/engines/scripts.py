@@ -125,10 +125,7 @@ def _fill(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
-    """Return what to send to the engine at hand, in order.
-
-    ``licence`` is its type (``basic``, ``enterprise``, ...), "" where the engine has none or does not tell.
-    """
+    """Return what to send to the engine at hand, in order; ``licence`` is its type (``basic``), or empty for none."""
     steps = _script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
     if setup.service is not None:
         if capabilities.kind == "elasticsearch":

@@ -380,10 +380,7 @@ class _Meta:
 
 
 class TantivyIndex(Connections):
-    """One index in its folder: states of documents by id, a few named values, and the search copy.
-
-    Its ``uuid`` is of no other index, before or after.
-    """
+    """One index in its folder, of a ``uuid`` of its own: states of documents, named values, and the search copy."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(folder / "documents.sqlite")

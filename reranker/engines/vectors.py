@@ -80,10 +80,7 @@ _LARGEST_LOSS = 5e-4
 
 
 def field_prefix(encoder_id: str) -> str:
-    """Return what all field names of an encoder version begin with: ``ssi_<12 hex>_``.
-
-    `InputError` if ``encoder_id`` does not begin with 12 hex digits.
-    """
+    """Return what an encoder's field names begin with, ``ssi_<12 hex>_``; `InputError` if its id has not 12 hex."""
     head = encoder_id[:ID_DIGITS]
     if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
         raise InputError(
@@ -121,10 +118,7 @@ def version_fields(
 
 
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the native parts that these routes need in this engine.
-
-    `Unsupported` if the engine cannot carry a route; the message names what can.
-    """
+    """Return the native parts that routes need in this engine; `Unsupported`, naming what can, if it lacks them."""
     wanted = [route for route in NATIVE_ROUTES if route in routes]
     if wanted and not capabilities.dense_vector:
         raise _unsupported(capabilities, wanted[0], "no field type for stored vectors")
@@ -264,10 +258,7 @@ class FieldWriter:
 
 
 def unit_vector(vector: Float32, norm: float) -> Float32:
-    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1.
-
-    `InputError` if |v| is above M: the vectors are not of the encoder that M was made for.
-    """
+    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1; `InputError` if |v| is above M."""
     scaled = vector.astype(np.float64) / norm
     square = float(scaled @ scaled)
     if not square <= 1.0:
@@ -302,10 +293,7 @@ def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
 
 
 def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
-    """Return words and weights as integers: the id in the upper 32 bits, the bits of the float32 weight below.
-
-    Sorted by id, as doc values are, so that a script finds a word by halving.
-    """
+    """Return words as integers, ascending for halving: the id in the upper 32 bits, those of the weight below."""
     kept = weights > 0
     bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
     packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
@@ -313,10 +301,7 @@ def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
 
 
 def unpacked_terms(values: object) -> tuple[Int32, Float32]:
-    """Return ids and weights from a stored ``terms_long`` or ``terms_sparse`` value, ids ascending.
-
-    `InputError` if it is neither.
-    """
+    """Return ids, ascending, and weights of a stored ``terms_long`` or ``terms_sparse`` value, else `InputError`."""
     try:
         if isinstance(values, Mapping):
             sums: dict[int, float] = {}
@@ -395,10 +380,7 @@ class QueryVectors:
 
 
 def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> InsideFields | None:
-    """Return what an index has of an encoder for route *inside*, or None where something is missing.
-
-    `InputError` if the bound of the vectors is not in their mapping.
-    """
+    """Return what an index has for route *inside*, None if something lacks; `InputError` if that is the bound M."""
     scripted = script_fields(encoder_id, capabilities)
     # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
     if (capabilities.painless or not capabilities.version) and {scripted.vector, scripted.terms} <= set(properties):
@@ -424,10 +406,7 @@ def _file(name: str) -> str:
 
 @lru_cache
 def script_source(name: Literal["model", "blend"], fields: InsideFields) -> str:
-    """Return the painless source that scores by f alone (``model``), or by the blend with ``_score``.
-
-    The names of the fields are part of the source.
-    """
+    """Return the painless source, with the fields' names, of f alone (``model``) or of the blend with ``_score``."""
     source = _file(name).replace("@PRODUCT@", fields.product).replace("@WORDS@", _file("words"))
     return source.replace("@VECTOR@", fields.vector).replace("@TERMS@", fields.terms)
 

@@ -88,10 +88,7 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
 
 @njit(**_OPTIONS)
 def _precision(scores: Float32, query: int, relevant: Int32, judged: Judged, depth: int) -> float:
-    """Return the average precision of a query's ranking; a relevant document below ``depth`` adds 0.
-
-    The scores of excluded documents are changed.
-    """
+    """Return a query's average precision, relevant documents below ``depth`` adding 0; changes excluded scores."""
     for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
         scores[judged.excluded[place]] = -np.inf
     ranks = _ranks(scores, relevant)

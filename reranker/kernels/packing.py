@@ -60,10 +60,7 @@ def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
 
 
 def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_matrix:
-    """Return lexical rows with their weights as they come back from packing; errors as `quantise_vectors`.
-
-    Ids and structure are unchanged.
-    """
+    """Return lexical rows, their weights as they come back from packing; errors as `quantise_vectors`."""
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     if quantisation == "float32":
@@ -122,10 +119,7 @@ def stored_vectors(vectors: Float32, quantisation: str) -> tuple[AnyArray, Float
 
 
 def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
-    """Return each row of an (n, N) matrix as bytes; see the module for the layout.
-
-    `InputError` is raised if a value is NaN, infinite or too large for the quantisation.
-    """
+    """Return each row of an (n, N) matrix as bytes; `InputError` for a value that is not finite, or too large."""
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
     header = bytes([_VECTOR | QUANTISATIONS.index(quantisation)])
@@ -163,11 +157,7 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
 
 
 def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
-    """Return each lexical row of a CSR matrix as bytes; see the module for the layout.
-
-    `InputError` is raised if ids are not strictly increasing in a row or out of range, or a weight is not finite or too
-    large.
-    """
+    """Return each lexical row as bytes; `InputError` if ids do not ascend, or a weight is not finite or too large."""
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     _check_ids(rows.indices, rows.indptr)
@@ -222,10 +212,7 @@ def to_text(packed: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """Return the bytes of a base64 text.
-
-    `InputError` is raised if ``text`` is not base64.
-    """
+    """Return the bytes of a base64 text; `InputError` where it is none."""
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except (binascii.Error, ValueError, TypeError) as error:

@@ -26,10 +26,7 @@ ONE = np.float32(1)
 
 
 class Triples(NamedTuple):
-    """Steps to make, in this order: rows of the query, of the document to rank higher and of the one to rank lower.
-
-    All (n,) int64.
-    """
+    """Steps to make, in this order: rows of the query, of the document to rank higher and of the other, (n,) int64."""
 
     query: Int64
     positive: Int64

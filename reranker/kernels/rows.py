@@ -230,8 +230,7 @@ def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
     """Raise `ShapeMismatch` where ``indptr`` does not rise from 0 to ``len(indices)``, or ``data`` is not as long.
 
-    With ``ends_only`` not every row's bounds are looked at: for a store of millions of rows of which a kernel reads,
-    and checks, a few.
+    ``ends_only`` looks at no row's bounds: of a store's millions a kernel reads, and checks, a few.
     """
     fits = len(indptr) > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and len(indices) == len(data)
     if not fits or not (ends_only or bool((indptr[1:] >= indptr[:-1]).all())):

@@ -25,8 +25,7 @@ RANK_TOLERANCE = 1e-5
 class SingularVectors(NamedTuple):
     """The first right singular vectors of X (less its column means where ``centred``): X = P S Q^T.
 
-    ``values`` (k,) float64 are S, falling; ``words`` (n_words, k) float64 are Q, orthonormal columns, each with its
-    entry of largest magnitude positive.
+    ``values`` (k,) are S, falling; ``words`` (n_words, k) Q, orthonormal, largest entries positive; both float64.
     """
 
     values: Float64

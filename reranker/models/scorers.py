@@ -155,10 +155,7 @@ FORMS: Final[dict[str, Form]] = {
 
 
 def form_of(name: str) -> Form:
-    """Return a formula by its name.
-
-    `ConfigError` is raised if it is not one of `FORMS`.
-    """
+    """Return a formula by its name; `ConfigError` if it is not one of `FORMS`."""
     if name not in FORMS:
         raise ConfigError(
             f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
@@ -242,8 +239,7 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
     """Return W_ij of each word of one query with each word of one document, as they count in this very document.
 
-    The result is (n_q, n_d) float64 for a query of n_q words and a document of n_d, one row each, and 0 where a word
-    has no learned row.
+    The result is (n_q, n_d) float64 for one row each of n_q and n_d words; 0 where a word has no learned row.
     """
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
@@ -402,10 +398,7 @@ class Projection(VectorScorer):
         return self.A is self.B
 
     def first(self, n_dims: int) -> Projection:
-        """Return the projection on the first ``n_dims`` columns, the strongest ones of an eigenproblem (T12).
-
-        `ConfigError` is raised if there are fewer columns.
-        """
+        """Return the projection on the first (strongest, T12) ``n_dims`` columns; `ConfigError` if there are fewer."""
         if not 1 <= n_dims <= self.n_dims:
             raise ConfigError(f"{n_dims} of {self.n_dims} dimensions cannot be had; ask for 1 to {self.n_dims}")
         A = np.ascontiguousarray(self.A[:, :n_dims])

@@ -188,10 +188,7 @@ class AnalyzerConfig:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
-        """Return the configuration of a JSON object; missing keys take their defaults.
-
-        `ConfigError` is raised for an unknown key or an illegal value.
-        """
+        """Return the configuration of a JSON object, absent keys by default; `ConfigError` for illegal ones."""
         legal = tuple(cls.__slots__)
         if not isinstance(value, Mapping):
             raise ConfigError(f"an analyzer is {type(value).__name__}: it must be an object with {', '.join(legal)}")
@@ -360,20 +357,14 @@ class JapaneseAnalyzer(UnicodeAnalyzer):
 
 
 class EngineAnalyzer:
-    """The words that a search engine's own analysis chain makes.
-
-    Errors of ``engine_analyze`` pass through.
-    """
+    """The words that a search engine's own analysis chain makes; errors of ``engine_analyze`` pass through."""
 
     def __init__(self, config: AnalyzerConfig, engine_analyze: EngineAnalyze) -> None:
         self.config = config
         self._analyze = engine_analyze
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the words of each text, in text order.
-
-        `InputError` is raised where the engine answers with another number of texts than it was asked for.
-        """
+        """Return the words of each text, in text order; `InputError` if the engine answers for more or fewer."""
         # A lone surrogate cannot be sent as UTF-8; it is no word in any chain, so a replacement changes nothing.
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         answer = self._analyze(clean)

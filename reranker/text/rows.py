@@ -149,11 +149,7 @@ class Vocabulary:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> Vocabulary:
-        """Return the vocabulary that `to_arrays` wrote.
-
-        `InputError` is raised for a missing array, a wrong type or shape, offsets that do not fit, or bytes that are
-        not UTF-8.
-        """
+        """Return the vocabulary that `to_arrays` wrote; `InputError` where arrays lack, misfit or are not UTF-8."""
         offsets, counts = _vector(arrays, "offsets", np.int64), _vector(arrays, "document_frequency", np.int64)
         total, blob = _vector(arrays, "n_documents", np.int64), _vector(arrays, "words", np.uint8)
         fits = len(offsets) == len(counts) + 1 and offsets[0] == 0 and offsets[-1] == len(blob)
@@ -400,10 +396,7 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
 
 
 def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of every row of ``left`` with every row of ``right``, (n, m) float32.
-
-    `ShapeMismatch` is raised if the widths differ.
-    """
+    """Return the dot products of all rows of both, (n, m) float32; `ShapeMismatch` if their widths differ."""
     if left.shape[1] != right.shape[1]:
         raise ShapeMismatch(
             f"rows of {left.shape[1]} and {right.shape[1]} columns have no dot product; use one vocabulary"
@@ -557,10 +550,7 @@ def length_norms(lengths: Float64, mean_length: float, b: float) -> Float64:
 
 
 def bm25_weights(tf: Float64, idf: Float64, k1: float) -> Float64:
-    """Return idf (k1 + 1) tf / (k1 + tf) of counted words, float64, tf being divided by `length_norms` already.
-
-    Source: spec B20.
-    """
+    """Return idf (k1 + 1) tf / (k1 + tf), float64, of tf divided by `length_norms` already. Source: spec B20."""
     return idf * (k1 + 1) * tf / (k1 + tf)
 
 
@@ -826,8 +816,7 @@ class QueryMemory:
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> QueryMemory:
         """Return the memory that `to_arrays` wrote; the arrays are of its types, and one-dimensional.
 
-        `InputError` is raised for offsets that do not fit, bytes that are not UTF-8, or a rule of the class that is
-        broken.
+        `InputError` for offsets that do not fit, bytes that are not UTF-8, or a broken rule of the class.
         """
         id_offsets, row_offsets = arrays["id_offsets"], arrays["row_offsets"]
         data, words, values = arrays["ids"].tobytes(), arrays["words"], arrays["values"]

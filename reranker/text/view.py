@@ -152,10 +152,7 @@ class TextView:
         return [spec.path for spec in self.fields] == [spec.path for spec in TextView().fields]
 
     def with_weights(self, weights: Sequence[float]) -> TextView:
-        """Return the same view with these weights, one a field in field order.
-
-        `ConfigError` is raised for another number of weights than fields, or an illegal weight.
-        """
+        """Return the view with these weights in field order; `ConfigError` unless there is a legal one each."""
         if len(weights) != len(self.fields):
             raise ConfigError(f"{len(weights)} weights for {len(self.fields)} fields: give one a field, in their order")
         pairs = zip(self.fields, weights, strict=True)
@@ -185,10 +182,7 @@ class TextView:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextView:
-        """Return the view of a JSON object.
-
-        `ConfigError` is raised for missing or unknown keys or illegal values.
-        """
+        """Return the view of a JSON object; `ConfigError` for missing or unknown keys or illegal values."""
         try:
             fields = tuple(FieldSpec(**spec) for spec in value["fields"])
             return cls(**{**value, "fields": fields})

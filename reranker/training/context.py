@@ -236,8 +236,7 @@ class TrainingContext:
     def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
         """Return a class learned, once, with its validation values and the seconds it took.
 
-        Given what the first run ended with, this one, on all the preferences, makes as many epochs and takes over its
-        weights.
+        Given the ``first`` run, it makes as many epochs on all the preferences and takes over its weights.
         """
         if name not in self.done:
             started = time.perf_counter()

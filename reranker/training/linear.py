@@ -177,10 +177,7 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
 
 
 def check_trainable(base: RankingModel) -> None:
-    """Raise `ConfigError` for a model that training cannot start from.
-
-    Steps change Vd as a sum of the words' rows; in the other forms a document's vector is no such sum.
-    """
+    """Raise `ConfigError` for a form in which a document's vector is no sum of its words' rows: steps change those."""
     form = base.encoder.form
     if form != LINEAR:
         raise ConfigError(

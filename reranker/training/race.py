@@ -54,10 +54,7 @@ TIE = 0.015
 
 @dataclass(frozen=True)
 class Trial:
-    """One run of the race: its settings, what it reached on validation, and whether it went on.
-
-    ``scale`` is the weight of the learned part that reached ``map``.
-    """
+    """A run: what it reached on validation, at which ``scale`` of the learned part, and whether it went on."""
 
     rung: int
     settings: Mapping[str, float]
@@ -183,10 +180,7 @@ def _changes(settings: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int, *, stops: bool) -> tuple[float, float]:
-    """Return (validation MAP, weight of the learned part) of a complete run of so many epochs.
-
-    One that ``stops`` is validated after each epoch, and what was best counts.
-    """
+    """Return (validation MAP, weight of the learned part) of a run; of one that ``stops`` the best epoch counts."""
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
 
     def best_scale(U: Float32, V: Float32) -> tuple[float, float]:

@@ -258,8 +258,7 @@ def cut(text: str, length: int) -> str:
 def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, list[Neighbour]]]:
     """Return frequent words of the documents, each with its five nearest by the cosine of their rows of V.
 
-    Most frequent first; left out are words that stand in more than a tenth of the documents, numbers, and words of
-    which nothing was learned.
+    Most frequent first; without those of more than a tenth of the documents, numbers, and unlearned ones.
     """
     vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
     frequency = np.asarray(vocabulary.document_frequency[: len(V)])
@@ -384,10 +383,7 @@ def trials_picture(report: TrainingReport) -> str:
 
 
 def page_environment(package: str) -> Any:
-    """Return the jinja2 environment of a package's templates, with what the templates of all reports share.
-
-    `MissingExtra` is raised where jinja2 is not installed.
-    """
+    """Return the jinja2 environment of a package's templates and of shared ones; `MissingExtra` without jinja2."""
     try:
         import jinja2
         import markupsafe

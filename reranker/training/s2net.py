@@ -129,10 +129,7 @@ def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
 
 @dataclass(frozen=True, slots=True)
 class S2NetSettings:
-    """Settings of the training.
-
-    `ConfigError` is raised if a value is out of its range.
-    """
+    """Settings of the training; `ConfigError` for a value out of its range."""
 
     loss: Literal["logistic", "squared"] = "logistic"
     """"logistic" or "squared": ln(1 + exp(-gamma (sim+ - sim-))), or 1/2 (y - sim)^2 (M22)."""
