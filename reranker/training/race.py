@@ -8,7 +8,10 @@ same, a high rate and a large identity scale: these two are settled last, by run
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +19,7 @@ from reranker.arrays import Float32
 from reranker.errors import TrainingError
 from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import LINEAR, DocumentForm
+from reranker.progress import silent
 from reranker.training.config import KEPT_NAMES, Schedule
 from reranker.training.context import TrainingContext
 from reranker.training.linear import trainer_of
@@ -48,6 +52,8 @@ RUNGS = (
 compared by longer runs."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
+RACE_MB = 400
+"""Memory for the tables of runs that are made at the same time, in MB; one run may take more."""
 TIE = 0.015
 """Share of a validation MAP by which two runs differ by chance."""
 
@@ -86,15 +92,16 @@ def race(context: TrainingContext) -> list[Trial]:
     planned, total = _planned(rungs)
     done = 0
     for number, rung in planned:
-        candidates, tried = _candidates(kept, rung), []
-        for settings in candidates:
+        candidates = _candidates(kept, rung)
+        keys = [(rung.epochs, _changed(schedule, settings)) for settings in candidates]
+        new = {key: settings for key, settings in zip(keys, candidates, strict=True) if key not in known}
+        runs = _try_all(context, list(new.values()), rung.epochs, stops=rung.epochs == long)
+        for key, result in zip(new, runs, strict=True):
             context.progress("trying settings", done, total)
-            changes = [(name, value) for name, value in _changes(settings).items() if value != getattr(schedule, name)]
-            key = (rung.epochs, frozenset(changes))
-            if key not in known:
-                known[key] = _try(context, settings, rung.epochs, stops=rung.epochs == long)
+            known[key] = result
             done += rung.epochs
-            tried.append(known[key])
+        done += rung.epochs * (len(keys) - len(new))
+        tried = [known[key] for key in keys]
         order = _in_order(candidates, tried)
         trials += [
             Trial(number, settings, rung.epochs, *result, place in order[: rung.n_kept])
@@ -179,7 +186,39 @@ def _changes(settings: Mapping[str, float]) -> dict[str, Any]:
     return {"rate_start" if name == "rate" else name: value for name, value in settings.items()}
 
 
-def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int, *, stops: bool) -> tuple[float, float]:
+def _changed(schedule: Schedule, settings: Mapping[str, float]) -> frozenset[tuple[str, float]]:
+    """Return the settings that differ from the schedule, by its names."""
+    return frozenset((name, value) for name, value in _changes(settings).items() if value != getattr(schedule, name))
+
+
+def _try_all(
+    context: TrainingContext, some: Sequence[Mapping[str, float]], epochs: int, *, stops: bool
+) -> Iterator[tuple[float, float]]:
+    """Yield what `_try` gives for each setting, in order; the runs share nothing, and take a core each.
+
+    There are as many at a time as have room for their tables in `RACE_MB`. A caller that goes away stops them all.
+    """
+    documents, n_rows = len(context.problem.documents.indptr) - 1, context.n_rows
+    mb_of_run = 4 * context.config.dim * (documents + 6 * n_rows) / 2**20  # Vd; U and V, those of before, and the best
+    n_at_once = max(1, min(len(some), os.cpu_count() or 1, int(RACE_MB / max(mb_of_run, 1))))
+    stopped = threading.Event()
+    with ThreadPoolExecutor(n_at_once, thread_name_prefix="ssi-race") as pool:
+        runs = [pool.submit(_try, context, settings, epochs, stopped, stops=stops) for settings in some]
+        try:
+            for run in runs:
+                yield run.result()
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+class _Stopped(Exception):
+    """The race was left before this run ended."""
+
+
+def _try(
+    context: TrainingContext, settings: Mapping[str, float], epochs: int, stopped: threading.Event, *, stops: bool
+) -> tuple[float, float]:
     """Return (validation MAP, weight of the learned part) of a run; of one that ``stops`` the best epoch counts."""
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
 
@@ -187,9 +226,15 @@ def _try(context: TrainingContext, settings: Mapping[str, float], epochs: int, *
         return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)
 
     evaluate = (lambda U, V: best_scale(U, V)[0]) if stops else None
-    start = context.start(context.config.learned_class == "tied", schedule)
+
+    def go_on(done: int, total: int | None) -> None:
+        if stopped.is_set():
+            raise _Stopped
+
+    trainer = trainer_of(context, schedule, evaluate=evaluate, max_steps=RACE_STEPS)
+    trainer.say, trainer.progress = silent, go_on
     try:
-        result = trainer_of(context, schedule, evaluate=evaluate, max_steps=RACE_STEPS).run(*start)
+        result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))
     except TrainingError:  # it diverged at every rate: these settings are the worst
         return 0.0, 0.0
     return best_scale(result.U, result.V)

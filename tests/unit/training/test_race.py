@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import Any, cast
 
 import numpy as np
@@ -63,7 +66,7 @@ class Race:
         monkeypatch.setattr(module, "_try", self._try)
 
     def _try(
-        self, _context: TrainingContext, settings: Mapping[str, float], epochs: int, *, stops: bool
+        self, _context: TrainingContext, settings: Mapping[str, float], epochs: int, _stopped: Event, *, stops: bool
     ) -> tuple[float, float]:
         assert stops == (epochs == (self.context.config.epochs or module.FINAL_EPOCHS))
         self.runs.append((dict(settings), epochs))
@@ -212,3 +215,47 @@ def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
     assert f"of {len(reports[0].trials)} trial runs the best had" in said
     tried = [(done, total) for title, done, total in shown if title == "trying settings"]
     assert tried[-1][0] == tried[-1][1]
+
+
+def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    links, config = from_links(synonyms()[1]), TrainConfig(dim=8, epochs=1)
+    trials: list[Sequence[Trial]] = []
+    at_once: list[int] = []
+
+    def pool_of(n: int, thread_name_prefix: str) -> ThreadPoolExecutor:
+        at_once.append(n)
+        return ThreadPoolExecutor(n, thread_name_prefix)
+
+    for mb in (0, 400):
+        monkeypatch.setattr(module, "RACE_MB", mb)
+        monkeypatch.setattr(os, "cpu_count", lambda: 4)
+        monkeypatch.setattr(module, "ThreadPoolExecutor", pool_of)
+        trials.append(train_model(Corpus(path), links, config, compare=False)[1].trials)
+        at_once.append(0)
+    assert trials[0] == trials[1]
+    end = at_once.index(0)
+    assert set(at_once[:end]) == {1} and max(at_once[end:]) == 4
+
+
+def test_a_race_that_is_left_stops_its_runs(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    """The first run fails; what is at work beside it ends at its next report, and what waits never begins."""
+    run, began, ended = Race(monkeypatch, problem, TrainConfig()), Event(), []
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def attempt(_context: Any, settings: Mapping[str, float], _epochs: int, stopped: Event, *, stops: bool) -> None:
+        if settings["identity_scale"] == RUNGS[0].varied["identity_scale"][0]:
+            assert began.wait(10)
+            raise ValueError("the disk is gone")
+        began.set()
+        ended.append(stopped.wait(10))
+
+    monkeypatch.setattr(module, "_try", attempt)
+    with pytest.raises(ValueError, match="the disk is gone"):
+        run()
+    assert ended[0] and len(ended) < 3
+    monkeypatch.undo()
+    left = Event()
+    left.set()
+    start = replace(run.context, start=lambda _tied, _schedule: (NONE.copy(), NONE.copy()), n_words=1)
+    with pytest.raises(module._Stopped):
+        module._try(start, {"identity_scale": 2.0}, 1, left, stops=False)
