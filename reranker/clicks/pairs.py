@@ -324,35 +324,43 @@ class Task:
 class Step:
     """One step of the way to pairs: the name of its table and its SELECT.
 
-    ``kept``: its rows are needed more than once. ``by_query``: its rows about one query text follow from the rows of
-    the table ``kept`` with that text (and from the logged tables) alone, so it can be carried out for some texts after
-    the others.
+    ``kept``: its rows are needed more than once. ``part_by``: the column, ``query_id`` or ``query``, by whose values it
+    can be carried out, for some of them after the others: its rows of a value follow from the rows of that value alone
+    (and from tables of a few rows). None: it needs all rows.
     """
 
     name: str
     text: str
     kept: bool
-    by_query: bool = False
+    part_by: str | None = None
 
 
 _KEPT = {
-    "joined_queries", "searches", "document_events", "statuses", "kept", "actions", "results", "result_lists",
-    "impressions", "clicked_impressions", "preferences", "votes", "summed_votes",
+    "joined_queries", "searches", "document_events", "first_ordinals", "robots", "statuses", "kept", "actions",
+    "results", "result_lists", "impressions", "clicked_impressions", "preferences", "votes", "person_votes",
+    "summed_votes",
 }  # fmt: skip
 _TO_LISTS = (
-    "queries_from_log", "queries_from_events", "joined_queries", "searches", "document_events", "first_ordinals",
+    "queries_from_log", "queries_from_events", "joined_queries", "document_events", "searches", "first_ordinals",
     "clicks", "robots", "statuses", "kept", "actions", "results", "result_lists", "page_offsets", "impressions",
     "counted_impressions",
 )  # fmt: skip
-_BY_QUERY = {
-    "actions", "results", "result_lists", "page_offsets", "impressions", "counted_impressions", "clicked_impressions",
-    "preferences", "votes", "ratings",
+_PART_BY = {
+    **dict.fromkeys((
+        "queries_from_log", "queries_from_events", "joined_queries", "document_events", "statuses", "kept", "actions",
+        "results", "result_lists", "page_offsets", "impressions", "counted_impressions", "clicked_impressions",
+        "preferences", "stated_preferences", "examinations",
+    ), "query_id"),
+    **dict.fromkeys(("votes", "capped_votes", "summed_votes", "ratings"), "query"),
 }  # fmt: skip
 _AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
-    "pairs": ("clicked_impressions", "preferences", "votes", "capped_votes", "summed_votes", "pairs"),
+    "pairs": (
+        "clicked_impressions", "preferences", "stated_preferences", "votes", "person_votes", "capped_votes",
+        "summed_votes", "pairs",
+    ),
     "impressions": ("impression_rows",),
-    "ratings": ("ratings",),
-}
+    "ratings": ("examinations", "ratings"),
+}  # fmt: skip
 
 
 def steps(task: Task) -> list[Step]:
@@ -361,7 +369,7 @@ def steps(task: Task) -> list[Step]:
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
         texts["preferences"] = STRATEGIES[task.config.strategy].function.__name__
-    return [Step(name, _text(file, values), name in _KEPT, name in _BY_QUERY) for name, file in texts.items()]
+    return [Step(name, _text(file, values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
 
 
 def _count_texts(task: Task) -> tuple[str, str]:
@@ -444,14 +452,25 @@ def _values(task: Task) -> dict[str, str]:
 # keeps changed pages of its own tables in memory until it must write them, and then has too little left for its sorting
 # and grouping. In a database file they would be compressed harder, which costs as much time as all the rest.
 #
-# What DuckDB adds up in groups stays in memory where it holds texts, whatever the limit. So the lists of a long log,
-# which are ten times as many rows as its queries, are built for some query texts after the others: each part in a
-# schema of its own, where the steps find a ``kept`` with the part's queries alone and the rest under the same names.
+# What DuckDB joins or adds up stays in memory where it holds texts, whatever the limit, and takes longer a row the more
+# there are. So most steps of a long log are carried out for some query ids, or query texts, after the others. The rows
+# that they need are written to a folder a part, once; each part is carried out in a schema of its own, where the steps
+# find these rows under the names of the whole tables.
 
-ROWS_PER_MB = 12_000
+ROWS_PER_MB = 1_000
 """Hits that a part may have for each MB of memory."""
-_HANDED_ON = {"pairs": ("votes",), "impressions": ("impressions",), "ratings": ("ratings",)}
-"""The tables by query that are needed after the parts, by goal."""
+_SPLIT = {
+    "queries_from_log": ("queries", "hits", "events"),
+    "statuses": ("searches",),
+    "votes": ("stated_preferences",),
+    "ratings": ("examinations",),
+}
+"""By the first of some steps by parts: the tables whose rows are then written to a folder a part."""
+_HANDED_ON = {
+    "joined_queries", "document_events", "statuses", "kept", "stated_preferences", "examinations", "votes",
+    "summed_votes", "ratings",
+}  # fmt: skip
+"""The tables of a part that are needed when it is done; where lists are asked for, these are, too."""
 
 
 @contextlib.contextmanager
@@ -517,57 +536,94 @@ class _Database(NamedTuple):
         for name, text in _rank_tables(task.config).items():
             self.connection.execute(f"CREATE TABLE {name} AS {text}")
         in_order = steps(task)
-        by_query = [step for step in in_order if step.by_query]
-        start, last = in_order.index(by_query[0]), in_order[-1]
-        stop = start + len(by_query)
+        last = in_order[-1]
         if n_parts == 1:
             for step in in_order[:-1]:
                 kind = "TABLE" if step.kept else "VIEW"
                 self.connection.execute(f"CREATE {kind} {step.name} AS {step.text}")
             return last.text, self._list_counts(task)
-        self._carry_out(in_order[:start])
-        kept = [step.name for step in by_query if step.kept] if all_tables else _HANDED_ON[task.goal]
-        counts = self._in_parts(task, by_query, n_parts, kept)
-        self._carry_out([step for step in by_query if all_tables and not (step.kept or step is last)])
-        self._carry_out(in_order[stop:-1])
-        if last.name in kept:
+        return self._run_in_parts(task, in_order, n_parts, all_tables)
+
+    def _run_in_parts(
+        self, task: Task, in_order: Sequence[Step], n_parts: int, all_tables: bool
+    ) -> tuple[str, Counter[str]]:
+        """Do what `run` does, most steps for a part of the log after the other."""
+        last, counts = in_order[-1], Counter[str]()
+        handed_on = {step.name for step in in_order if step.name in _HANDED_ON or (all_tables and step.kept)}
+        if task.goal == "impressions":
+            handed_on.add(task.goal)
+        for part_by, of_kind in groupby(in_order, lambda step: step.part_by):
+            some = list(of_kind)
+            if part_by is None:
+                self._carry_out(step for step in some if step is not last)
+                continue
+            for table in _SPLIT.get(some[0].name, ()):
+                self._split(table, part_by, n_parts)
+            for part in range(n_parts):
+                counts.update(self._carry_out_part(task, some, part_by, part, handed_on))
+            for step in some:
+                if step.name in handed_on:
+                    self._open_files(step.name, f"{part_by}-*/{step.name}")
+                elif all_tables:
+                    self.connection.execute(f"CREATE VIEW {step.name} AS {step.text}")
+        if last.part_by:
             return f"SELECT * FROM {last.name} ORDER BY ALL", counts  # noqa: S608 - a name of our own
         return last.text, counts
 
-    def _in_parts(self, task: Task, by_query: Sequence[Step], n_parts: int, kept: Collection[str]) -> Counter[str]:
-        """Carry out steps for some query texts after the others, keep the wanted tables; return the summed counts."""
-        by_query = [replace(step, kept=step.kept or step.name in kept) for step in by_query]
-        counts: Counter[str] = Counter()
-        for part in range(n_parts):
-            of_part = _Database(self.connection, self.folder / f"part-{part}")
-            self.connection.execute("CREATE SCHEMA part")
-            self.connection.execute("SET search_path = 'part,main'")
-            chosen = f"SELECT * FROM main.kept WHERE hash(query) % {n_parts} = {part}"  # noqa: S608 - our own numbers
-            of_part._carry_out([Step("kept", chosen, kept=True), *by_query], "part.")
-            counts.update(self._list_counts(task))
-            self.connection.execute("SET search_path = 'main'")
-            self.connection.execute("DROP SCHEMA part CASCADE")
-            for file in of_part.folder.iterdir():
-                if file.stem not in kept:
-                    file.unlink()
-        for name in kept:
-            self._open_files(name, f"part-*/{name}")
+    def _split(self, table: str, column: str, n_parts: int) -> None:
+        """Write the rows of a table to a folder a part, by the values of a column."""
+        folder = self.folder / "split" / column / table
+        folder.mkdir(parents=True)
+        rows = f"SELECT *, hash({column}) % {n_parts} AS part FROM {table}"  # noqa: S608 - our own names and number
+        self.connection.execute(f"COPY ({rows}) TO $to (FORMAT parquet, PARTITION_BY (part))", {"to": str(folder)})
+
+    def _carry_out_part(
+        self, task: Task, some: Sequence[Step], part_by: str, part: int, handed_on: Collection[str]
+    ) -> Counter[str]:
+        """Carry out steps for a part, keep the tables that are handed on, and return the counts of its lists."""
+        folder = self.folder / f"{part_by}-{part}"
+        folder.mkdir(exist_ok=True)
+        self.connection.execute("CREATE SCHEMA part")
+        self.connection.execute("SET search_path = 'part,main'")
+        for of_table in sorted((self.folder / "split" / part_by).iterdir()):
+            self._open_part(of_table.name, f"split/{part_by}/{of_table.name}/part={part}/*")
+        for file in sorted(folder.iterdir()):
+            self._open_part(file.stem, f"{folder.name}/{file.stem}")
+        for step in some:
+            if step.name in handed_on:
+                self._write(step, folder)
+                self._open_part(step.name, f"{folder.name}/{step.name}")
+            else:
+                kind = "TABLE" if step.kept else "VIEW"
+                self.connection.execute(f"CREATE {kind} part.{step.name} AS {step.text}")
+        counts = self._list_counts(task) if some[-1].name == "stated_preferences" else Counter[str]()
+        self.connection.execute("SET search_path = 'main'")
+        self.connection.execute("DROP SCHEMA part CASCADE")
         return counts
 
-    def _carry_out(self, some: Iterable[Step], schema: str = "") -> None:
+    def _open_part(self, table: str, files: str) -> None:
+        """Make a table of a part known under the name of the whole; there may be no file of it."""
+        if list(self.folder.glob(f"{files}.parquet")):
+            self._open_files(f"part.{table}", files)
+        else:
+            self.connection.execute(f"CREATE VIEW part.{table} AS SELECT * FROM main.{table} WHERE FALSE")  # noqa: S608
+
+    def _carry_out(self, some: Iterable[Step]) -> None:
         """Make a file of each step whose rows are kept, and a view of it or of the step's text."""
-        self.folder.mkdir(exist_ok=True)
         for step in some:
             if step.kept:
-                file = str(self.folder / f"{step.name}.parquet")
-                self.connection.execute(f"COPY ({step.text}) TO $file (FORMAT parquet)", {"file": file})
-                self._open_files(schema + step.name, step.name)
+                self._write(step, self.folder)
+                self._open_files(step.name, step.name)
             else:
-                self.connection.execute(f"CREATE VIEW {schema}{step.name} AS {step.text}")
+                self.connection.execute(f"CREATE VIEW {step.name} AS {step.text}")
+
+    def _write(self, step: Step, folder: Path) -> None:
+        file = str(folder / f"{step.name}.parquet")
+        self.connection.execute(f"COPY ({step.text}) TO $file (FORMAT parquet)", {"file": file})
 
     def _open_files(self, name: str, files: str) -> None:
         path = str(self.folder / f"{files}.parquet").replace("'", "''")
-        self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}')")  # noqa: S608 - our own
+        self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}', hive_partitioning=false)")  # noqa: S608
 
     def _list_counts(self, task: Task) -> Counter[str]:
         """Return how many lists there are and what they prefer, for pairs."""

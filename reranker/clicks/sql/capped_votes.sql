@@ -4,18 +4,18 @@ SELECT
     CAST(FLOOR(
         CAST(v.units AS DOUBLE)
         * LEAST(1e0, $document_cap / CAST(GREATEST(v.for_better, v.for_worse) AS DOUBLE))
-        * LEAST(1e0, $person_cap / CAST(v.of_person AS DOUBLE))
+        * COALESCE($person_cap / CAST(o.n AS DOUBLE), 1e0)
         * CASE WHEN v.network = '' THEN 1e0 ELSE LEAST(1e0, $network_cap / CAST(n.people AS DOUBLE)) END
         + 5e-1
     ) AS BIGINT) AS units
 FROM (
     SELECT
-        query, better, worse, network, units,
+        query, better, worse, person, network, units,
         COUNT(*) OVER (PARTITION BY person, query, better) AS for_better,
-        COUNT(*) OVER (PARTITION BY person, query, worse) AS for_worse,
-        COUNT(*) OVER (PARTITION BY person) AS of_person
+        COUNT(*) OVER (PARTITION BY person, query, worse) AS for_worse
     FROM votes
 ) AS v
+LEFT JOIN person_votes AS o ON o.person = v.person
 LEFT JOIN (
     SELECT query, better, network, COUNT(DISTINCT person) AS people
     FROM votes WHERE network <> '' GROUP BY query, better, network

@@ -6,11 +6,9 @@ SELECT
     SUM(CASE WHEN clicked THEN 1 ELSE 0 END) AS clicks,
     SUM(examined) AS examined
 FROM (
-    SELECT k.query, s.document, k.person, BOOL_OR(s.clicked) AS clicked, MAX(e.units) AS examined
-    FROM counted_impressions AS s
-    JOIN kept AS k ON k.query_id = s.query_id
-    JOIN rank_chances AS e ON e.rank = LEAST(s.rank, $last_rank)
-    GROUP BY k.query, s.document, k.person
+    SELECT query, document, person, BOOL_OR(clicked) AS clicked, MAX(examined) AS examined
+    FROM examinations
+    GROUP BY query, document, person
 ) AS of_people
 GROUP BY query, document
 ORDER BY query, document

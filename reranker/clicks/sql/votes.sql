@@ -8,14 +8,12 @@ SELECT
     ) AS BIGINT) AS units
 FROM (
     SELECT
-        k.query, p.better, p.worse, k.person, k.visit,
-        MAX(k.network) AS network,
-        SUM(r.units) AS units,
+        query, better, worse, person, visit,
+        MAX(network) AS network,
+        SUM(units) AS units,
         COUNT(*) AS n,
         CASE WHEN $once_a_session THEN 1 ELSE COUNT(*) END AS said
-    FROM preferences AS p
-    JOIN kept AS k ON k.query_id = p.query_id
-    JOIN rank_units AS r ON r.rank = LEAST(p.rank, $last_rank)
-    GROUP BY k.query, p.better, p.worse, k.person, k.visit
+    FROM stated_preferences
+    GROUP BY query, better, worse, person, visit
 ) AS of_visits
 GROUP BY query, better, worse, person
