@@ -119,11 +119,10 @@ def load_documents(
     """Return the account of sending a file's documents (JSON lines, plain or gzipped, or Parquet) to an existing index.
 
     Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
-    it was when called again. The ids are the documents' own, so a document sent twice is stored once. ``version``,
-    entered already, adds the fields of a version. ``progress`` gets the documents dealt with, and how many there are,
-    estimated from the bytes, or None; ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`.
-
-    `InputError` where the file cannot be read, or was changed since the interrupted run.
+    it was when called again. A document sent twice is stored once. ``version``, entered already, adds the fields of a
+    version. ``progress`` gets the documents dealt with, and how many there are, estimated from the bytes, or None;
+    ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`. `InputError` where the file cannot be read, or
+    was changed since.
     """
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 

@@ -83,9 +83,7 @@ def measure_drift(
 ) -> Drift:
     """Return the drift of an index from an encoder, over at most ``sample`` documents, chosen by ``rng``.
 
-    The index is read once from end to end, texts only.
-
-    `InputError` for an empty index, or one without any text in the fields of the view.
+    The texts of the whole index are read once. `InputError` where there is none in the fields of the view.
     """
     share = min(1.0, 1.2 * sample / max(engine.count(index), 1))
     documents: Counter[str] = Counter()

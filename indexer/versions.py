@@ -64,9 +64,7 @@ def list_versions(
 ) -> list[VersionState]:
     """Return the versions of an index: registered releases, oldest first, then fields without a release.
 
-    Counting stale documents reads the texts of all; ``progress`` gets those read.
-
-    `InputError` where the index does not exist.
+    Counting stale documents reads all texts, told by ``progress``. `InputError` where the index does not exist.
     """
     existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -277,10 +275,9 @@ def plan_collection(
 ) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
-    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what another record keeps that is over
-    any of the same indexes: that of an alias of several. With ``unfinished``, the indexes of interrupted rebuilds and
-    the fields that an interrupted `revectorize` wrote go too. ``everything``: so do all versions of this name's record,
-    the live one too, for `uninstall`.
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what other records over any of the
+    same indexes keep. With ``unfinished``, indexes of interrupted rebuilds and fields of an interrupted `revectorize`
+    go too, and with ``everything``, for `uninstall`, all versions of this name's record.
 
     `InputError` where the index does not exist. `PreflightRefused` where nothing is live (everything would be garbage),
     or documents cannot be rewritten safely.
@@ -354,10 +351,8 @@ def collect(
 ) -> GarbageReport:
     """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
 
-    Forgotten first, so that nobody can make a version live whose fields are going.
-
-    `GateRefused` where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
-    `EngineError` where reading or deleting fails.
+    Forgotten first, so that nobody makes a version live whose fields are going. `GateRefused`, nothing being changed,
+    where one of the plan was made live since. `EngineError` where reading or deleting fails.
     """
     engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)

@@ -138,12 +138,11 @@ def qrels_task(
     known: Iterable[Link] = (),
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of ranking the pool for queries with judgements.
+    """Return the task of ranking the pool for queries with judgements; `InputError` if none remains.
 
-    Bigger grades are better; unjudged documents take part and count as not relevant. Queries must have a text (be among
-    ``query_ids``); those without a relevant document stay (their measures are 0). Pairs in ``known`` do not take part.
-
-    `InputError` if no judgement remains.
+    Bigger grades are better; unjudged documents take part and are not relevant. Queries without a text (not among
+    ``query_ids``) are dropped, those without a relevant document stay (measures are 0). Pairs in ``known`` do not take
+    part.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     left_out: dict[str, dict[int, float]] = {}
@@ -447,11 +446,9 @@ def standard_error(values: Float64) -> float:
 def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
     """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
 
-    ``first`` and ``second``, (n,) float64, hold one value per query, in the same order. ``rng`` draws the exchanges of
-    the randomisation test; without it only the t-test is made (it costs nothing, the other about a quarter of a second
-    a thousand queries).
-
-    `ShapeMismatch` if the lengths differ.
+    ``first`` and ``second``, (n,) float64, hold a value per query, in the same order; `ShapeMismatch` if they differ in
+    length. ``rng`` draws the exchanges of the randomisation test (a quarter of a second a thousand queries), which is
+    left out without it.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")
@@ -510,10 +507,8 @@ class BlockScorer(Protocol):
 class InnerProducts:
     """Scores s(q, d) = u_q . v_d + a * (x_q . y_d), of dense vectors, sparse rows, or both.
 
-    TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
-    (Uq).(Vd) + a q.d and mixtures both.
-
-    `ShapeMismatch` if the parts do not fit each other; `InputError` if a value is not finite, or no part is given.
+    TF-IDF and BM25 are the sparse part alone, LSI the dense one, learned models both. `ShapeMismatch` if the parts do
+    not fit each other; `InputError` if a value is not finite, or no part is given.
     """
 
     query_vectors: Float32 | None = None

@@ -187,10 +187,8 @@ def read_lines(
 ) -> Iterator[Line]:
     """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
-    A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
-    ``max_line_bytes``, its end not counted, is rejected without being held.
-
-    `InputError` where the file cannot be opened or read on, or is of another kind.
+    A UTF-8 byte order mark is no part of the first line. Lines longer than ``max_line_bytes``, the end not counted, are
+    rejected without being held. `InputError` where the file cannot be opened or read on, or is of another kind.
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
@@ -346,14 +344,12 @@ MAX_DEPTH = 100
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a line holds.
+    """Return the JSON object that a line holds; `RecordError` names the rule that is broken.
 
-    Stricter than the standard library: refuses NaN and Infinity, numbers too large for a double, integers of more
-    than 4,300 digits, a key given twice in one object (engines refuse it or keep either), lone surrogate escapes,
-    nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
-    faster ones (orjson, msgspec) keep the last of two equal keys silently.
-
-    `RecordError`: naming the rule broken.
+    Stricter than the standard library, whose parser is used for its hooks: refuses NaN and Infinity, numbers too large
+    for a double, integers of more than 4,300 digits, a key given twice in one object (which orjson and msgspec
+    overlook, and engines refuse or not), lone surrogate escapes, nesting deeper than `MAX_DEPTH`, and any value but an
+    object.
     """
     text = decoded(data)
     try:
@@ -494,17 +490,15 @@ def read_documents(
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
-    A document is a JSON object with its id under ``id`` or ``_id`` (a string of 1 to 512 bytes or a whole number,
-    taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
-    the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
-    With ``id_field``, a path such as ``product.sku``, the id is what stands there; that field, as ``id``, then stays in
-    the source.
+    A document is a JSON object with its id under ``id`` or ``_id`` (1 to 512 bytes, or a whole number, taken as its
+    digits), which is taken out of the source; with ``id_field``, a path such as ``product.sku``, the id stands there,
+    and stays. Documents without any text are kept, without words. JSON lines (plain or gzipped) and Parquet are told by
+    the content.
 
-    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``, the
-    first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes 8 bytes a document. With
-    ``keep`` all are yielded, for a destination that keeps one of each id by itself.
-
-    `InputError` where the file cannot be opened, is damaged, or is of another kind.
+    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``,
+    later documents of an id go there too (kind ``duplicate_id``; 8 bytes a document), with ``keep`` all are yielded,
+    for a destination that keeps one of each. `InputError` where the file cannot be opened, is damaged, or is of another
+    kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
@@ -706,13 +700,9 @@ def read_rows(
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
     ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` are, for each needed column,
-    its possible names, one of which must be there.
-
-    Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
-    Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
-    are kept as None.
-
-    `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
+    its possible names. Dates, times and decimals become strings (ISO 8601), nulls None. A row with what JSON cannot
+    carry (NaN, Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as
+    offset. `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
     """
     try:
         import pyarrow as pa

@@ -142,12 +142,10 @@ def utc_now() -> str:
 def read_control(engine: Engine, index: str) -> ControlRecord:
     """Return the record of an index, by its own name or an alias; an empty one where nothing was registered yet.
 
-    Of an index that was deleted and made anew, or restored, nothing is live and nothing renewed: its releases wait to
-    be promoted. Records that older programs kept under an alias are taken over; the name asked for decides what is
-    live, and the live versions of the others can be rolled back to.
-
-    `EngineError` where the engine does not answer. `InputError` where the record is of a newer format or not one of
-    this project.
+    Of an index that was made anew or restored, nothing is live and nothing renewed: its releases wait to be promoted.
+    Records that older programs kept under an alias are taken over; that of the name asked for says what is live, the
+    others' live versions can be rolled back to. `EngineError` where the engine does not answer, `InputError` for a
+    record of a newer format or of another project.
     """
     uuids = engine.index_uuids(index)
     (key, uuid), *others = uuids.items() or ((index, ""),)

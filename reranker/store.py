@@ -367,9 +367,8 @@ class VectorStore:
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
         """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
 
-        ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
-
-        `ArtifactError` if there is no store, or it is damaged. `EncoderMismatch` if it holds another encoder's vectors.
+        `EncoderMismatch` if its vectors are not of the encoder ``encoder_id`` (None: any, to look, not to score),
+        `ArtifactError` if there is no store, or it is damaged.
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
@@ -591,11 +590,9 @@ class SegmentFiles:
 class StoreWriter(AbstractContextManager["StoreWriter"]):
     """The one writer of a store; a context manager that publishes when its block ends without an error.
 
-    Nothing that was added is visible, or survives a crash, before `publish`; what was published always is. Memory: the
-    id index (16 bytes a document) and the batch at hand.
-
-    The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
-    The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
+    What was added is visible, and survives a crash, from `publish` on. Memory: the id index (16 bytes a document) and
+    the batch at hand. The folder is made if absent; ``encoder_id`` names the encoder of the vectors, ``dims`` is N. The
+    encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
 
     `EncoderMismatch` if the folder holds another encoder's vectors or other dimensions. `ArtifactError` if another
     process is writing to the store, or it is damaged.

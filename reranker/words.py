@@ -196,10 +196,8 @@ def strongest_pairs(
 ) -> tuple[list[WordPair], list[WordPair]]:
     """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
 
-    Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
-    and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
-
-    Where ``before`` is None, nothing is known of the words there.
+    Of the 1,000 most frequent words of the queries (in two of them at least, if there are any) and the 20,000 most
+    frequent words of three documents or more; a word with itself is left out. Of ``before``, None knows no word.
     """
     words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
     counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
@@ -319,11 +317,9 @@ def ngrams(tokens: Sequence[str], n: int) -> list[str]:
 class DiceCounter:
     """Counts, in one pass over the texts, which words stand in the documents of a few terms.
 
-    Memory is bounded by the terms and the frequent words, not by the texts.
-
-    A term is one word, or the words of an n-gram in order. The vocabulary is of the same texts: its first ``max_words``
-    words are the most frequent ones, and its document frequencies are used. `ConfigError` is raised if there is no
-    term, a term without words, or F is below 1.
+    Memory is bounded by the terms, each one word or the words of an n-gram, and the ``max_words`` (F) most frequent
+    words of the vocabulary, which is of the same texts and has the document frequencies. `ConfigError` is raised if
+    there is no term, one without words, or F is below 1.
     """
 
     def __init__(

@@ -314,9 +314,7 @@ class EngineSettings:
     ) -> EngineSettings:
         """Return the settings that the SSI_ENGINE_* variables describe; an empty variable counts as unset.
 
-        They win over the values of a configuration file (``table``).
-
-        `ConfigError`: a key or a value that is not legal; the message never contains a secret.
+        They win over a configuration file's (``table``). `ConfigError`, without a secret: an illegal key or value.
         """
         variables = os.environ if environ is None else environ
         values = dict(table or {})
@@ -523,9 +521,8 @@ class _Absent(Exception):
 def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | None]:
     """Return the variables of a body template with their defaults: None for ``{{name?}}``, which may be absent.
 
-    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``, ``{{tags=["new"]}}``), or else a text.
-
-    `ConfigError` for ``{{name}}`` with neither, for two defaults of one name, and for a default that is an object.
+    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or else a text. `ConfigError` for ``{{name}}`` with
+    neither, for two defaults of one name, and for a default that is an object.
     """
     found: dict[str, Scalar | list[Any] | None] = {}
 
@@ -562,12 +559,10 @@ def _is_value(value: Any) -> bool:
 def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a body template with its variables filled, ``{{query}}`` left as it is.
 
-    A text that is nothing but a variable becomes the value itself, be it a number or a list. Where a variable has
-    neither value nor default, the innermost element of a list that holds it is left out (a clause of ``filter``), else
-    the whole part of the body.
-
-    `InputError` for a value that the template has no variable for, that is of another JSON type than its default, or
-    that is neither a text, a number, true or false, nor a list of these.
+    A text that is nothing but a variable becomes the value itself, be it a number or a list. One without value and
+    default takes the innermost element of a list that holds it along (a clause of ``filter``), else the whole part of
+    the body. `InputError` for a value without a variable, of another JSON type than its default, or neither a text, a
+    number, true or false, nor a list of these.
     """
     defaults = variables_of(template)
     if unknown := sorted(values.keys() - defaults.keys()):

@@ -201,9 +201,8 @@ class AnalyzerConfig:
 def parse_analyzer(text: str) -> AnalyzerConfig:
     """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
 
-    The name of a language of `STEMMERS` alone stands for its stems, and its stop words where there is a list of them.
-
-    `ConfigError` is raised for anything else; the message shows the whole syntax.
+    A language of `STEMMERS` alone stands for its stems, and its stop words where there is a list. `ConfigError`, with
+    the whole syntax, is raised for anything else.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
