@@ -654,10 +654,7 @@ class _Build:
         return concrete
 
     def _name_to_fill(self, old: Sequence[str], record: ControlRecord) -> str:
-        """Return the last unfinished index whose load goes on, or else a name that no index has had.
-
-        One whose load would begin again is retired: it may hold documents that have left the file since.
-        """
+        """Return the last unfinished index whose load goes on, or else a new name; others hold outdated documents."""
         engine, load = self.engine, self.options.load
         for name in reversed(() if load.restart else record.building):
             source = source_id(engine, name, self.path, self.version, load)
@@ -670,10 +667,7 @@ class _Build:
         return f"{self.index}-{number:06d}"
 
     def _check_fields(self, notice: Say | None) -> None:
-        """Raise `InputError` for a field of the model that no document of the file has, most likely misspelt.
-
-        With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
-        """
+        """Raise `InputError`, or say it by ``notice``, where no document of the file has a field of the model."""
         if self.model is None:
             return
         view, paths = self.model.encoder.view, set[str]()

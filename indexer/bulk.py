@@ -87,10 +87,7 @@ def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole
 
 
 def error_outcome(error: EngineError) -> Action:
-    """Return what to do about a whole request that failed with ``error``.
-
-    Missing rights, a missing index and what the engine cannot do at all stop the run whatever their status.
-    """
+    """Return what to do after a whole request failed; lack of rights, of the index or of the feature stops any run."""
     if isinstance(error, EngineAuthError | IndexMissing | Unsupported):
         return Action.STOP
     if isinstance(error, EngineRejected) and (error.status is None or error.status < 300):
@@ -286,10 +283,7 @@ class _Queued:
 
 
 class BulkWriter:
-    """Sends writes to one index (or alias with one write index), which it never creates, and accounts for each.
-
-    ``rng`` is the source of the jitter; tests bring their own time (``sleep``, ``clock``).
-    """
+    """Sends writes to one index, which it never creates, and accounts for each; ``rng`` is the source of the jitter."""
 
     def __init__(
         self,

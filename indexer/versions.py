@@ -117,10 +117,7 @@ def with_version(engine: Engine, index: str, encoder_id: str) -> int:
 def stale_documents(
     engine: Engine, index: str, views: Mapping[str, TextView], progress: Progress = no_progress
 ) -> dict[str, int]:
-    """Return how many documents have a vector of another text than they have now, by encoder id, as ``views`` are.
-
-    Every text is read and its hash compared with that beside the vector, as `sync` does.
-    """
+    """Return how many documents have a vector of another text than they have now, by encoder id, as `sync` sees it."""
     heads = set(_field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}

@@ -866,10 +866,7 @@ def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
 
 
 def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int) -> dict[str, AnyArray]:
-    """Return the arrays of an open, checked file as read-only views of one memory map.
-
-    The map outlives the descriptor, and the file's name: a model being served stays whole while it is replaced.
-    """
+    """Return the arrays of a checked file as read-only views of one memory map, which outlives descriptor and name."""
     mapped = mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ)
     data = n_bytes - max((spec.stop for spec in specs.values()), default=0)
     return {

@@ -84,10 +84,7 @@ class RankingTask:
     def sample(
         self, rng: np.random.Generator, max_queries: int, max_documents: int
     ) -> tuple[RankingTask, slice | Int64, slice | Int64]:
-        """Return the task of some random queries and, of a large pool, its judged documents with a random rest.
-
-        With it, which rows and columns were chosen; both ascend.
-        """
+        """Return the task of some random queries and documents (the judged, a random rest), and which, ascending."""
         task: RankingTask = self
         rows: slice | Int64 = slice(None)
         columns: slice | Int64 = slice(None)
@@ -220,10 +217,7 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
 
 
 def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
-    """Return the task without the relevant pairs (s, t) whose reverse (t, s) is among the links.
-
-    Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
-    """
+    """Return the task without pairs (s, t) whose reverse is a link, and without queries that are left with nothing."""
     reversed_links = {(target, source) for source, target in links}
     pairs = zip(row_of(task.grades).tolist(), task.grades.indices.tolist(), strict=True)
     is_reverse = [(task.query_ids[row], task.document_ids[column]) in reversed_links for row, column in pairs]

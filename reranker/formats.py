@@ -55,10 +55,7 @@ _FOREIGN = {
 
 
 class RecordError(InputError):
-    """A line or row that breaks a rule; raised by parsers and caught by readers, which know its place.
-
-    ``kind`` is one word for counting, the same for all records of this fault (``duplicate_id``).
-    """
+    """A line or row that breaks a rule, told by readers, which know its place; ``kind`` is one word for counting."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason, kind=kind)

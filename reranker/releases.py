@@ -183,10 +183,7 @@ def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> Con
 
 
 def records_over(engine: Engine, names: Collection[str], *, within: bool = False, but: str = "") -> list[ControlRecord]:
-    """Return all records, as they are stored, of names that stand for any of these concrete indexes.
-
-    With ``within``, only those of names that stand for no other index besides; that of the key ``but`` is left out.
-    """
+    """Return all stored records of names for any of these indexes (``within``: no others), but that of key ``but``."""
     try:
         keys = {document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch} - {but}
         documents = engine.get(CONTROL_INDEX, sorted(keys)) if keys else []

@@ -287,10 +287,7 @@ OPEN_ATTEMPTS = 5
 
 
 class Segment:
-    """The mapped arrays of a segment, not read; see the top of this module for the files.
-
-    `ArtifactError` is raised if one is missing, of another size, or its offsets do not end where its data does.
-    """
+    """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
     def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
         folder = _folder(root, "segment", record.number)

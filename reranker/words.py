@@ -59,10 +59,7 @@ class RelatedWord:
 
 @dataclass(frozen=True, slots=True)
 class WordPair:
-    """How a model relates a word of a query to another word of a document.
-
-    ``weight`` and ``before`` are U_i . V_j in the new model and in the other one (0 where it does not know a word).
-    """
+    """A query's word and a document's: ``weight`` U_i . V_j now and ``before``, in the other model (0 if unknown)."""
 
     query_word: str
     document_word: str

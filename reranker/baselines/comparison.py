@@ -199,10 +199,7 @@ def tuning_task(
 
 
 def tuning_pool(judged: Sequence[str], ids: Collection[str], pool: Collection[str]) -> set[str]:
-    """Return the documents that baselines rank while they are tuned.
-
-    They are the evaluation's, or the rest where most of the judged documents are there (a split by documents).
-    """
+    """Return the documents that baselines rank while tuned: the evaluation's, or the rest if most judged are there."""
     inside = set(pool)
     return inside if 2 * sum(document in inside for document in judged) >= len(judged) else set(ids) - inside
 

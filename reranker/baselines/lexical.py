@@ -300,10 +300,7 @@ class LexicalTask:
     def sample(
         self, rng: np.random.Generator, max_queries: int = MAX_QUERIES, max_documents: int = MAX_DOCUMENTS
     ) -> LexicalTask:
-        """Return some of the queries, and of a large pool their judged documents with a random rest.
-
-        What is chosen is chosen for all baselines and all settings alike.
-        """
+        """Return some queries, and of a large pool the judged documents and a random rest, alike for all baselines."""
         task, rows, columns = self.task.sample(rng, max_queries, max_documents)
         return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 

@@ -363,10 +363,7 @@ def _seconds(key: str, text: str) -> float:
 
 
 def refusal(op: WriteOp) -> WriteResult | None:
-    """Return the 400 of an operation that no engine takes, or None: asked before a request is sent.
-
-    One malformed action line or a too long id fails the whole bulk request on both engines, so it never travels.
-    """
+    """Return the 400 of an operation that no engine takes, or None: one such fails a whole bulk request on both."""
     reason = id_fault(op.id) or _option_fault(op)
     return None if reason is None else WriteResult(op.id, 400, "illegal_argument_exception", reason)
 

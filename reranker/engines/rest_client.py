@@ -133,10 +133,7 @@ OPENSEARCH = Dialect(
 
 
 def scripts_allowed(settings: Mapping[str, Any]) -> bool:
-    """Return True where a node's ``script.*`` settings let a search carry its own scoring script.
-
-    They are ``allowed_types`` (``inline``, ``stored``, ``both``, ``none``), ``allowed_contexts``; absent: everything.
-    """
+    """Return True where a node's ``script.*`` settings let a search carry a scoring script; absent, all is allowed."""
     types, contexts = (_listed(settings.get(name)) for name in ("allowed_types", "allowed_contexts"))
     return (not types or bool({"both", "inline"} & types)) and (not contexts or "score" in contexts)
 

@@ -100,10 +100,7 @@ class Done:
 
 
 def _template(path: str, setup: Setup) -> dict[str, Any]:
-    """Return a JSON file of `plugin_scripts` with its places filled in; places without a value stay.
-
-    Values go in after parsing, so that nothing in them can change the shape.
-    """
+    """Return a JSON file of `plugin_scripts`, its places filled in after parsing; those without a value stay."""
     service = (setup.service or "").rstrip("/")
     values = {
         "NAME": setup.name, "SERVICE": service, "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),

@@ -142,10 +142,7 @@ def average_precision(
 def blended_average_precision(
     learned: Float32, lexical: Float32, scale: np.float32, identity: np.float32, judged: Judged, depth: int
 ) -> Float64:
-    """Return the average precision of each query by scale * learned + identity * lexical, (n_queries,) float64.
-
-    The scores are (n_queries, n_documents) float32; ranks, ``judged`` and ``depth`` are as in `average_precision`.
-    """
+    """Return `average_precision`, (n_queries,), by scale * learned + identity * lexical, (n_queries, n_documents)."""
     n_queries, n_documents = learned.shape
     result = np.zeros(n_queries, np.float64)
     scores = np.empty(n_documents, np.float32)

@@ -316,10 +316,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     first_step: int,
     n_steps: int,
 ) -> Float64:
-    """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
-
-    See `tests.reference.sgd.sgd_steps` for the definition.
-    """
+    """Return (violating steps, candidates tried, sum of hinge losses); see `tests.reference.sgd.sgd_steps`."""
     U, V, cache = parameters
     n_dims = U.shape[1]
     longest_query, longest = _longest(queries.indptr), _longest(documents.indptr)

@@ -334,10 +334,7 @@ class Bilinear(FormScorer):
 
 
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
-    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
-
-    Words of the query side and of the document side are given by their ids; U and V are as in `Bilinear`.
-    """
+    """Return U_i . V_j of each pair of word ids, (n_q, n_d) float64; 0 where a word has no learned row."""
     weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T
     return weights
 

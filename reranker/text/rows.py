@@ -407,10 +407,7 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 
 
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
-    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
-
-    Words that the vocabulary does not list have hashed ids and are counted, too; bigrams that it does not are not.
-    """
+    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, without bigrams that are not listed."""
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
     ids = vocabulary.ids(list(chain.from_iterable(tokens)))
@@ -424,10 +421,7 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
 def text_counts(
     vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
 ) -> list[sp.csr_matrix[np.float32]]:
-    """Return the word counts of ``texts[document][field]``: one (n, N_TERM_IDS) matrix a field.
-
-    Of an analyzer with bigrams these are one more field, the last, those of all fields together.
-    """
+    """Return the word counts of ``texts[document][field]``, (n, N_TERM_IDS) a field, those of all bigrams last."""
     flat = [text[field] for field in range(n_fields) for text in texts]
     counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
     fields = [counts[field * n : (field + 1) * n] for field in range(n_fields)]
@@ -758,10 +752,7 @@ class QueryMemory:
 
     @classmethod
     def of(cls, ids: Sequence[str], rows: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> QueryMemory:
-        """Return the memory of documents, given `memory_rows` and the word counts of their fields, one row an id each.
-
-        `ShapeMismatch` is raised if there is not one row an id.
-        """
+        """Return the memory of documents by `memory_rows` and fields' counts; `ShapeMismatch`: not one row an id."""
         if {part.shape for part in (rows, *fields)} != {(len(ids), N_TERM_IDS)}:
             shapes = [part.shape for part in (rows, *fields)]
             raise ShapeMismatch(f"a memory of {len(ids)} ids has rows {shapes[0]}, fields {shapes[1:]}: one row an id")

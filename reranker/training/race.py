@@ -135,10 +135,7 @@ def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[f
 
 
 def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
-    """Return the rungs to run with their numbers, and how many epochs all runs make together.
-
-    A rung is run if it varies something, or decides among those that are kept by longer runs than so far.
-    """
+    """Return the rungs that vary something or decide by longer runs, numbered, and the epochs of all their runs."""
     planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
     for number, rung in enumerate(rungs, 1):
         if rung.varied or (n_kept > 1 and rung.epochs > longest):

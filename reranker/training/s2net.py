@@ -221,10 +221,7 @@ def fit_s2net(
 
 
 class S2NetObjective:
-    """The loss and its gradient as a function of all entries of the matrices, one after the other.
-
-    ``origin`` is A0 and B0; `ShapeMismatch` is raised where they do not have one row for each word of the data.
-    """
+    """The loss and its gradient over all entries of the matrices; `ShapeMismatch` if A0 and B0 misfit the data."""
 
     def __init__(self, data: TrainingPairs, origin: Projection, settings: S2NetSettings) -> None:
         widths = (data.q_rows.shape[1], data.d_rows.shape[1])
