@@ -304,7 +304,6 @@ class Renewer:
             self.report.documents = n_seen
 
     def _updates_of(self, batch: Sequence[StoredDocument]) -> Iterator[BulkItem]:
-        """Yield the writes that a batch of stored documents needs."""
         current: list[StoredDocument] = []
         hashes: list[str] = []
         stale: list[StoredDocument] = []

@@ -396,7 +396,6 @@ def uninstall(
 
 
 def _emptied(record: ControlRecord) -> ControlRecord:
-    """Return the record without versions."""
     return replace(record, releases=(), live=None, previous=(), progress={})
 
 
@@ -417,7 +416,6 @@ def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, event
 
 
 def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
-    """Return the write that takes the fields of one version from a document."""
     ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
     rest = {name: value for name, value in document.source.items() if name not in ours}
     return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)

@@ -202,11 +202,12 @@ class Encoder:
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
         """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
         counts = self._counts([self.view.texts(source) for source in documents])
-        return self._rows(counts, self._learned_rows(counts), ids)
+        return self._rows(counts, learned_rows(self.tfidf, counts, self.view.weights), ids)
 
     def learned_rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
         """Return d' of each document, the row that V reads, (n, 2**31 - 1) float32."""
-        return self._learned_rows(self._counts([self.view.texts(source) for source in documents]))
+        counts = self._counts([self.view.texts(source) for source in documents])
+        return learned_rows(self.tfidf, counts, self.view.weights)
 
     def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
         """Return vectors, rows and hashes of documents, given their sources.
@@ -216,7 +217,7 @@ class Encoder:
         """
         texts = [self.view.texts(source) for source in documents]
         counts = self._counts(texts)
-        learned = self._learned_rows(counts)
+        learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
         return EncodedDocuments(
             vectors=quantise_vectors(self.documents.vectors(learned), self.quantisation),
@@ -232,9 +233,6 @@ class Encoder:
         if self.lexical_rows is None:
             return learned
         return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
-
-    def _learned_rows(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-        return learned_rows(self.tfidf, counts, self.view.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -752,7 +750,6 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
-    """Return the format version that a manifest's entries need."""
     if "n_word_weights" in content:
         return 5
     if "n_memory_documents" in content:

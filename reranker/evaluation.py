@@ -402,7 +402,6 @@ def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
 
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Measure:
-    """Return ir_measures' object of a measure's name."""
     from ir_measures import parse_measure
 
     try:

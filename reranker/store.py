@@ -94,7 +94,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _folder(root: Path, kind: Literal["segment", "index"], number: int) -> Path:
-    """Return the folder of a segment or of an id index."""
     return root / f"{kind}-{number:06d}"
 
 

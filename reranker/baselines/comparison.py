@@ -213,7 +213,6 @@ def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, 
 
 
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
-    """Return the queries encoded a batch at a time."""
     parts = [encode(inputs[start : start + _BATCH]) for start in range(0, len(inputs), _BATCH)]
     rows = stack_rows([part.rows for part in parts])
     learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])

@@ -581,7 +581,6 @@ def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
 
 
 def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> LexicalSettings:
-    """Return the settings of a point."""
     places, query_tf = point
     lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
     lists["coverage"] = [0.0] * len(plain.field_weights)

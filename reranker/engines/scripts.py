@@ -113,8 +113,6 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
 
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:
-    """Return a JSON value with ``@NAME@`` in its texts replaced."""
-
     def filled(text: str) -> str:
         return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), text)
 

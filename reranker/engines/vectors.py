@@ -416,7 +416,6 @@ def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mappi
 
 
 def _query_params(query: QueryVectors) -> dict[str, Any]:
-    """Return the query's part of the scripts' parameters."""
     weights = query.word_weights
     kept = np.flatnonzero(weights)
     return {"u": _json_numbers(query.vector), "ids": query.ids[kept].tolist(), "weights": _json_numbers(weights[kept])}

@@ -294,21 +294,10 @@ class FormScorer(VectorScorer):
 
 
 class Bilinear(FormScorer):
-    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``.
+    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors are those of `DocumentForm` and `FormScorer`.
 
-    ====  ==============================================
-    id    as
-    ====  ==============================================
-    M01   ``Bilinear.lexical()``: U and V without rows
-    M05   ``Bilinear(U, U)``: tied
-    M06   ``Bilinear(U, V)``
-    M07   ``Bilinear(U, V, identity=0.0)``
-    M08   ``Bilinear(U, V).restricted(n)``
-    ====  ==============================================
-
-    ``V`` is (n_document_words, N) float32, as U is; errors are those of `DocumentForm` and `FormScorer`.
-
-    Source: spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    M01 is ``Bilinear.lexical()``, M05, tied, ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
+    ``restricted(n)``. ``V`` is (n_document_words, N) float32, as U is. Source: spec 2.2 and 2.1, storage by rows.
     """
 
     def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:

@@ -107,7 +107,6 @@ class Vocabulary:
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
-        """Return whether the word is listed."""
         return isinstance(word, str) and 0 <= self._index.get(word, HASH_BASE) < HASH_BASE
 
     def ids(self, tokens: Sequence[str]) -> Int32:
@@ -661,7 +660,6 @@ def weigh_words(rows: sp.csr_matrix, weights: Float32) -> sp.csr_matrix:
 
 
 def _without_zeros(rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows without stored values of 0."""
     return rows if rows.data.all() else keep_values(rows, rows.data != 0)
 
 

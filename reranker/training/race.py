@@ -109,7 +109,6 @@ def race(context: TrainingContext) -> list[Trial]:
 
 
 def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, float]]:
-    """Return what a rung tries."""
     candidates = list(kept)
     for name, values in rung.varied.items():
         candidates = [
