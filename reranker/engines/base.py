@@ -50,8 +50,7 @@ class Capabilities:
     painless: bool = False
     """Scripts can be run in a query: the language is there and the cluster's settings allow it."""
     vector_product: str = ""
-    """Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where the engine cannot
-    compute scores by itself."""
+    """Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where there is none."""
     hnsw: bool = False
     """A search can find documents by their vectors."""
     rescore_script: bool = False
@@ -681,21 +680,16 @@ def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
 # --- time
 
 
-@dataclass(slots=True)
 class Deadline:
-    """The time of one request or wait, counted from the creation."""
+    """The time of one request or wait, counted from the creation: ``limit_s`` seconds (None: no limit) by ``now``.
 
-    limit_s: float | None = None
-    """Seconds until the answer is due; None: no limit."""
-    now: Callable[[], float] = time.perf_counter
-    """Monotonic seconds."""
-    started: float = field(init=False)
-    stages_ms: dict[str, float] = field(init=False, default_factory=dict)
-    """Milliseconds by stage, as `note_stage` was told."""
-    _noted: float = field(init=False)
+    ``stages_ms`` are milliseconds by stage, as `note_stage` was told.
+    """
 
-    def __post_init__(self) -> None:
-        self.started = self._noted = self.now()
+    def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
+        self.limit_s, self.now = limit_s, now
+        self.started = self._noted = now()
+        self.stages_ms: dict[str, float] = {}
 
     @property
     def spent_s(self) -> float:
