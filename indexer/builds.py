@@ -45,8 +45,7 @@ class LoadOptions(WriteOptions):
     """How a file is loaded."""
 
     version_field: str | None = None
-    """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
-    never overwrites a newer one."""
+    """Field whose value (a whole number, or an ISO 8601 time) is the external version: none overwrites a newer one."""
     id_field: str | None = None
     """Where the ids stand, see `reranker.formats.read_documents`."""
     restart: bool = False
@@ -529,8 +528,7 @@ def build_index(
     `InputError` for a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty
     or rebuilt, a field of the model that no document has. `GateRefused` where a rebuild is not possible or its result
     incomplete: the alias stays where it was. `PreflightRefused` where the index wants a routing with each document,
-    which a file does not say. `EngineError` where the engine refuses. A load that stopped half-way is reported by
-    ``load.bulk.stopped`` instead.
+    which a file does not say. `EngineError` where the engine refuses. A stop is in ``load.bulk.stopped``.
     """
     build = _Build(engine, index, path, model, options or BuildOptions())
     return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)

@@ -131,8 +131,7 @@ class RetryPolicy:
     pause_s: float = 5.0
     pause_cap_s: float = 60.0
     max_pause_s: float = 1800.0
-    """First and longest wait while the index is blocked (disk full), and how long in all; a Retry-After beyond that
-    ends the run."""
+    """First and longest wait while the index is blocked (disk full), and how long in all, also by a Retry-After."""
     deadline_s: float | None = None
     """Limit of the whole run."""
 

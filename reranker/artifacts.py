@@ -2,8 +2,7 @@
 
 A model is an `Encoder`, which decides everything that is stored beside a document, and a query side. The encoder's id
 covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), the memory
-of queries and the quantisation, and nothing of the query side: a new U gives a new model and leaves every stored vector
-valid.
+of queries and the quantisation, and nothing of the query side: a new U leaves every stored vector valid.
 
 A folder holds ::
 
@@ -97,8 +96,7 @@ class Encoder:
 
     `ShapeMismatch` is raised if V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or
     Y does not fit it; `InputError` if V or Y holds NaN or infinity, or the quantisation is not known; `ConfigError` for
-    an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has, or a
-    memory without those of BM25.
+    an unknown ``tf`` or form, lexical settings that do not fit the fields, or a memory without those of BM25.
     """
 
     view: TextView
@@ -110,8 +108,7 @@ class Encoder:
     tf: str
     """{'log', 'raw'}: Term frequency, as `TfIdf` has it."""
     V: Float32
-    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D; fewer rows are the restricted
-    model (M08)."""
+    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D, fewer if restricted (M08)."""
     quantisation: Quantisation = DEFAULT_QUANTISATION
     """{'float16', 'float32', 'int8'}: Precision of stored vectors and weights. Measured on 7,479 documents against
     float32 (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
@@ -270,8 +267,7 @@ class RankingModel:
     identity: float = 1.0
     """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
     query_view: TextView | None = None
-    """Fields of a document that is used as a query (their weights play no part: the lexical settings have those of
-    q); None for those of the encoder."""
+    """Fields of a document that is used as a query (their weights play no part); None for those of the encoder."""
     training: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What made the model and what it reached, kept in the manifest as JSON."""

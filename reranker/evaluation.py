@@ -324,8 +324,7 @@ def evaluate_run(
     ``qrels`` are query id -> document id -> grade; bigger is better, unjudged documents count as not relevant. ``run``
     is query id -> document ids, best first, each at most once; queries without judgements are ignored. ``measures`` are
     names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``). `ConfigError` for a
-    measure that is not known, or not of these families; `InputError` for a grade that is not finite or above 20 (its
-    gain would not fit).
+    measure that is not known, or not of these families; `InputError` for a grade not finite or above 20.
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
@@ -425,8 +424,7 @@ class PairedTest:
     """Two-sided p of the paired t-test."""
     p_randomisation: float | None
     """Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
-    query, whose mean difference is at least as far out (1,999 exchanges and the one observed: never below .001). None
-    where it was not asked for."""
+    query, whose mean difference is at least as far out (of 1,999 and the observed). None where it was not asked for."""
     n: int
     """Queries compared."""
 
@@ -440,8 +438,7 @@ def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None
     """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
 
     ``first`` and ``second``, (n,) float64, hold a value per query, in the same order; `ShapeMismatch` if they differ in
-    length. ``rng`` draws the exchanges of the randomisation test (a quarter of a second a thousand queries), which is
-    left out without it.
+    length. ``rng`` draws the exchanges of the randomisation test, left out without it.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")

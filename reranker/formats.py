@@ -345,8 +345,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
 
     Stricter than the standard library, whose parser is used for its hooks: refuses NaN and Infinity, numbers too large
     for a double, integers of more than 4,300 digits, a key given twice in one object (which orjson and msgspec
-    overlook, and engines refuse or not), lone surrogate escapes, nesting deeper than `MAX_DEPTH`, and any value but an
-    object.
+    overlook, and engines refuse or not), lone surrogates, nesting deeper than `MAX_DEPTH`, all but objects.
     """
     text = decoded(data)
     try:
@@ -473,8 +472,7 @@ class DocumentLine(Document):
     """1-based line, or row of a Parquet file."""
     offset: int = 0
     end_offset: int = 0
-    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based row
-    and the next one."""
+    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet, rows from 0."""
 
 
 def read_documents(
@@ -489,13 +487,11 @@ def read_documents(
 
     A document is a JSON object with its id under ``id`` or ``_id`` (1 to 512 bytes, or a whole number, taken as its
     digits), which is taken out of the source; with ``id_field``, a path such as ``product.sku``, the id stands there,
-    and stays. Documents without any text are kept, without words. JSON lines (plain or gzipped) and Parquet are told by
-    the content.
+    and stays. Documents without any text are kept, without words. JSON lines and Parquet are told by content.
 
     ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``,
     later documents of an id go there too (kind ``duplicate_id``; 8 bytes a document), with ``keep`` all are yielded,
-    for a destination that keeps one of each. `InputError` where the file cannot be opened, is damaged, or is of another
-    kind.
+    for a destination that keeps one of each. `InputError` where the file is missing, damaged, or of another kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)

@@ -47,8 +47,7 @@ class RelatedWord:
     """A word of documents that raises (or lowers) the score for a query.
 
     ``weight`` is what the pair adds to f(q, d) in a document of this word alone: q_i (U_i . V_j + a where i = j) with
-    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same`` is True for the query's own
-    word.
+    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same``: it is the query's own.
     """
 
     query_word: str
@@ -355,8 +354,7 @@ class DiceCounter:
         """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
 
         DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
-        own nearest. `InputError` is raised if the term was not counted, or no document holds it; names frequent words
-        of like spelling.
+        own nearest. `InputError`, naming words of like spelling, if no document holds the term, or it was not counted.
 
         Source: SSI, Tables 1 and 2; spec 2.4 (1).
         """

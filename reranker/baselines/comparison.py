@@ -230,8 +230,7 @@ class Comparison:
     """Systems on one task, and the model tested against each of the others.
 
     ``tests`` are of model minus baseline, over queries: rank loss in per cent of a query's test tuples (less is
-    better), all others better when bigger; the randomisation test is made for AP. The model stands under `MODEL` in
-    ``systems``.
+    better), all others better when bigger; the randomisation test is made for AP. `MODEL` names the model.
     """
 
     task: RankingTask

@@ -1,7 +1,6 @@
 """Lexical baselines: TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04), and the search for their settings.
 
-They score the word counts of documents and queries; settings are searched on queries whose relevant documents are known
-(training or validation).
+They score the word counts of documents and queries; settings are searched on training or validation queries.
 """
 
 from __future__ import annotations

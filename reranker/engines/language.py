@@ -1,8 +1,7 @@
 """The part of Elasticsearch that the embedded engines play: mappings, search bodies and the rules of writes. Pure.
 
 Mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
-``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. Unlike in Elasticsearch,
-dynamic mapping detects no dates.
+``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. No dates are detected.
 
 Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (of dates as ``epoch_millis``),
 ``track_total_hits`` and ``sort`` by ``_score``.

@@ -105,8 +105,7 @@ def version_fields(
     engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `ROUTES` need
     native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
 
-    `ConfigError` for an unknown route; `Unsupported` for a route whose field types this engine lacks, or for more
-    dimensions than it takes.
+    `ConfigError` for an unknown route; `Unsupported` for field types or dimensions that this engine lacks.
     """
     _check_routes(routes)
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
@@ -508,8 +507,7 @@ def rescore_body(
     weight s(x) over the signals, if there are any. ``blend`` gives ``alpha``, ``lexical`` and ``signals``: a list of
     field, kind, weight, the table of x and s, and ``neutral``, s where there is no number. ``body`` is one that
     `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the window's last hit,
-    None where one shard has the whole index, or the window all hits; ``stored`` is the id of the stored script, None
-    sends its source.
+    None where one shard has the whole index, or the window all hits; ``stored`` is the script's id, None sends it.
     """
     params = _query_params(query) | {
         **blend, "lost": LOST, "floor": 0.0 if floor is None else floor * _ROUNDING,
@@ -589,8 +587,7 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
     exact in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``; what
     only changes scores or puts documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the
-    query are no condition: finding documents without them is what this first stage is for. What is not taken over
-    is told by `unread_conditions`.
+    query are no condition: finding documents without them is what this first stage is for. See `unread_conditions`.
     """
     read = _read(body.get("query"))
     clauses = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
@@ -602,8 +599,7 @@ def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parts of a body that may rule documents out in ways that `conditions_of` does not take over.
 
     Such are searches besides the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or ``must_not``
-    instead of which hits may meet another one (in a ``should`` that is needed), or which is not of the whole document
-    (``nested``).
+    instead of which hits may meet another one (in a ``should`` that is needed), or of a part (``nested``).
     """
     return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _read(body.get("query")).unread))
 

@@ -61,8 +61,7 @@ class NegativePool(NamedTuple):
 class Parameters(NamedTuple):
     """What is learned, changed in place.
 
-    ``U``, ``V`` (n_rows, N) float32, the same array for the tied model; ``cache`` (n_documents, N) float32, a nearly
-    current Vd of every document.
+    ``U``, ``V`` (n_rows, N), one array if tied; ``cache`` (n_documents, N), a nearly current Vd of each; all float32.
     """
 
     U: Float32

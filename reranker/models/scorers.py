@@ -255,8 +255,7 @@ class FormScorer(VectorScorer):
 
     ``U`` is (n_query_words, N) float32, row = word, and words past the last row have no learned part; where it is tied
     to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching. `ShapeMismatch` is
-    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` if a value is NaN or infinite, or a is not
-    usable.
+    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` for a value not finite, or a below 0.
     """
 
     U: Float32

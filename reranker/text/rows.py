@@ -197,8 +197,7 @@ class VocabularyBuilder:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
         Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` at least. Ties are ordered by word (code points), so the same
-        documents in any order give the same vocabulary. None is no limit. `InputError` is raised for a limit or a floor
-        below 1.
+        documents in any order give the same vocabulary. None is no limit; `InputError` for others below 1.
         """
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
@@ -469,8 +468,7 @@ class LexicalSettings:
     """Which lexical score, and its parameters; weights and lengths are one a field, in the view's order.
 
     A model with a memory of queries (`QueryMemory`) has it as its last field, of query weight and coverage 0.
-    `ConfigError` is raised for an unknown form or ``query_tf``, numbers of fields that differ, or a value out of its
-    range.
+    `ConfigError` is raised for an unknown form or ``query_tf``, numbers of fields that differ, or a value out of range.
     """
 
     form: str
@@ -711,14 +709,12 @@ class QueryMemory:
     """The queries that documents were relevant for, in the training of the model: `memory_rows` by document id.
 
     It is one more field of a document, after those of the view, of the lexical row alone. A word that stands in it and
-    not in the document's text finds the document all the same, and is counted as standing in it:
-    df'(w) = df(w) + the number of documents that have w in their memory alone. Neither the queries nor the pairs are
-    kept, only word numbers and sums. `InputError` is raised where the ids do not ascend, or rows, words or counts are
-    not as they are stated here.
+    not in the document's text finds the document all the same, and is counted as standing in it: df'(w) = df(w) + the
+    number of documents that have w in their memory alone. Neither the queries nor the pairs are kept, only word numbers
+    and sums. `InputError` is raised where ids, rows, words or counts are not as stated here.
 
     Source: Xue et al. 2004 (queries as words of the pages that were clicked for them); Robertson, Zaragoza 2009, 3.6
-    (streams of a document in BM25F). That a pair counts 1 / √(words) and that sums stay undamped was chosen by
-    measuring.
+    (streams of a document in BM25F). 1 / √(words) and undamped sums were chosen by measuring.
     """
 
     ids: tuple[str, ...]

@@ -25,8 +25,7 @@ class TrainConfig:
 
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
-    rate, no cap, identity weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops
-    words."""
+    rate, no cap, identity weight 1. ``default`` screens negatives, starts from V = 0, caps norms, drops words."""
     model_class: str = DEFAULT_CLASS
     """What is learned, of `MODEL_CLASSES`, or ``auto``."""
     dim: int = 100

@@ -212,10 +212,9 @@ class TrainingContext:
     """One problem, ready for any class.
 
     ``validators`` are what a class stops by, ``short_validators`` U of short queries, where it is learned apart; there
-    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it
-    learns does not depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a
-    schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run but for its schedule,
-    for checkpoints.
+    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it learns does not
+    depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a schedule),
+    ``n_words`` is D, the most frequent words first, and ``fingerprint``, for checkpoints, is of all but the schedule.
     """
 
     config: TrainConfig

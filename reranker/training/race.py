@@ -44,8 +44,7 @@ RUNGS = (
     Rung(FINAL_EPOCHS, {"identity_scale": (1.0, 1 / 3)}, relative=True),
     Rung(FINAL_EPOCHS, {"rate": (0.05, 0.02, 0.1)}),
 )
-"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones, so they are
-compared by longer runs."""
+"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones: longer runs do."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
 TIE = 0.015
