@@ -245,8 +245,7 @@ class _Load:
     def _fill_store(self) -> None:
         """Put into the local store what the engine holds of the writes settled since the last time.
 
-        A write that goes again, because its answer was lost or the process was killed, is superseded by itself: so
-        the engine is asked which text it holds of those superseded.
+        A write sent again is superseded by itself: the engine is asked which text it holds of those superseded.
         """
         if self.version is None or not self.version.has_store:
             return

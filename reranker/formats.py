@@ -276,10 +276,7 @@ def peek_bytes(path: _Path, n: int = 4) -> bytes:
 
 
 def open_content(path: _Path) -> BinaryIO:
-    """Open a plain or gzipped file for reading its content; gzip is told by its two magic bytes.
-
-    `InputError` where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
-    """
+    """Open a plain or gzipped file (told by magic bytes), or raise `InputError`; reading on: see `read_error`."""
     try:
         # Closed by the caller's `closing`, or by the wrapper around it.
         raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
@@ -592,8 +589,7 @@ def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[
 def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
     """Yield the judgements of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
 
-    TREC columns may be separated by blanks instead of tabs; the second one is not used. Grades are decimal numbers,
-    negative ones included.
+    TREC columns may be separated by blanks; the second is not used. Grades are decimal numbers, also below 0.
     """
     return _records(path, _judgement, rejects)
 

@@ -435,10 +435,7 @@ class VectorStore:
         return stored_rows
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
-        """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
-
-        `InputError` for a row that is of no segment (-1), `ShapeMismatch` for a query of other dimensions.
-        """
+        """Return f(q, d) of each row, (n,) float32; `InputError`: of no segment, `ShapeMismatch`: other dimensions."""
         return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 
     def vectors(self, rows: Int64) -> Float32:

@@ -135,10 +135,7 @@ class LexicalCorpus:
         return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
 
     def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
-        """Return the corpus with one more field: the queries that each document is relevant to.
-
-        ``rng`` draws the folds of the queries. A query asked as if it were new must not find its own fold.
-        """
+        """Return the corpus with one more field, the queries a document is relevant to; ``rng`` draws their folds."""
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
         corpus = LexicalCorpus([*map(self.by_term, self.fields), remembered.rows(self.n_documents)])
@@ -401,8 +398,7 @@ _Stated = tuple[float | None, ...]
 class LexicalMeasure:
     """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
 
-    Equal to that of `reranker.evaluation.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
-    and with the same order of ties: by (-score, document id).
+    Equal to that of `reranker.evaluation.evaluate` with `LexicalCorpus.scorer`, 1,000 ranks deep, ties included.
     """
 
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:

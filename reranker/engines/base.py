@@ -244,8 +244,7 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    `ConfigError`: a user without password or the reverse, two kinds of credentials, a time not above 0, no CA file, a
-    header or a proxy that is none.
+    `ConfigError`: half of or two kinds of credentials, a time not above 0, no CA file, no legal header or proxy.
     """
 
     connect_timeout_s: float = 5.0
@@ -311,10 +310,7 @@ class EngineSettings:
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, table: Mapping[str, Any] | None = None
     ) -> EngineSettings:
-        """Return the settings that the SSI_ENGINE_* variables describe; an empty variable counts as unset.
-
-        They win over a configuration file's (``table``). `ConfigError`, without a secret: an illegal key or value.
-        """
+        """Return the settings of non-empty SSI_ENGINE_* variables over ``table``; `ConfigError` shows no secret."""
         variables = os.environ if environ is None else environ
         values = dict(table or {})
         reject_unknown(values.keys(), cls.keys(), "engine settings")

@@ -194,10 +194,7 @@ class RestClient:
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request, whose body is JSON or the lines of a bulk request.
-
-        ``timeout_s`` is for the whole answer; None takes the settings' read limit. The errors are in `STATUS_CLASSES`.
-        """
+        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`."""
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
         try:

@@ -195,8 +195,7 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
 def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     """Return what takes the scripts, the endpoint or the pipeline out again; what is not there is passed over.
 
-    The connector, the remote model and the cluster setting of OpenSearch stay: their ids are the engine's own, and the
-    setting may have other users.
+    Connector, remote model and cluster setting of OpenSearch stay: ids are the engine's, the setting may have users.
     """
     return [
         Step(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")

@@ -480,8 +480,7 @@ def unmapped(scores: Float64) -> Float64:
 def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
     """Return why the engine cannot order the hits of a body by itself, or an empty string.
 
-    A script sees one first-stage score, that of ``query``: a body that scores by more (``knn``, ``retriever``, its own
-    ``rescore``) or sorts otherwise is scored by ids.
+    A script sees the score of ``query`` alone: a body that scores by more (``knn``, ...) or sorts is scored by ids.
     """
     if fields.method != "script":
         return "rescoring takes painless scripts"
@@ -558,10 +557,7 @@ def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabiliti
 
 
 def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd); ``vector`` is Uq, (N,) float32, not 0.
-
-    ``field`` is the `first_stage_field`. Every hit matches the query ``conditions`` (`conditions_of`).
-    """
+    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd) among ``conditions``; ``vector`` is Uq."""
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if field.endswith("vec_unit"):

@@ -72,8 +72,7 @@ class Parameters(NamedTuple):
 class StepConfig(NamedTuple):
     """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning.
 
-    Queries from row ``whole_from`` on are never cut to keywords. ``freeze_documents`` leaves V as it is; the cache is
-    then taken to be exact.
+    Queries from row ``whole_from`` on are never cut. ``freeze_documents`` leaves V, and takes the cache as exact.
     """
 
     rate_start: np.float32

@@ -237,10 +237,7 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 
 
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
-    """Return W_ij of each word of one query with each word of one document, as they count in this very document.
-
-    The result is (n_q, n_d) float64 for one row each of n_q and n_d words; 0 where a word has no learned row.
-    """
+    """Return W_ij of each word of a query with each of a document, in that document, (n_q, n_d); 0 if unlearned."""
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
         vectors = embed_rows(query, U)

@@ -324,8 +324,7 @@ class UnicodeAnalyzer:
 class JapaneseAnalyzer(UnicodeAnalyzer):
     """Dictionary forms of Japanese words by MeCab (fugashi, UniDic lite); other scripts as `UnicodeAnalyzer` does.
 
-    Each run of Kanji and Kana is cut by MeCab and each word replaced by its dictionary form in its own spelling
-    (``走った`` gives ``走る``, ``た``), so that inflected forms meet.
+    Each word of Kanji and Kana gives its dictionary form in its own spelling (``走った`` gives ``走る``, ``た``).
     """
 
     def __init__(self, config: AnalyzerConfig) -> None:

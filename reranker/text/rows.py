@@ -120,8 +120,7 @@ class Vocabulary:
     def idf_of(self, ids: AnyInt) -> Float64:
         """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
 
-        Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
-        have 1, so that they can be found at all.
+        Where no listed word tells documents apart, unlisted words have 1, so that they can be found at all.
         """
         return self._idf[np.minimum(ids, len(self.words))]
 
@@ -294,8 +293,7 @@ class TfIdf:
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
     """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``, not normalised again.
 
-    ``rows`` are the unit rows of each field, of that shape, and the weights finite, one a field. `ShapeMismatch` is
-    raised where numbers of fields, weights or rows differ.
+    ``rows`` are the unit rows of each field; `ShapeMismatch` where numbers of fields, weights or rows differ.
     """
     if not rows or len(rows) != len(weights) or len({field.shape for field in rows}) != 1:
         shapes = [field.shape for field in rows]
@@ -799,10 +797,7 @@ class QueryMemory:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> QueryMemory:
-        """Return the memory that `to_arrays` wrote; the arrays are of its types, and one-dimensional.
-
-        `InputError` for offsets that do not fit, bytes that are not UTF-8, or a broken rule of the class.
-        """
+        """Return the memory that `to_arrays` wrote; `InputError` for bytes that are not UTF-8, or a broken rule."""
         id_offsets, row_offsets = arrays["id_offsets"], arrays["row_offsets"]
         data, words, values = arrays["ids"].tobytes(), arrays["words"], arrays["values"]
         for offsets, end in ((id_offsets, len(data)), (row_offsets, len(words)), (row_offsets, len(values))):

@@ -73,8 +73,7 @@ class Validator:
     ) -> Float64:
         """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_scales, n_queries).
 
-        The vectors are of ``queries`` and ``documents``, (n, N) float32, by any model; ``identity`` is another a than
-        the validator's. The values are float64.
+        The vectors are of ``queries`` and ``documents``, (n, N) float32; ``identity`` is another a. Values are float64.
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T

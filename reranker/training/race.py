@@ -25,8 +25,7 @@ from reranker.training.trainer import steps_of
 class Rung(NamedTuple):
     """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied.
 
-    The values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop where validation
-    does not improve, as the training that follows does.
+    Values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop by validation.
     """
 
     epochs: int
