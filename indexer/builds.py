@@ -329,10 +329,7 @@ def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
 
 
 class PrefixHash:
-    """SHA-256 over the first bytes of a file (decompressed, as the readers count), extended as a run goes on.
-
-    With ``whole``, for Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
-    """
+    """SHA-256 over the first bytes of a file, decompressed, or, if ``whole`` (for Parquet), over all of it."""
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
         self._path, self._whole = path, whole

@@ -109,8 +109,7 @@ class BulkLimits:
     max_ops: int = 500
     """Documents a request, at most."""
     max_bytes: int = 8 * 1024 * 1024
-    """JSON bytes a request, at most; a larger document travels alone. Servers refuse 100 MiB and more, and gain nothing
-    past some 5 to 15 MB."""
+    """JSON bytes a request, at most; a larger document travels alone. Past some 5 to 15 MB nothing is gained."""
 
     def __post_init__(self) -> None:
         if self.max_ops < 1 or self.max_bytes < 1:

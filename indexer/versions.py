@@ -276,8 +276,7 @@ def plan_collection(
     same indexes keep. With ``unfinished``, indexes of interrupted rebuilds and fields of an interrupted `revectorize`
     go too, and with ``everything``, for `uninstall`, all versions of this name's record.
 
-    `InputError` where the index does not exist. `PreflightRefused` where nothing is live (everything would be garbage),
-    or documents cannot be rewritten safely.
+    `InputError` where the index does not exist. `PreflightRefused` where nothing is live, or rewriting is not safe.
     """
     names = existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -384,10 +383,7 @@ def uninstall(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Return the report of carrying out a plan for ``everything``; the record of the index goes last.
-
-    What was stopped goes on when it is planned and carried out again. Errors as in `collect`.
-    """
+    """Return the report of a plan for ``everything``, the record going last, as `collect`; if stopped, do it again."""
     record = update_control(engine, plan.index, _emptied)
     report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
     if report.error is None:

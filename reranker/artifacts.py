@@ -80,8 +80,7 @@ class EncodedDocuments:
     """What a batch of documents becomes, in their order."""
 
     vectors: Float32
-    """(n, N) float32: Vd' (c(d'), where the form is not linear) of the learned row d', rounded as it is stored, so that
-    every route scores the same numbers."""
+    """(n, N) float32: Vd' (c(d'), where the form is not linear) of the learned row d', rounded as it is stored."""
     rows: sp.csr_matrix
     """csr_matrix, (n, 2**31 - 1) float32: d, the lexical row, its weights rounded as they are stored."""
     source_hashes: list[str]
@@ -262,8 +261,7 @@ class RankingModel:
     query_vocabulary: Vocabulary
     """Words of the query side; the encoder's own, unless the two sides have different vocabularies."""
     U: Float32
-    """Query side of the learned part, (n_rows, N) float32, one row a word of ``query_vocabulary`` at most;
-    ``encoder.V`` itself for a tied model."""
+    """Query side of the learned part, (n_rows, N) float32, at most a row a query word; ``encoder.V`` itself if tied."""
     identity: float = 1.0
     """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
     query_view: TextView | None = None

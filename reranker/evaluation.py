@@ -138,8 +138,7 @@ def qrels_task(
     """Return the task of ranking the pool for queries with judgements; `InputError` if none remains.
 
     Bigger grades are better; unjudged documents take part and are not relevant. Queries without a text (not among
-    ``query_ids``) are dropped, those without a relevant document stay (measures are 0). Pairs in ``known`` do not take
-    part.
+    ``query_ids``) are dropped, those without a relevant document stay (at 0). Pairs in ``known`` do not take part.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     left_out: dict[str, dict[int, float]] = {}

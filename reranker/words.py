@@ -274,10 +274,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
 
 
 def check_linear(name: str, what: str) -> None:
-    """Raise `ConfigError` where a form other than ``linear`` has no such thing as ``what``.
-
-    W_ij of the other forms is a matter of the whole document; explanations of search results have it.
-    """
+    """Raise `ConfigError` where W_ij depends on the document, not being ``linear``: then there is no ``what``."""
     if name != LINEAR:
         raise ConfigError(
             f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "

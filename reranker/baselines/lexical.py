@@ -70,10 +70,7 @@ class Remembered(NamedTuple):
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
     ) -> Remembered:
-        """Return what documents are remembered by, of (query id, document id, weight), but what weighs nothing.
-
-        ``row_of`` numbers the documents (others are left out) and ``counts_of`` counts the words of queries by id.
-        """
+        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id, weight > 0)."""
         known = [(q, row_of[d], weight) for q, d, weight in relevant if d in row_of and weight > 0]
         place = {query: number for number, query in enumerate(dict.fromkeys(query for query, _, _ in known))}
         pairs = (
@@ -312,10 +309,7 @@ class LexicalTask:
 
 @dataclass(frozen=True)
 class TunedLexical:
-    """A lexical score's settings, and the mean average precision they reach on the tuning queries.
-
-    ``value`` is None where nothing was tuned. ``notes`` are sentences for the user: parameters that ended at a bound.
-    """
+    """A lexical score's settings, the mean AP they reach in tuning (None: not tuned), and ``notes`` for the user."""
 
     settings: LexicalSettings
     value: float | None = None
@@ -340,8 +334,7 @@ def tune_lexical(
     goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
     weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
     point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
-    the best three of 32 Sobol points of it, each with every way of counting a query's words (covered fields want them
-    counted once, whatever was best without).
+    the best three of 32 Sobol points of it, each with every way of counting a query's words.
 
     Where the corpus has a memory each query asks the documents without its own fold (`LexicalCorpus.without`), and the
     memory's weight and b are searched with the others, for up to 1,000 queries a task.
@@ -354,8 +347,7 @@ def tune_lexical(
     are of `reranker.text.rows.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of fields in documents
     that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
     stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
-    ``start`` is what the corpus's text fields were set to without its memory: tried with weights of the memory beside
-    them.
+    ``start``, the text fields' settings without a memory, is tried beside weights of it.
     """
     given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0

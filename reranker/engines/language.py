@@ -845,10 +845,7 @@ class Stored:
 
 
 def apply_write(op: WriteOp, current: Stored | None, seq_no: int) -> tuple[Stored | None, WriteResult]:
-    """Return the new state of the id (None: nothing changes) and the result of a write that `refusal` let pass.
-
-    ``seq_no`` is the number the write gets if it changes anything.
-    """
+    """Return the new state of the id (None: unchanged), ``seq_no`` its number, and the result of a write."""
     alive = current if current is not None and current.source is not None else None
     conflict = _conflict(op, current, alive)
     if conflict:

@@ -105,8 +105,7 @@ class Form:
     """The formula of one form.
 
     ``bound`` of (V, Y, length of d) is a length that c(d) does not exceed; ``gate`` is t of (Vd, Yd), (n, N) each as
-    wide as it is, None for 1. V has ``factor_share`` columns for one of Y, 0 where there is no Y. With ``unit_queries``
-    a query's vector is of length 1.
+    wide as it is, None for 1. V has ``factor_share`` columns for one of Y (0: no Y). ``unit_queries``: of length 1.
     """
 
     bound: Callable[[Float32, Float32, float], float]

@@ -201,8 +201,7 @@ class AnalyzerConfig:
 def parse_analyzer(text: str) -> AnalyzerConfig:
     """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
 
-    A language of `STEMMERS` alone stands for its stems, and its stop words where there is a list. `ConfigError`, with
-    the whole syntax, is raised for anything else.
+    A language of `STEMMERS` alone stands for its stems and stop words. `ConfigError` shows the whole syntax.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
@@ -286,10 +285,7 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by the rule of this module, then without stop words, then stemmed; then, if asked for, their bigrams.
-
-    Bigrams are each two words in a row, of what is left, joined by `BETWEEN`; they follow the words of their text.
-    """
+    """Words by this module's rule, without stop words, stemmed; then, if wanted, pairs in a row joined by `BETWEEN`."""
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config

@@ -118,17 +118,11 @@ class Vocabulary:
         return self._bigrams[np.minimum(ids, len(self.words))]
 
     def idf_of(self, ids: AnyInt) -> Float64:
-        """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
-
-        Where no listed word tells documents apart, unlisted words have 1, so that they can be found at all.
-        """
+        """Return ln(n_documents / df) of each id, (n,) float64; unlisted, that of the rarest word, or 1 if it is 0."""
         return self._idf[np.minimum(ids, len(self.words))]
 
     def frequency_of(self, ids: AnyInt) -> Int64:
-        """Return the document frequency of each id, ``(n,) int64``; an unlisted word has that of the rarest listed.
-
-        Where no listed word tells documents apart, unlisted words count as standing in one document.
-        """
+        """Return the document frequency of each id, (n,) int64; unlisted, the rarest word's, or 1 if that is all."""
         return self._frequency[np.minimum(ids, len(self.words))]
 
     def to_arrays(self) -> dict[str, AnyArray]:
@@ -612,10 +606,7 @@ class LexicalRows:
         return _without_zeros(with_data(rows, weighted.astype(np.float32)))
 
     def single_words(self, ids: AnyInt) -> Float64:
-        """Return the weight of each word in a document of it alone, in a field of weight 1 and mean length, (n,).
-
-        What a field of it alone adds for being covered would be the same for every word, and is left out.
-        """
+        """Return the weight of each word in a document of it alone, of weight 1, mean length, no coverage, (n,)."""
         return self.settings.factor * (self.idf_of(ids) if self.settings.form == "bm25" else np.ones(len(ids)))
 
     def squares(self, query_rows: sp.csr_matrix) -> Float32:

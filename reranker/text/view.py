@@ -113,8 +113,7 @@ class TextView:
     """The fields read from a document, and what is done to their text before analysis.
 
     With ``strip_html`` HTML is turned into plain text first (`strip_html`). Each field's text is cut at ``max_chars``
-    characters, after HTML stripping; a word is not cut in two. `ConfigError` is raised for no field, a path given
-    twice, or a length below 1.
+    characters, after HTML stripping; a word is not cut in two. `ConfigError` for no field, a path twice, or length 0.
     """
 
     fields: tuple[FieldSpec, ...] = (FieldSpec("title"), FieldSpec("text"))

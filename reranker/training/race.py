@@ -66,8 +66,7 @@ def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
 
     Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
-    recipe, for a class without vectors, or where all is stated. ``auto`` and the classes without SGD take the settings
-    that are best for U and V.
+    recipe, for a class without vectors, or where all is stated. ``auto`` and classes without SGD take those of U and V.
     """
     schedule, long = context.schedule, context.config.epochs or FINAL_EPOCHS
     rungs = [
