@@ -69,9 +69,7 @@ class LoadReport:
     resumed_at: int
     """Line where this run went on; 0 for a whole one."""
     seconds: float
-    """Wall time of this run."""
     kinds: Mapping[str, int]
-    """Refusals by kind."""
 
     @property
     def documents_per_s(self) -> float:
@@ -482,7 +480,6 @@ class BuildOptions:
     rebuild: bool = False
     """Fill a new concrete index and swap the alias at the end."""
     load: LoadOptions = field(default_factory=LoadOptions)
-    """How the file is loaded."""
 
 
 @dataclass(frozen=True, slots=True)

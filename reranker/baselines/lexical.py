@@ -741,7 +741,6 @@ class FittedBaseline:
     tuned_ap: float | None
     scorer: Callable[[LexicalQueries, Rows], InnerProducts]
     notes: tuple[str, ...] = ()
-    """What the user should know of the settings."""
 
 
 def parse_baselines(text: str) -> tuple[str, ...]:

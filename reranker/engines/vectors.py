@@ -351,7 +351,6 @@ class InsideFields:
     norm: float = 1.0
     """M, for ``unit``."""
     rescore_script: bool = False
-    """As in `Capabilities`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
