@@ -45,8 +45,7 @@ class LoadOptions(WriteOptions):
     """How a file is loaded."""
 
     version_field: str | None = None
-    """Field whose value (a whole number, or an ISO 8601 time) is the document's external version: an older version
-    never overwrites a newer one."""
+    """Field whose value (a whole number, or an ISO 8601 time) is the external version: none overwrites a newer one."""
     id_field: str | None = None
     """Where the ids stand, see `reranker.formats.read_documents`."""
     restart: bool = False
@@ -70,9 +69,7 @@ class LoadReport:
     resumed_at: int
     """Line where this run went on; 0 for a whole one."""
     seconds: float
-    """Wall time of this run."""
     kinds: Mapping[str, int]
-    """Refusals by kind."""
 
     @property
     def documents_per_s(self) -> float:
@@ -119,11 +116,10 @@ def load_documents(
     """Return the account of sending a file's documents (JSON lines, plain or gzipped, or Parquet) to an existing index.
 
     Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
-    it was when called again. The ids are the documents' own, so a document sent twice is stored once. ``version``,
-    entered already, adds the fields of a version. ``progress`` gets the documents dealt with, and how many there are,
-    estimated from the bytes, or None; ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`.
-
-    `InputError` where the file cannot be read, or was changed since the interrupted run.
+    it was when called again. A document sent twice is stored once. ``version``, entered already, adds the fields of a
+    version. ``progress`` gets the documents dealt with, and how many there are, estimated from the bytes, or None;
+    ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`. `InputError` where the file cannot be read, or
+    was changed since.
     """
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
@@ -247,8 +243,7 @@ class _Load:
     def _fill_store(self) -> None:
         """Put into the local store what the engine holds of the writes settled since the last time.
 
-        A write that goes again, because its answer was lost or the process was killed, is superseded by itself: so
-        the engine is asked which text it holds of those superseded.
+        A write sent again is superseded by itself: the engine is asked which text it holds of those superseded.
         """
         if self.version is None or not self.version.has_store:
             return
@@ -332,10 +327,7 @@ def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
 
 
 class PrefixHash:
-    """SHA-256 over the first bytes of a file (decompressed, as the readers count), extended as a run goes on.
-
-    With ``whole``, for Parquet, which cannot be appended to, the hash is that of the whole file whatever the row.
-    """
+    """SHA-256 over the first bytes of a file, decompressed, or, if ``whole`` (for Parquet), over all of it."""
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
         self._path, self._whole = path, whole
@@ -488,7 +480,6 @@ class BuildOptions:
     rebuild: bool = False
     """Fill a new concrete index and swap the alias at the end."""
     load: LoadOptions = field(default_factory=LoadOptions)
-    """How the file is loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,8 +521,7 @@ def build_index(
     `InputError` for a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty
     or rebuilt, a field of the model that no document has. `GateRefused` where a rebuild is not possible or its result
     incomplete: the alias stays where it was. `PreflightRefused` where the index wants a routing with each document,
-    which a file does not say. `EngineError` where the engine refuses. A load that stopped half-way is reported by
-    ``load.bulk.stopped`` instead.
+    which a file does not say. `EngineError` where the engine refuses. A stop is in ``load.bulk.stopped``.
     """
     build = _Build(engine, index, path, model, options or BuildOptions())
     return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)
@@ -655,10 +645,7 @@ class _Build:
         return concrete
 
     def _name_to_fill(self, old: Sequence[str], record: ControlRecord) -> str:
-        """Return the last unfinished index whose load goes on, or else a name that no index has had.
-
-        One whose load would begin again is retired: it may hold documents that have left the file since.
-        """
+        """Return the last unfinished index whose load goes on, or else a new name; others hold outdated documents."""
         engine, load = self.engine, self.options.load
         for name in reversed(() if load.restart else record.building):
             source = source_id(engine, name, self.path, self.version, load)
@@ -671,10 +658,7 @@ class _Build:
         return f"{self.index}-{number:06d}"
 
     def _check_fields(self, notice: Say | None) -> None:
-        """Raise `InputError` for a field of the model that no document of the file has, most likely misspelt.
-
-        With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
-        """
+        """Raise `InputError`, or say it by ``notice``, where no document of the file has a field of the model."""
         if self.model is None:
             return
         view, paths = self.model.encoder.view, set[str]()

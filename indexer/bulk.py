@@ -87,10 +87,7 @@ def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole
 
 
 def error_outcome(error: EngineError) -> Action:
-    """Return what to do about a whole request that failed with ``error``.
-
-    Missing rights, a missing index and what the engine cannot do at all stop the run whatever their status.
-    """
+    """Return what to do after a whole request failed; lack of rights, of the index or of the feature stops any run."""
     if isinstance(error, EngineAuthError | IndexMissing | Unsupported):
         return Action.STOP
     if isinstance(error, EngineRejected) and (error.status is None or error.status < 300):
@@ -112,8 +109,7 @@ class BulkLimits:
     max_ops: int = 500
     """Documents a request, at most."""
     max_bytes: int = 8 * 1024 * 1024
-    """JSON bytes a request, at most; a larger document travels alone. Servers refuse 100 MiB and more, and gain nothing
-    past some 5 to 15 MB."""
+    """JSON bytes a request, at most; a larger document travels alone. Past some 5 to 15 MB nothing is gained."""
 
     def __post_init__(self) -> None:
         if self.max_ops < 1 or self.max_bytes < 1:
@@ -134,8 +130,7 @@ class RetryPolicy:
     pause_s: float = 5.0
     pause_cap_s: float = 60.0
     max_pause_s: float = 1800.0
-    """First and longest wait while the index is blocked (disk full), and how long in all; a Retry-After beyond that
-    ends the run."""
+    """First and longest wait while the index is blocked (disk full), and how long in all, also by a Retry-After."""
     deadline_s: float | None = None
     """Limit of the whole run."""
 
@@ -286,10 +281,7 @@ class _Queued:
 
 
 class BulkWriter:
-    """Sends writes to one index (or alias with one write index), which it never creates, and accounts for each.
-
-    ``rng`` is the source of the jitter; tests bring their own time (``sleep``, ``clock``).
-    """
+    """Sends writes to one index, which it never creates, and accounts for each; ``rng`` is the source of the jitter."""
 
     def __init__(
         self,

@@ -81,12 +81,7 @@ class Drift:
 def measure_drift(
     engine: Engine, index: str, encoder: Encoder, *, sample: int = 5000, rng: np.random.Generator
 ) -> Drift:
-    """Return the drift of an index from an encoder, over at most ``sample`` documents, chosen by ``rng``.
-
-    The index is read once from end to end, texts only.
-
-    `InputError` for an empty index, or one without any text in the fields of the view.
-    """
+    """Return the drift of an index from an encoder in ``sample`` documents by ``rng``; `InputError` without texts."""
     share = min(1.0, 1.2 * sample / max(engine.count(index), 1))
     documents: Counter[str] = Counter()
     words: Counter[str] = Counter()

@@ -119,12 +119,10 @@ class Target:
 def revectorize(
     target: Target, options: RenewOptions | None = None, *, progress: Progress = no_progress, notice: Say = silent
 ) -> RenewReport:
-    """Return the report of writing the model's fields beside every document of an existing index.
+    """Return the report of writing the model's fields beside every document; a stop is reported by ``stopped``.
 
-    Afterwards the release is registered, not promoted: nothing changes for searchers before `ssi promote`.
-
-    `PreflightRefused` with all reasons, before the first write. `EngineError` where reading fails. A write that stopped
-    is reported by ``stopped``.
+    Then the release is registered, not promoted: nothing changes for searchers before `ssi promote`. `PreflightRefused`
+    with all reasons, before the first write; `EngineError` where reading fails.
     """
     return sync(target, options, progress=progress, notice=notice)
 
@@ -243,10 +241,9 @@ class Renewer:
     ) -> RenewReport:  # fmt: skip
         """Return the report of renewing until nothing is left to do.
 
-        ``first`` is the query of the first pass, None for those without the version's fields; ``force`` begins with
-        writing every document, also current ones: fields of another route are added. ``verify`` goes over the whole
-        index afterwards, until a pass finds every document current. ``rejects`` gets the documents that the engine
-        refuses to update.
+        ``first`` is the query of the first pass, None for documents without the version's fields; ``force`` begins with
+        all of them: fields of another route are added. ``verify`` goes over the whole index afterwards, until a pass
+        finds all current. ``rejects`` gets the documents that the engine refuses to update.
         """
         report = self.report
         self._rejects = rejects or self._rejects
@@ -307,7 +304,6 @@ class Renewer:
             self.report.documents = n_seen
 
     def _updates_of(self, batch: Sequence[StoredDocument]) -> Iterator[BulkItem]:
-        """Yield the writes that a batch of stored documents needs."""
         current: list[StoredDocument] = []
         hashes: list[str] = []
         stale: list[StoredDocument] = []

@@ -64,9 +64,7 @@ def list_versions(
 ) -> list[VersionState]:
     """Return the versions of an index: registered releases, oldest first, then fields without a release.
 
-    Counting stale documents reads the texts of all; ``progress`` gets those read.
-
-    `InputError` where the index does not exist.
+    Counting stale documents reads all texts, told by ``progress``. `InputError` where the index does not exist.
     """
     existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -119,10 +117,7 @@ def with_version(engine: Engine, index: str, encoder_id: str) -> int:
 def stale_documents(
     engine: Engine, index: str, views: Mapping[str, TextView], progress: Progress = no_progress
 ) -> dict[str, int]:
-    """Return how many documents have a vector of another text than they have now, by encoder id, as ``views`` are.
-
-    Every text is read and its hash compared with that beside the vector, as `sync` does.
-    """
+    """Return how many documents have a vector of another text than they have now, by encoder id, as `sync` sees it."""
     heads = set(_field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
@@ -277,13 +272,11 @@ def plan_collection(
 ) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
-    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what another record keeps that is over
-    any of the same indexes: that of an alias of several. With ``unfinished``, the indexes of interrupted rebuilds and
-    the fields that an interrupted `revectorize` wrote go too. ``everything``: so do all versions of this name's record,
-    the live one too, for `uninstall`.
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what other records over any of the
+    same indexes keep. With ``unfinished``, indexes of interrupted rebuilds and fields of an interrupted `revectorize`
+    go too, and with ``everything``, for `uninstall`, all versions of this name's record.
 
-    `InputError` where the index does not exist. `PreflightRefused` where nothing is live (everything would be garbage),
-    or documents cannot be rewritten safely.
+    `InputError` where the index does not exist. `PreflightRefused` where nothing is live, or rewriting is not safe.
     """
     names = existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -354,10 +347,8 @@ def collect(
 ) -> GarbageReport:
     """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
 
-    Forgotten first, so that nobody can make a version live whose fields are going.
-
-    `GateRefused` where a version of the plan was made live since, or may be rolled back to now: nothing is changed.
-    `EngineError` where reading or deleting fails.
+    Forgotten first, so that nobody makes a version live whose fields are going. `GateRefused`, nothing being changed,
+    where one of the plan was made live since. `EngineError` where reading or deleting fails.
     """
     engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)
@@ -392,10 +383,7 @@ def uninstall(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Return the report of carrying out a plan for ``everything``; the record of the index goes last.
-
-    What was stopped goes on when it is planned and carried out again. Errors as in `collect`.
-    """
+    """Return the report of a plan for ``everything``, the record going last, as `collect`; if stopped, do it again."""
     record = update_control(engine, plan.index, _emptied)
     report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
     if report.error is None:
@@ -404,7 +392,6 @@ def uninstall(
 
 
 def _emptied(record: ControlRecord) -> ControlRecord:
-    """Return the record without versions."""
     return replace(record, releases=(), live=None, previous=(), progress={})
 
 
@@ -425,7 +412,6 @@ def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, event
 
 
 def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
-    """Return the write that takes the fields of one version from a document."""
     ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
     rest = {name: value for name, value in document.source.items() if name not in ours}
     return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)

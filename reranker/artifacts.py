@@ -2,8 +2,7 @@
 
 A model is an `Encoder`, which decides everything that is stored beside a document, and a query side. The encoder's id
 covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), the memory
-of queries and the quantisation, and nothing of the query side: a new U gives a new model and leaves every stored vector
-valid.
+of queries and the quantisation, and nothing of the query side: a new U leaves every stored vector valid.
 
 A folder holds ::
 
@@ -81,8 +80,7 @@ class EncodedDocuments:
     """What a batch of documents becomes, in their order."""
 
     vectors: Float32
-    """(n, N) float32: Vd' (c(d'), where the form is not linear) of the learned row d', rounded as it is stored, so that
-    every route scores the same numbers."""
+    """(n, N) float32: Vd' (c(d'), where the form is not linear) of the learned row d', rounded as it is stored."""
     rows: sp.csr_matrix
     """csr_matrix, (n, 2**31 - 1) float32: d, the lexical row, its weights rounded as they are stored."""
     source_hashes: list[str]
@@ -97,8 +95,7 @@ class Encoder:
 
     `ShapeMismatch` is raised if V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or
     Y does not fit it; `InputError` if V or Y holds NaN or infinity, or the quantisation is not known; `ConfigError` for
-    an unknown ``tf`` or form, lexical settings for another number of fields than the view (and the memory) has, or a
-    memory without those of BM25.
+    an unknown ``tf`` or form, lexical settings that do not fit the fields, or a memory without those of BM25.
     """
 
     view: TextView
@@ -110,8 +107,7 @@ class Encoder:
     tf: str
     """{'log', 'raw'}: Term frequency, as `TfIdf` has it."""
     V: Float32
-    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D; fewer rows are the restricted
-    model (M08)."""
+    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D, fewer if restricted (M08)."""
     quantisation: Quantisation = DEFAULT_QUANTISATION
     """{'float16', 'float32', 'int8'}: Precision of stored vectors and weights. Measured on 7,479 documents against
     float32 (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
@@ -202,11 +198,12 @@ class Encoder:
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
         """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
         counts = self._counts([self.view.texts(source) for source in documents])
-        return self._rows(counts, self._learned_rows(counts), ids)
+        return self._rows(counts, learned_rows(self.tfidf, counts, self.view.weights), ids)
 
     def learned_rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
         """Return d' of each document, the row that V reads, (n, 2**31 - 1) float32."""
-        return self._learned_rows(self._counts([self.view.texts(source) for source in documents]))
+        counts = self._counts([self.view.texts(source) for source in documents])
+        return learned_rows(self.tfidf, counts, self.view.weights)
 
     def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
         """Return vectors, rows and hashes of documents, given their sources.
@@ -216,7 +213,7 @@ class Encoder:
         """
         texts = [self.view.texts(source) for source in documents]
         counts = self._counts(texts)
-        learned = self._learned_rows(counts)
+        learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
         return EncodedDocuments(
             vectors=quantise_vectors(self.documents.vectors(learned), self.quantisation),
@@ -232,9 +229,6 @@ class Encoder:
         if self.lexical_rows is None:
             return learned
         return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
-
-    def _learned_rows(self, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-        return learned_rows(self.tfidf, counts, self.view.weights)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,13 +261,11 @@ class RankingModel:
     query_vocabulary: Vocabulary
     """Words of the query side; the encoder's own, unless the two sides have different vocabularies."""
     U: Float32
-    """Query side of the learned part, (n_rows, N) float32, one row a word of ``query_vocabulary`` at most;
-    ``encoder.V`` itself for a tied model."""
+    """Query side of the learned part, (n_rows, N) float32, at most a row a query word; ``encoder.V`` itself if tied."""
     identity: float = 1.0
     """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
     query_view: TextView | None = None
-    """Fields of a document that is used as a query (their weights play no part: the lexical settings have those of
-    q); None for those of the encoder."""
+    """Fields of a document that is used as a query (their weights play no part); None for those of the encoder."""
     training: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, Any] = field(default_factory=dict)
     """What made the model and what it reached, kept in the manifest as JSON."""
@@ -752,7 +744,6 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
-    """Return the format version that a manifest's entries need."""
     if "n_word_weights" in content:
         return 5
     if "n_memory_documents" in content:
@@ -866,10 +857,7 @@ def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
 
 
 def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int) -> dict[str, AnyArray]:
-    """Return the arrays of an open, checked file as read-only views of one memory map.
-
-    The map outlives the descriptor, and the file's name: a model being served stays whole while it is replaced.
-    """
+    """Return the arrays of a checked file as read-only views of one memory map, which outlives descriptor and name."""
     mapped = mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ)
     data = n_bytes - max((spec.stop for spec in specs.values()), default=0)
     return {

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 class RerankerError(Exception):
     """Base of all errors of this project.
 
-    The message says what is wrong (with the offending value), the rule it breaks and what to do about it; the values
-    behind it are ``error.data``, for programs.
+    The message says what is wrong (with the offending value), the rule and the remedy; ``error.data`` are the values.
     """
 
     exit_code: ClassVar[int] = 1

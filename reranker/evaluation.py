@@ -84,10 +84,7 @@ class RankingTask:
     def sample(
         self, rng: np.random.Generator, max_queries: int, max_documents: int
     ) -> tuple[RankingTask, slice | Int64, slice | Int64]:
-        """Return the task of some random queries and, of a large pool, its judged documents with a random rest.
-
-        With it, which rows and columns were chosen; both ascend.
-        """
+        """Return the task of some random queries and documents (the judged, a random rest), and which, ascending."""
         task: RankingTask = self
         rows: slice | Int64 = slice(None)
         columns: slice | Int64 = slice(None)
@@ -138,12 +135,10 @@ def qrels_task(
     known: Iterable[Link] = (),
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of ranking the pool for queries with judgements.
+    """Return the task of ranking the pool for queries with judgements; `InputError` if none remains.
 
-    Bigger grades are better; unjudged documents take part and count as not relevant. Queries must have a text (be among
-    ``query_ids``); those without a relevant document stay (their measures are 0). Pairs in ``known`` do not take part.
-
-    `InputError` if no judgement remains.
+    Bigger grades are better; unjudged documents take part and are not relevant. Queries without a text (not among
+    ``query_ids``) are dropped, those without a relevant document stay (at 0). Pairs in ``known`` do not take part.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     left_out: dict[str, dict[int, float]] = {}
@@ -221,10 +216,7 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
 
 
 def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
-    """Return the task without the relevant pairs (s, t) whose reverse (t, s) is among the links.
-
-    Such pairs take no part in the ranking at all; queries left without a relevant document are dropped.
-    """
+    """Return the task without pairs (s, t) whose reverse is a link, and without queries that are left with nothing."""
     reversed_links = {(target, source) for source, target in links}
     pairs = zip(row_of(task.grades).tolist(), task.grades.indices.tolist(), strict=True)
     is_reverse = [(task.query_ids[row], task.document_ids[column]) in reversed_links for row, column in pairs]
@@ -331,8 +323,7 @@ def evaluate_run(
     ``qrels`` are query id -> document id -> grade; bigger is better, unjudged documents count as not relevant. ``run``
     is query id -> document ids, best first, each at most once; queries without judgements are ignored. ``measures`` are
     names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``). `ConfigError` for a
-    measure that is not known, or not of these families; `InputError` for a grade that is not finite or above 20 (its
-    gain would not fit).
+    measure that is not known, or not of these families; `InputError` for a grade not finite or above 20.
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
@@ -409,7 +400,6 @@ def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
 
 @lru_cache(maxsize=64)
 def _parsed(name: str) -> Measure:
-    """Return ir_measures' object of a measure's name."""
     from ir_measures import parse_measure
 
     try:
@@ -433,8 +423,7 @@ class PairedTest:
     """Two-sided p of the paired t-test."""
     p_randomisation: float | None
     """Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
-    query, whose mean difference is at least as far out (1,999 exchanges and the one observed: never below .001). None
-    where it was not asked for."""
+    query, whose mean difference is at least as far out (of 1,999 and the observed). None where it was not asked for."""
     n: int
     """Queries compared."""
 
@@ -447,11 +436,8 @@ def standard_error(values: Float64) -> float:
 def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
     """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
 
-    ``first`` and ``second``, (n,) float64, hold one value per query, in the same order. ``rng`` draws the exchanges of
-    the randomisation test; without it only the t-test is made (it costs nothing, the other about a quarter of a second
-    a thousand queries).
-
-    `ShapeMismatch` if the lengths differ.
+    ``first`` and ``second``, (n,) float64, hold a value per query, in the same order; `ShapeMismatch` if they differ in
+    length. ``rng`` draws the exchanges of the randomisation test, left out without it.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")
@@ -510,10 +496,8 @@ class BlockScorer(Protocol):
 class InnerProducts:
     """Scores s(q, d) = u_q . v_d + a * (x_q . y_d), of dense vectors, sparse rows, or both.
 
-    TF-IDF and BM25 are the sparse part alone, LSI and embeddings the dense part alone, the learned model
-    (Uq).(Vd) + a q.d and mixtures both.
-
-    `ShapeMismatch` if the parts do not fit each other; `InputError` if a value is not finite, or no part is given.
+    TF-IDF and BM25 are the sparse part alone, LSI the dense one, learned models both. `ShapeMismatch` if the parts do
+    not fit each other; `InputError` if a value is not finite, or no part is given.
     """
 
     query_vectors: Float32 | None = None

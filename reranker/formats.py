@@ -55,10 +55,7 @@ _FOREIGN = {
 
 
 class RecordError(InputError):
-    """A line or row that breaks a rule; raised by parsers and caught by readers, which know its place.
-
-    ``kind`` is one word for counting, the same for all records of this fault (``duplicate_id``).
-    """
+    """A line or row that breaks a rule, told by readers, which know its place; ``kind`` is one word for counting."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason, kind=kind)
@@ -187,10 +184,8 @@ def read_lines(
 ) -> Iterator[Line]:
     """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
-    A UTF-8 byte order mark at the beginning of the file is no part of its first line. A line longer than
-    ``max_line_bytes``, its end not counted, is rejected without being held.
-
-    `InputError` where the file cannot be opened or read on, or is of another kind.
+    A UTF-8 byte order mark is no part of the first line. Lines longer than ``max_line_bytes``, the end not counted, are
+    rejected without being held. `InputError` where the file cannot be opened or read on, or is of another kind.
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
@@ -281,10 +276,7 @@ def peek_bytes(path: _Path, n: int = 4) -> bytes:
 
 
 def open_content(path: _Path) -> BinaryIO:
-    """Open a plain or gzipped file for reading its content; gzip is told by its two magic bytes.
-
-    `InputError` where it cannot be opened or is of another kind. Reading on may raise what `read_error` explains.
-    """
+    """Open a plain or gzipped file (told by magic bytes), or raise `InputError`; reading on: see `read_error`."""
     try:
         # Closed by the caller's `closing`, or by the wrapper around it.
         raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
@@ -346,14 +338,11 @@ MAX_DEPTH = 100
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a line holds.
+    """Return the JSON object that a line holds; `RecordError` names the rule that is broken.
 
-    Stricter than the standard library: refuses NaN and Infinity, numbers too large for a double, integers of more
-    than 4,300 digits, a key given twice in one object (engines refuse it or keep either), lone surrogate escapes,
-    nesting deeper than `MAX_DEPTH`, and any value but an object. The standard library's parser is used for its hooks;
-    faster ones (orjson, msgspec) keep the last of two equal keys silently.
-
-    `RecordError`: naming the rule broken.
+    Stricter than the standard library, whose parser is used for its hooks: refuses NaN and Infinity, numbers too large
+    for a double, integers of more than 4,300 digits, a key given twice in one object (which orjson and msgspec
+    overlook, and engines refuse or not), lone surrogates, nesting deeper than `MAX_DEPTH`, all but objects.
     """
     text = decoded(data)
     try:
@@ -480,8 +469,7 @@ class DocumentLine(Document):
     """1-based line, or row of a Parquet file."""
     offset: int = 0
     end_offset: int = 0
-    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet the 0-based row
-    and the next one."""
+    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet, rows from 0."""
 
 
 def read_documents(
@@ -494,17 +482,13 @@ def read_documents(
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
-    A document is a JSON object with its id under ``id`` or ``_id`` (a string of 1 to 512 bytes or a whole number,
-    taken as its decimal digits); the id is taken out of the source. Documents without any text are kept: they are in
-    the index, only without words. The file's kind, JSON lines (plain or gzipped) or Parquet, is told by its content.
-    With ``id_field``, a path such as ``product.sku``, the id is what stands there; that field, as ``id``, then stays in
-    the source.
+    A document is a JSON object with its id under ``id`` or ``_id`` (1 to 512 bytes, or a whole number, taken as its
+    digits), which is taken out of the source; with ``id_field``, a path such as ``product.sku``, the id stands there,
+    and stays. Documents without any text are kept, without words. JSON lines and Parquet are told by content.
 
-    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``, the
-    first document of an id counts, later ones go to ``rejects`` (kind ``duplicate_id``); takes 8 bytes a document. With
-    ``keep`` all are yielded, for a destination that keeps one of each id by itself.
-
-    `InputError` where the file cannot be opened, is damaged, or is of another kind.
+    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``,
+    later documents of an id go there too (kind ``duplicate_id``; 8 bytes a document), with ``keep`` all are yielded,
+    for a destination that keeps one of each. `InputError` where the file is missing, damaged, or of another kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
@@ -605,8 +589,7 @@ def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[
 def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
     """Yield the judgements of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
 
-    TREC columns may be separated by blanks instead of tabs; the second one is not used. Grades are decimal numbers,
-    negative ones included.
+    TREC columns may be separated by blanks; the second is not used. Grades are decimal numbers, also below 0.
     """
     return _records(path, _judgement, rejects)
 
@@ -706,13 +689,9 @@ def read_rows(
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
     ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` are, for each needed column,
-    its possible names, one of which must be there.
-
-    Dates and times become ISO 8601 strings, decimals strings. A row with a value that JSON cannot carry (NaN,
-    Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as offset; nulls
-    are kept as None.
-
-    `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
+    its possible names. Dates, times and decimals become strings (ISO 8601), nulls None. A row with what JSON cannot
+    carry (NaN, Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as
+    offset. `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
     """
     try:
         import pyarrow as pa

@@ -142,12 +142,10 @@ def utc_now() -> str:
 def read_control(engine: Engine, index: str) -> ControlRecord:
     """Return the record of an index, by its own name or an alias; an empty one where nothing was registered yet.
 
-    Of an index that was deleted and made anew, or restored, nothing is live and nothing renewed: its releases wait to
-    be promoted. Records that older programs kept under an alias are taken over; the name asked for decides what is
-    live, and the live versions of the others can be rolled back to.
-
-    `EngineError` where the engine does not answer. `InputError` where the record is of a newer format or not one of
-    this project.
+    Of an index that was made anew or restored, nothing is live and nothing renewed: its releases wait to be promoted.
+    Records that older programs kept under an alias are taken over; that of the name asked for says what is live, the
+    others' live versions can be rolled back to. `EngineError` where the engine does not answer, `InputError` for a
+    record of a newer format or of another project.
     """
     uuids = engine.index_uuids(index)
     (key, uuid), *others = uuids.items() or ((index, ""),)
@@ -185,10 +183,7 @@ def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> Con
 
 
 def records_over(engine: Engine, names: Collection[str], *, within: bool = False, but: str = "") -> list[ControlRecord]:
-    """Return all records, as they are stored, of names that stand for any of these concrete indexes.
-
-    With ``within``, only those of names that stand for no other index besides; that of the key ``but`` is left out.
-    """
+    """Return all stored records of names for any of these indexes (``within``: no others), but that of key ``but``."""
     try:
         keys = {document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch} - {but}
         documents = engine.get(CONTROL_INDEX, sorted(keys)) if keys else []

@@ -94,7 +94,6 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _folder(root: Path, kind: Literal["segment", "index"], number: int) -> Path:
-    """Return the folder of a segment or of an id index."""
     return root / f"{kind}-{number:06d}"
 
 
@@ -287,10 +286,7 @@ OPEN_ATTEMPTS = 5
 
 
 class Segment:
-    """The mapped arrays of a segment, not read; see the top of this module for the files.
-
-    `ArtifactError` is raised if one is missing, of another size, or its offsets do not end where its data does.
-    """
+    """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
     def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
         folder = _folder(root, "segment", record.number)
@@ -367,9 +363,8 @@ class VectorStore:
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
         """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
 
-        ``encoder_id`` names the encoder whose vectors are wanted; None takes any (to look, not to score).
-
-        `ArtifactError` if there is no store, or it is damaged. `EncoderMismatch` if it holds another encoder's vectors.
+        `EncoderMismatch` if its vectors are not of the encoder ``encoder_id`` (None: any, to look, not to score),
+        `ArtifactError` if there is no store, or it is damaged.
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
@@ -440,10 +435,7 @@ class VectorStore:
         return stored_rows
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
-        """Return f(q, d) = (Uq).(Vd) + a q.d of each row, (n,) float32.
-
-        `InputError` for a row that is of no segment (-1), `ShapeMismatch` for a query of other dimensions.
-        """
+        """Return f(q, d) of each row, (n,) float32; `InputError`: of no segment, `ShapeMismatch`: other dimensions."""
         return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 
     def vectors(self, rows: Int64) -> Float32:
@@ -591,11 +583,9 @@ class SegmentFiles:
 class StoreWriter(AbstractContextManager["StoreWriter"]):
     """The one writer of a store; a context manager that publishes when its block ends without an error.
 
-    Nothing that was added is visible, or survives a crash, before `publish`; what was published always is. Memory: the
-    id index (16 bytes a document) and the batch at hand.
-
-    The folder at ``path`` is made if absent; ``encoder_id`` names the encoder whose vectors are written, ``dims`` is N.
-    The encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
+    What was added is visible, and survives a crash, from `publish` on. Memory: the id index (16 bytes a document) and
+    the batch at hand. The folder is made if absent; ``encoder_id`` names the encoder of the vectors, ``dims`` is N. The
+    encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
 
     `EncoderMismatch` if the folder holds another encoder's vectors or other dimensions. `ArtifactError` if another
     process is writing to the store, or it is damaged.

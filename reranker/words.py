@@ -47,8 +47,7 @@ class RelatedWord:
     """A word of documents that raises (or lowers) the score for a query.
 
     ``weight`` is what the pair adds to f(q, d) in a document of this word alone: q_i (U_i . V_j + a where i = j) with
-    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same`` is True for the query's own
-    word.
+    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same``: it is the query's own.
     """
 
     query_word: str
@@ -59,10 +58,7 @@ class RelatedWord:
 
 @dataclass(frozen=True, slots=True)
 class WordPair:
-    """How a model relates a word of a query to another word of a document.
-
-    ``weight`` and ``before`` are U_i . V_j in the new model and in the other one (0 where it does not know a word).
-    """
+    """A query's word and a document's: ``weight`` U_i . V_j now and ``before``, in the other model (0 if unknown)."""
 
     query_word: str
     document_word: str
@@ -196,10 +192,8 @@ def strongest_pairs(
 ) -> tuple[list[WordPair], list[WordPair]]:
     """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
 
-    Looked at are the 1,000 most frequent words of the queries (of those in at least two of them, if there are any)
-    and the 20,000 most frequent words of the documents that stand in at least three. A word with itself is left out.
-
-    Where ``before`` is None, nothing is known of the words there.
+    Of the 1,000 most frequent words of the queries (in two of them at least, if there are any) and the 20,000 most
+    frequent words of three documents or more; a word with itself is left out. Of ``before``, None knows no word.
     """
     words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
     counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
@@ -280,10 +274,7 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
 
 
 def check_linear(name: str, what: str) -> None:
-    """Raise `ConfigError` where a form other than ``linear`` has no such thing as ``what``.
-
-    W_ij of the other forms is a matter of the whole document; explanations of search results have it.
-    """
+    """Raise `ConfigError` where W_ij depends on the document, not being ``linear``: then there is no ``what``."""
     if name != LINEAR:
         raise ConfigError(
             f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
@@ -319,11 +310,9 @@ def ngrams(tokens: Sequence[str], n: int) -> list[str]:
 class DiceCounter:
     """Counts, in one pass over the texts, which words stand in the documents of a few terms.
 
-    Memory is bounded by the terms and the frequent words, not by the texts.
-
-    A term is one word, or the words of an n-gram in order. The vocabulary is of the same texts: its first ``max_words``
-    words are the most frequent ones, and its document frequencies are used. `ConfigError` is raised if there is no
-    term, a term without words, or F is below 1.
+    Memory is bounded by the terms, each one word or the words of an n-gram, and the ``max_words`` (F) most frequent
+    words of the vocabulary, which is of the same texts and has the document frequencies. `ConfigError` is raised if
+    there is no term, one without words, or F is below 1.
     """
 
     def __init__(
@@ -362,8 +351,7 @@ class DiceCounter:
         """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
 
         DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
-        own nearest. `InputError` is raised if the term was not counted, or no document holds it; names frequent words
-        of like spelling.
+        own nearest. `InputError`, naming words of like spelling, if no document holds the term, or it was not counted.
 
         Source: SSI, Tables 1 and 2; spec 2.4 (1).
         """

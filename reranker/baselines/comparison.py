@@ -199,10 +199,7 @@ def tuning_task(
 
 
 def tuning_pool(judged: Sequence[str], ids: Collection[str], pool: Collection[str]) -> set[str]:
-    """Return the documents that baselines rank while they are tuned.
-
-    They are the evaluation's, or the rest where most of the judged documents are there (a split by documents).
-    """
+    """Return the documents that baselines rank while tuned: the evaluation's, or the rest if most judged are there."""
     inside = set(pool)
     return inside if 2 * sum(document in inside for document in judged) >= len(judged) else set(ids) - inside
 
@@ -216,7 +213,6 @@ def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, 
 
 
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
-    """Return the queries encoded a batch at a time."""
     parts = [encode(inputs[start : start + _BATCH]) for start in range(0, len(inputs), _BATCH)]
     rows = stack_rows([part.rows for part in parts])
     learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])
@@ -234,8 +230,7 @@ class Comparison:
     """Systems on one task, and the model tested against each of the others.
 
     ``tests`` are of model minus baseline, over queries: rank loss in per cent of a query's test tuples (less is
-    better), all others better when bigger; the randomisation test is made for AP. The model stands under `MODEL` in
-    ``systems``.
+    better), all others better when bigger; the randomisation test is made for AP. `MODEL` names the model.
     """
 
     task: RankingTask

@@ -1,7 +1,6 @@
 """Lexical baselines: TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04), and the search for their settings.
 
-They score the word counts of documents and queries; settings are searched on queries whose relevant documents are known
-(training or validation).
+They score the word counts of documents and queries; settings are searched on training or validation queries.
 """
 
 from __future__ import annotations
@@ -71,10 +70,7 @@ class Remembered(NamedTuple):
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
     ) -> Remembered:
-        """Return what documents are remembered by, of (query id, document id, weight), but what weighs nothing.
-
-        ``row_of`` numbers the documents (others are left out) and ``counts_of`` counts the words of queries by id.
-        """
+        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id, weight > 0)."""
         known = [(q, row_of[d], weight) for q, d, weight in relevant if d in row_of and weight > 0]
         place = {query: number for number, query in enumerate(dict.fromkeys(query for query, _, _ in known))}
         pairs = (
@@ -136,10 +132,7 @@ class LexicalCorpus:
         return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
 
     def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
-        """Return the corpus with one more field: the queries that each document is relevant to.
-
-        ``rng`` draws the folds of the queries. A query asked as if it were new must not find its own fold.
-        """
+        """Return the corpus with one more field, the queries a document is relevant to; ``rng`` draws their folds."""
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
         corpus = LexicalCorpus([*map(self.by_term, self.fields), remembered.rows(self.n_documents)])
@@ -300,10 +293,7 @@ class LexicalTask:
     def sample(
         self, rng: np.random.Generator, max_queries: int = MAX_QUERIES, max_documents: int = MAX_DOCUMENTS
     ) -> LexicalTask:
-        """Return some of the queries, and of a large pool their judged documents with a random rest.
-
-        What is chosen is chosen for all baselines and all settings alike.
-        """
+        """Return some queries, and of a large pool the judged documents and a random rest, alike for all baselines."""
         task, rows, columns = self.task.sample(rng, max_queries, max_documents)
         return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 
@@ -319,10 +309,7 @@ class LexicalTask:
 
 @dataclass(frozen=True)
 class TunedLexical:
-    """A lexical score's settings, and the mean average precision they reach on the tuning queries.
-
-    ``value`` is None where nothing was tuned. ``notes`` are sentences for the user: parameters that ended at a bound.
-    """
+    """A lexical score's settings, the mean AP they reach in tuning (None: not tuned), and ``notes`` for the user."""
 
     settings: LexicalSettings
     value: float | None = None
@@ -347,8 +334,7 @@ def tune_lexical(
     goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
     weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
     point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
-    the best three of 32 Sobol points of it, each with every way of counting a query's words (covered fields want them
-    counted once, whatever was best without).
+    the best three of 32 Sobol points of it, each with every way of counting a query's words.
 
     Where the corpus has a memory each query asks the documents without its own fold (`LexicalCorpus.without`), and the
     memory's weight and b are searched with the others, for up to 1,000 queries a task.
@@ -361,8 +347,7 @@ def tune_lexical(
     are of `reranker.text.rows.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of fields in documents
     that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
     stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
-    ``start`` is what the corpus's text fields were set to without its memory: tried with weights of the memory beside
-    them.
+    ``start``, the text fields' settings without a memory, is tried beside weights of it.
     """
     given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0
@@ -405,8 +390,7 @@ _Stated = tuple[float | None, ...]
 class LexicalMeasure:
     """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
 
-    Equal to that of `reranker.evaluation.evaluate` with the scores of `LexicalCorpus.scorer`, 1,000 ranks deep
-    and with the same order of ties: by (-score, document id).
+    Equal to that of `reranker.evaluation.evaluate` with `LexicalCorpus.scorer`, 1,000 ranks deep, ties included.
     """
 
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
@@ -584,7 +568,6 @@ def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
 
 
 def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> LexicalSettings:
-    """Return the settings of a point."""
     places, query_tf = point
     lists = {name: list(getattr(plain, name)) for name in ("field_weights", "query_weights", "b")}
     lists["coverage"] = [0.0] * len(plain.field_weights)
@@ -758,7 +741,6 @@ class FittedBaseline:
     tuned_ap: float | None
     scorer: Callable[[LexicalQueries, Rows], InnerProducts]
     notes: tuple[str, ...] = ()
-    """What the user should know of the settings."""
 
 
 def parse_baselines(text: str) -> tuple[str, ...]:

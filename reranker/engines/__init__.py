@@ -16,11 +16,8 @@ __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "
 def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
     """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
 
-    The URL carries no credentials; they and the time limits are ``settings``, or else the environment's
-    (`EngineSettings.from_environment`); embedded engines need none.
-
-    `ConfigError`: an unknown kind, a URL that is none, or one with credentials in it. `MissingExtra`: the engine's
-    library is not installed.
+    Credentials and time limits are in ``settings``, or else the environment (`EngineSettings.from_environment`).
+    `ConfigError`: an unknown kind, no URL, or credentials in it. `MissingExtra`: the engine's library is not installed.
     """
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in ("tantivy", "elasticsearch", "opensearch"):

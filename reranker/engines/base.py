@@ -50,8 +50,7 @@ class Capabilities:
     painless: bool = False
     """Scripts can be run in a query: the language is there and the cluster's settings allow it."""
     vector_product: str = ""
-    """Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where the engine cannot
-    compute scores by itself."""
+    """Painless for the inner product of ``params.u`` and the stored vector ``@VECTOR@``; "" where there is none."""
     hnsw: bool = False
     """A search can find documents by their vectors."""
     rescore_script: bool = False
@@ -245,8 +244,7 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 class EngineSettings:
     """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
 
-    `ConfigError`: a user without password or the reverse, two kinds of credentials, a time not above 0, no CA file, a
-    header or a proxy that is none.
+    `ConfigError`: half of or two kinds of credentials, a time not above 0, no CA file, no legal header or proxy.
     """
 
     connect_timeout_s: float = 5.0
@@ -312,12 +310,7 @@ class EngineSettings:
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, table: Mapping[str, Any] | None = None
     ) -> EngineSettings:
-        """Return the settings that the SSI_ENGINE_* variables describe; an empty variable counts as unset.
-
-        They win over the values of a configuration file (``table``).
-
-        `ConfigError`: a key or a value that is not legal; the message never contains a secret.
-        """
+        """Return the settings of non-empty SSI_ENGINE_* variables over ``table``; `ConfigError` shows no secret."""
         variables = os.environ if environ is None else environ
         values = dict(table or {})
         reject_unknown(values.keys(), cls.keys(), "engine settings")
@@ -365,10 +358,7 @@ def _seconds(key: str, text: str) -> float:
 
 
 def refusal(op: WriteOp) -> WriteResult | None:
-    """Return the 400 of an operation that no engine takes, or None: asked before a request is sent.
-
-    One malformed action line or a too long id fails the whole bulk request on both engines, so it never travels.
-    """
+    """Return the 400 of an operation that no engine takes, or None: one such fails a whole bulk request on both."""
     reason = id_fault(op.id) or _option_fault(op)
     return None if reason is None else WriteResult(op.id, 400, "illegal_argument_exception", reason)
 
@@ -523,9 +513,8 @@ class _Absent(Exception):
 def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | None]:
     """Return the variables of a body template with their defaults: None for ``{{name?}}``, which may be absent.
 
-    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``, ``{{tags=["new"]}}``), or else a text.
-
-    `ConfigError` for ``{{name}}`` with neither, for two defaults of one name, and for a default that is an object.
+    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or else a text. `ConfigError` for ``{{name}}`` with
+    neither, for two defaults of one name, and for a default that is an object.
     """
     found: dict[str, Scalar | list[Any] | None] = {}
 
@@ -562,12 +551,10 @@ def _is_value(value: Any) -> bool:
 def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a copy of a body template with its variables filled, ``{{query}}`` left as it is.
 
-    A text that is nothing but a variable becomes the value itself, be it a number or a list. Where a variable has
-    neither value nor default, the innermost element of a list that holds it is left out (a clause of ``filter``), else
-    the whole part of the body.
-
-    `InputError` for a value that the template has no variable for, that is of another JSON type than its default, or
-    that is neither a text, a number, true or false, nor a list of these.
+    A text that is nothing but a variable becomes the value itself, be it a number or a list. One without value and
+    default takes the innermost element of a list that holds it along (a clause of ``filter``), else the whole part of
+    the body. `InputError` for a value without a variable, of another JSON type than its default, or neither a text, a
+    number, true or false, nor a list of these.
     """
     defaults = variables_of(template)
     if unknown := sorted(values.keys() - defaults.keys()):
@@ -689,21 +676,16 @@ def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
 # --- time
 
 
-@dataclass(slots=True)
 class Deadline:
-    """The time of one request or wait, counted from the creation."""
+    """The time of one request or wait, counted from the creation: ``limit_s`` seconds (None: no limit) by ``now``.
 
-    limit_s: float | None = None
-    """Seconds until the answer is due; None: no limit."""
-    now: Callable[[], float] = time.perf_counter
-    """Monotonic seconds."""
-    started: float = field(init=False)
-    stages_ms: dict[str, float] = field(init=False, default_factory=dict)
-    """Milliseconds by stage, as `note_stage` was told."""
-    _noted: float = field(init=False)
+    ``stages_ms`` are milliseconds by stage, as `note_stage` was told.
+    """
 
-    def __post_init__(self) -> None:
-        self.started = self._noted = self.now()
+    def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
+        self.limit_s, self.now = limit_s, now
+        self.started = self._noted = now()
+        self.stages_ms: dict[str, float] = {}
 
     @property
     def spent_s(self) -> float:

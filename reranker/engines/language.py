@@ -1,8 +1,7 @@
 """The part of Elasticsearch that the embedded engines play: mappings, search bodies and the rules of writes. Pure.
 
 Mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
-``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. Unlike in Elasticsearch,
-dynamic mapping detects no dates.
+``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. No dates are detected.
 
 Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (of dates as ``epoch_millis``),
 ``track_total_hits`` and ``sort`` by ``_score``.
@@ -846,10 +845,7 @@ class Stored:
 
 
 def apply_write(op: WriteOp, current: Stored | None, seq_no: int) -> tuple[Stored | None, WriteResult]:
-    """Return the new state of the id (None: nothing changes) and the result of a write that `refusal` let pass.
-
-    ``seq_no`` is the number the write gets if it changes anything.
-    """
+    """Return the new state of the id (None: unchanged), ``seq_no`` its number, and the result of a write."""
     alive = current if current is not None and current.source is not None else None
     conflict = _conflict(op, current, alive)
     if conflict:

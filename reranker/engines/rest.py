@@ -122,10 +122,7 @@ class RestEngine:
         return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, about.get("data_stream"))
 
     def disk_usage(self, index: str) -> DiskUsage:
-        """Return the size of an index and the space of the data nodes (`reranker.engines.base.ReportsDisk`).
-
-        The node with the least free share counts: engines block an index when one node is nearly full.
-        """
+        """Return the size of an index and the space of the fullest data node: engines block an index by that one."""
         stats = self._client.call("GET", f"/{quoted(index)}/_stats/store")
         index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
         nodes = self._client.call("GET", "/_nodes/stats/fs").get("nodes") or {}

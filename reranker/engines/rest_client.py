@@ -133,10 +133,7 @@ OPENSEARCH = Dialect(
 
 
 def scripts_allowed(settings: Mapping[str, Any]) -> bool:
-    """Return True where a node's ``script.*`` settings let a search carry its own scoring script.
-
-    They are ``allowed_types`` (``inline``, ``stored``, ``both``, ``none``), ``allowed_contexts``; absent: everything.
-    """
+    """Return True where a node's ``script.*`` settings let a search carry a scoring script; absent, all is allowed."""
     types, contexts = (_listed(settings.get(name)) for name in ("allowed_types", "allowed_contexts"))
     return (not types or bool({"both", "inline"} & types)) and (not contexts or "score" in contexts)
 
@@ -197,10 +194,7 @@ class RestClient:
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request, whose body is JSON or the lines of a bulk request.
-
-        ``timeout_s`` is for the whole answer; None takes the settings' read limit. The errors are in `STATUS_CLASSES`.
-        """
+        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`."""
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
         try:

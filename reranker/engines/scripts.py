@@ -100,10 +100,7 @@ class Done:
 
 
 def _template(path: str, setup: Setup) -> dict[str, Any]:
-    """Return a JSON file of `plugin_scripts` with its places filled in; places without a value stay.
-
-    Values go in after parsing, so that nothing in them can change the shape.
-    """
+    """Return a JSON file of `plugin_scripts`, its places filled in after parsing; those without a value stay."""
     service = (setup.service or "").rstrip("/")
     values = {
         "NAME": setup.name, "SERVICE": service, "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),
@@ -116,8 +113,6 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
 
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:
-    """Return a JSON value with ``@NAME@`` in its texts replaced."""
-
     def filled(text: str) -> str:
         return re.sub(r"@([A-Z_]+)@", lambda place: values.get(place[1], place[0]), text)
 
@@ -200,8 +195,7 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
 def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     """Return what takes the scripts, the endpoint or the pipeline out again; what is not there is passed over.
 
-    The connector, the remote model and the cluster setting of OpenSearch stay: their ids are the engine's own, and the
-    setting may have other users.
+    Connector, remote model and cluster setting of OpenSearch stay: ids are the engine's, the setting may have users.
     """
     return [
         Step(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")

@@ -246,10 +246,7 @@ def _schema(capacity: int) -> Any:
 
 
 def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
-    """Return a result that holds, past the hits wanted, all others with the score of the last of them.
-
-    tantivy orders equal scores by place in its segments, which merges change; the caller orders them by age.
-    """
+    """Return the hits wanted and all others with the last one's score: tantivy's order of equal ones is not by age."""
     n = wanted + 1
     while True:
         result = searcher.search(query, n)

@@ -105,8 +105,7 @@ def version_fields(
     engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `ROUTES` need
     native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
 
-    `ConfigError` for an unknown route; `Unsupported` for a route whose field types this engine lacks, or for more
-    dimensions than it takes.
+    `ConfigError` for an unknown route; `Unsupported` for field types or dimensions that this engine lacks.
     """
     _check_routes(routes)
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
@@ -352,7 +351,6 @@ class InsideFields:
     norm: float = 1.0
     """M, for ``unit``."""
     rescore_script: bool = False
-    """As in `Capabilities`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -416,7 +414,6 @@ def _script(name: Literal["model", "blend"], fields: InsideFields, params: Mappi
 
 
 def _query_params(query: QueryVectors) -> dict[str, Any]:
-    """Return the query's part of the scripts' parameters."""
     weights = query.word_weights
     kept = np.flatnonzero(weights)
     return {"u": _json_numbers(query.vector), "ids": query.ids[kept].tolist(), "weights": _json_numbers(weights[kept])}
@@ -482,8 +479,7 @@ def unmapped(scores: Float64) -> Float64:
 def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
     """Return why the engine cannot order the hits of a body by itself, or an empty string.
 
-    A script sees one first-stage score, that of ``query``: a body that scores by more (``knn``, ``retriever``, its own
-    ``rescore``) or sorts otherwise is scored by ids.
+    A script sees the score of ``query`` alone: a body that scores by more (``knn``, ...) or sorts is scored by ids.
     """
     if fields.method != "script":
         return "rescoring takes painless scripts"
@@ -509,8 +505,7 @@ def rescore_body(
     weight s(x) over the signals, if there are any. ``blend`` gives ``alpha``, ``lexical`` and ``signals``: a list of
     field, kind, weight, the table of x and s, and ``neutral``, s where there is no number. ``body`` is one that
     `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the window's last hit,
-    None where one shard has the whole index, or the window all hits; ``stored`` is the id of the stored script, None
-    sends its source.
+    None where one shard has the whole index, or the window all hits; ``stored`` is the script's id, None sends it.
     """
     params = _query_params(query) | {
         **blend, "lost": LOST, "floor": 0.0 if floor is None else floor * _ROUNDING,
@@ -561,10 +556,7 @@ def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabiliti
 
 
 def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd); ``vector`` is Uq, (N,) float32, not 0.
-
-    ``field`` is the `first_stage_field`. Every hit matches the query ``conditions`` (`conditions_of`).
-    """
+    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd) among ``conditions``; ``vector`` is Uq."""
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if field.endswith("vec_unit"):
@@ -590,8 +582,7 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
     Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
     exact in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``; what
     only changes scores or puts documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the
-    query are no condition: finding documents without them is what this first stage is for. What is not taken over
-    is told by `unread_conditions`.
+    query are no condition: finding documents without them is what this first stage is for. See `unread_conditions`.
     """
     read = _read(body.get("query"))
     clauses = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
@@ -603,8 +594,7 @@ def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the parts of a body that may rule documents out in ways that `conditions_of` does not take over.
 
     Such are searches besides the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or ``must_not``
-    instead of which hits may meet another one (in a ``should`` that is needed), or which is not of the whole document
-    (``nested``).
+    instead of which hits may meet another one (in a ``should`` that is needed), or of a part (``nested``).
     """
     return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _read(body.get("query")).unread))
 

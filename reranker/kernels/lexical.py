@@ -114,8 +114,7 @@ def average_precision(
     """Return the average precision of each query over the first ``depth`` ranks, (n_queries,) float64.
 
     A document's score is the sum over the query's words, in their order, of the query's value times the posting's
-    weight. Documents are ranked by (-score, number), without the excluded ones; a relevant one deeper down adds 0, and
-    so does a query without any.
+    weight. Ranked are all but the excluded by (-score, number); deeper relevant ones, and queries without any, add 0.
 
     ``offsets`` (n_queries + 1,), ``words`` and ``values`` (m,) are the queries' rows, words numbering ``postings``;
     ``weights`` (n,) are of each posting; ``judged`` has one row a query, no document both relevant and excluded.
@@ -142,10 +141,7 @@ def average_precision(
 def blended_average_precision(
     learned: Float32, lexical: Float32, scale: np.float32, identity: np.float32, judged: Judged, depth: int
 ) -> Float64:
-    """Return the average precision of each query by scale * learned + identity * lexical, (n_queries,) float64.
-
-    The scores are (n_queries, n_documents) float32; ranks, ``judged`` and ``depth`` are as in `average_precision`.
-    """
+    """Return `average_precision`, (n_queries,), by scale * learned + identity * lexical, (n_queries, n_documents)."""
     n_queries, n_documents = learned.shape
     result = np.zeros(n_queries, np.float64)
     scores = np.empty(n_documents, np.float32)

@@ -131,9 +131,8 @@ def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
 def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
     """Return packed vectors, all of one quantisation and number of dimensions, as one matrix, (n, N) float32.
 
-    ``n_dims`` are the dimensions that the caller's model has. `InputError` is raised if a byte string is not a packed
-    vector, is cut, or holds a value that is not finite; `ShapeMismatch` if one has another quantisation or number of
-    dimensions.
+    ``n_dims`` are the dimensions that the caller's model has. `InputError` for a byte string that is no packed vector,
+    cut, or not finite; `ShapeMismatch` if quantisations or dimensions differ.
     """
     if not packed:
         return np.zeros((0, n_dims or 0), np.float32)

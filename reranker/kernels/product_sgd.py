@@ -148,10 +148,7 @@ def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # n
 
 @njit(**OPTIONS)
 def low_rank_steps(U, T, queries, documents, triples, rate, combination, identity, lexical=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917
-    """Make the steps of `tests.reference.plain_sgd.low_rank_steps`.
-
-    ``lexical`` (n,) float32 is a part of each step's f(q, d+) - f(q, d-) that no step changes.
-    """
+    """Make the steps of `tests.reference.plain_sgd`; ``lexical`` (n,) float32 adds to each f(q, d+) - f(q, d-)."""
     rate, identity = np.float32(rate), np.float32(identity)
     n_factors, separate = combination.n_factors, combination.separate
     stats = np.zeros(2, np.float64)

@@ -109,10 +109,7 @@ def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.
 
 @_compile([_TABLE(_INTS, _FLOATS)])
 def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
-    """Return a table without collisions where a few multipliers and sizes give one, else the last one tried.
-
-    Without collisions a look-up is one multiplication and one compare, with no branch to mispredict.
-    """
+    """Return a table without collisions (no branch to mispredict) where a few tries give one, else the last one."""
     bits = 4
     while (1 << bits) < 4 * len(q_ids):
         bits += 1
@@ -263,10 +260,7 @@ def check_candidates(cand_rows: Int64, n_documents: int) -> None:
 
 
 def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float32) -> None:
-    """Raise `ShapeMismatch` where a query's dimensions differ from the store's, or it has not one weight a term.
-
-    `InputError` is raised for a value that is NaN or infinite, and for ids that are not strictly increasing.
-    """
+    """Raise `ShapeMismatch` for a query of other dimensions, `InputError` for NaN, infinity or ids out of order."""
     if q_vec.shape != (V_docs.shape[1],) or q_ids.shape != q_weights.shape:
         raise ShapeMismatch(
             f"query vector {q_vec.shape}, terms {q_ids.shape} and weights {q_weights.shape} do not fit document "

@@ -61,8 +61,7 @@ class NegativePool(NamedTuple):
 class Parameters(NamedTuple):
     """What is learned, changed in place.
 
-    ``U``, ``V`` (n_rows, N) float32, the same array for the tied model; ``cache`` (n_documents, N) float32, a nearly
-    current Vd of every document.
+    ``U``, ``V`` (n_rows, N), one array if tied; ``cache`` (n_documents, N), a nearly current Vd of each; all float32.
     """
 
     U: Float32
@@ -73,8 +72,7 @@ class Parameters(NamedTuple):
 class StepConfig(NamedTuple):
     """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning.
 
-    Queries from row ``whole_from`` on are never cut to keywords. ``freeze_documents`` leaves V as it is; the cache is
-    then taken to be exact.
+    Queries from row ``whole_from`` on are never cut. ``freeze_documents`` leaves V, and takes the cache as exact.
     """
 
     rate_start: np.float32
@@ -316,10 +314,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
     first_step: int,
     n_steps: int,
 ) -> Float64:
-    """Return (violating steps, candidates tried, sum of hinge losses) of SGD steps that change U, V and the cache.
-
-    See `tests.reference.sgd.sgd_steps` for the definition.
-    """
+    """Return (violating steps, candidates tried, sum of hinge losses); see `tests.reference.sgd.sgd_steps`."""
     U, V, cache = parameters
     n_dims = U.shape[1]
     longest_query, longest = _longest(queries.indptr), _longest(documents.indptr)

@@ -105,8 +105,7 @@ class Form:
     """The formula of one form.
 
     ``bound`` of (V, Y, length of d) is a length that c(d) does not exceed; ``gate`` is t of (Vd, Yd), (n, N) each as
-    wide as it is, None for 1. V has ``factor_share`` columns for one of Y, 0 where there is no Y. With ``unit_queries``
-    a query's vector is of length 1.
+    wide as it is, None for 1. V has ``factor_share`` columns for one of Y (0: no Y). ``unit_queries``: of length 1.
     """
 
     bound: Callable[[Float32, Float32, float], float]
@@ -237,10 +236,7 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 
 
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
-    """Return W_ij of each word of one query with each word of one document, as they count in this very document.
-
-    The result is (n_q, n_d) float64 for one row each of n_q and n_d words; 0 where a word has no learned row.
-    """
+    """Return W_ij of each word of a query with each of a document, in that document, (n_q, n_d); 0 if unlearned."""
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
         vectors = embed_rows(query, U)
@@ -255,8 +251,7 @@ class FormScorer(VectorScorer):
 
     ``U`` is (n_query_words, N) float32, row = word, and words past the last row have no learned part; where it is tied
     to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching. `ShapeMismatch` is
-    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` if a value is NaN or infinite, or a is not
-    usable.
+    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` for a value not finite, or a below 0.
     """
 
     U: Float32
@@ -294,21 +289,10 @@ class FormScorer(VectorScorer):
 
 
 class Bilinear(FormScorer):
-    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``.
+    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors are those of `DocumentForm` and `FormScorer`.
 
-    ====  ==============================================
-    id    as
-    ====  ==============================================
-    M01   ``Bilinear.lexical()``: U and V without rows
-    M05   ``Bilinear(U, U)``: tied
-    M06   ``Bilinear(U, V)``
-    M07   ``Bilinear(U, V, identity=0.0)``
-    M08   ``Bilinear(U, V).restricted(n)``
-    ====  ==============================================
-
-    ``V`` is (n_document_words, N) float32, as U is; errors are those of `DocumentForm` and `FormScorer`.
-
-    Source: spec 2.2 and 2.1; storage by rows as in its last paragraph.
+    M01 is ``Bilinear.lexical()``, M05, tied, ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
+    ``restricted(n)``. ``V`` is (n_document_words, N) float32, as U is. Source: spec 2.2 and 2.1, storage by rows.
     """
 
     def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
@@ -334,10 +318,7 @@ class Bilinear(FormScorer):
 
 
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
-    """Return U_i . V_j of every pair of words, (n_q, n_d) float64; 0 where a word has no learned row.
-
-    Words of the query side and of the document side are given by their ids; U and V are as in `Bilinear`.
-    """
+    """Return U_i . V_j of each pair of word ids, (n_q, n_d) float64; 0 where a word has no learned row."""
     weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T
     return weights
 

@@ -201,9 +201,7 @@ class AnalyzerConfig:
 def parse_analyzer(text: str) -> AnalyzerConfig:
     """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
 
-    The name of a language of `STEMMERS` alone stands for its stems, and its stop words where there is a list of them.
-
-    `ConfigError` is raised for anything else; the message shows the whole syntax.
+    A language of `STEMMERS` alone stands for its stems and stop words. `ConfigError` shows the whole syntax.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
@@ -287,10 +285,7 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by the rule of this module, then without stop words, then stemmed; then, if asked for, their bigrams.
-
-    Bigrams are each two words in a row, of what is left, joined by `BETWEEN`; they follow the words of their text.
-    """
+    """Words by this module's rule, without stop words, stemmed; then, if wanted, pairs in a row joined by `BETWEEN`."""
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config
@@ -325,8 +320,7 @@ class UnicodeAnalyzer:
 class JapaneseAnalyzer(UnicodeAnalyzer):
     """Dictionary forms of Japanese words by MeCab (fugashi, UniDic lite); other scripts as `UnicodeAnalyzer` does.
 
-    Each run of Kanji and Kana is cut by MeCab and each word replaced by its dictionary form in its own spelling
-    (``走った`` gives ``走る``, ``た``), so that inflected forms meet.
+    Each word of Kanji and Kana gives its dictionary form in its own spelling (``走った`` gives ``走る``, ``た``).
     """
 
     def __init__(self, config: AnalyzerConfig) -> None:

@@ -107,7 +107,6 @@ class Vocabulary:
         return len(self.words)
 
     def __contains__(self, word: object) -> bool:
-        """Return whether the word is listed."""
         return isinstance(word, str) and 0 <= self._index.get(word, HASH_BASE) < HASH_BASE
 
     def ids(self, tokens: Sequence[str]) -> Int32:
@@ -119,18 +118,11 @@ class Vocabulary:
         return self._bigrams[np.minimum(ids, len(self.words))]
 
     def idf_of(self, ids: AnyInt) -> Float64:
-        """Return ln(n_documents / df) of each id, ``(n,) float64``; an unlisted word has that of the rarest listed.
-
-        Where no listed word tells documents apart (an empty list, or all words in all documents), unlisted words
-        have 1, so that they can be found at all.
-        """
+        """Return ln(n_documents / df) of each id, (n,) float64; unlisted, that of the rarest word, or 1 if it is 0."""
         return self._idf[np.minimum(ids, len(self.words))]
 
     def frequency_of(self, ids: AnyInt) -> Int64:
-        """Return the document frequency of each id, ``(n,) int64``; an unlisted word has that of the rarest listed.
-
-        Where no listed word tells documents apart, unlisted words count as standing in one document.
-        """
+        """Return the document frequency of each id, (n,) int64; unlisted, the rarest word's, or 1 if that is all."""
         return self._frequency[np.minimum(ids, len(self.words))]
 
     def to_arrays(self) -> dict[str, AnyArray]:
@@ -198,8 +190,7 @@ class VocabularyBuilder:
         """Return the words in at least ``min_df`` documents, at most ``max_words`` of them, by decreasing frequency.
 
         Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` at least. Ties are ordered by word (code points), so the same
-        documents in any order give the same vocabulary. None is no limit. `InputError` is raised for a limit or a floor
-        below 1.
+        documents in any order give the same vocabulary. None is no limit; `InputError` for others below 1.
         """
         if min_df < 1 or (max_words is not None and max_words < 1):
             message = f"max_words is {max_words} and min_df {min_df}: both must be at least 1"
@@ -296,8 +287,7 @@ class TfIdf:
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
     """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``, not normalised again.
 
-    ``rows`` are the unit rows of each field, of that shape, and the weights finite, one a field. `ShapeMismatch` is
-    raised where numbers of fields, weights or rows differ.
+    ``rows`` are the unit rows of each field; `ShapeMismatch` where numbers of fields, weights or rows differ.
     """
     if not rows or len(rows) != len(weights) or len({field.shape for field in rows}) != 1:
         shapes = [field.shape for field in rows]
@@ -407,10 +397,7 @@ def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 
 
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
-    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, ids ascending in each row.
-
-    Words that the vocabulary does not list have hashed ids and are counted, too; bigrams that it does not are not.
-    """
+    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, without bigrams that are not listed."""
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
     ids = vocabulary.ids(list(chain.from_iterable(tokens)))
@@ -424,10 +411,7 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
 def text_counts(
     vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
 ) -> list[sp.csr_matrix[np.float32]]:
-    """Return the word counts of ``texts[document][field]``: one (n, N_TERM_IDS) matrix a field.
-
-    Of an analyzer with bigrams these are one more field, the last, those of all fields together.
-    """
+    """Return the word counts of ``texts[document][field]``, (n, N_TERM_IDS) a field, those of all bigrams last."""
     flat = [text[field] for field in range(n_fields) for text in texts]
     counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
     fields = [counts[field * n : (field + 1) * n] for field in range(n_fields)]
@@ -476,8 +460,7 @@ class LexicalSettings:
     """Which lexical score, and its parameters; weights and lengths are one a field, in the view's order.
 
     A model with a memory of queries (`QueryMemory`) has it as its last field, of query weight and coverage 0.
-    `ConfigError` is raised for an unknown form or ``query_tf``, numbers of fields that differ, or a value out of its
-    range.
+    `ConfigError` is raised for an unknown form or ``query_tf``, numbers of fields that differ, or a value out of range.
     """
 
     form: str
@@ -623,10 +606,7 @@ class LexicalRows:
         return _without_zeros(with_data(rows, weighted.astype(np.float32)))
 
     def single_words(self, ids: AnyInt) -> Float64:
-        """Return the weight of each word in a document of it alone, in a field of weight 1 and mean length, (n,).
-
-        What a field of it alone adds for being covered would be the same for every word, and is left out.
-        """
+        """Return the weight of each word in a document of it alone, of weight 1, mean length, no coverage, (n,)."""
         return self.settings.factor * (self.idf_of(ids) if self.settings.form == "bm25" else np.ones(len(ids)))
 
     def squares(self, query_rows: sp.csr_matrix) -> Float32:
@@ -667,7 +647,6 @@ def weigh_words(rows: sp.csr_matrix, weights: Float32) -> sp.csr_matrix:
 
 
 def _without_zeros(rows: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows without stored values of 0."""
     return rows if rows.data.all() else keep_values(rows, rows.data != 0)
 
 
@@ -719,14 +698,12 @@ class QueryMemory:
     """The queries that documents were relevant for, in the training of the model: `memory_rows` by document id.
 
     It is one more field of a document, after those of the view, of the lexical row alone. A word that stands in it and
-    not in the document's text finds the document all the same, and is counted as standing in it:
-    df'(w) = df(w) + the number of documents that have w in their memory alone. Neither the queries nor the pairs are
-    kept, only word numbers and sums. `InputError` is raised where the ids do not ascend, or rows, words or counts are
-    not as they are stated here.
+    not in the document's text finds the document all the same, and is counted as standing in it: df'(w) = df(w) + the
+    number of documents that have w in their memory alone. Neither the queries nor the pairs are kept, only word numbers
+    and sums. `InputError` is raised where ids, rows, words or counts are not as stated here.
 
     Source: Xue et al. 2004 (queries as words of the pages that were clicked for them); Robertson, Zaragoza 2009, 3.6
-    (streams of a document in BM25F). That a pair counts 1 / √(words) and that sums stay undamped was chosen by
-    measuring.
+    (streams of a document in BM25F). 1 / √(words) and undamped sums were chosen by measuring.
     """
 
     ids: tuple[str, ...]
@@ -758,10 +735,7 @@ class QueryMemory:
 
     @classmethod
     def of(cls, ids: Sequence[str], rows: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> QueryMemory:
-        """Return the memory of documents, given `memory_rows` and the word counts of their fields, one row an id each.
-
-        `ShapeMismatch` is raised if there is not one row an id.
-        """
+        """Return the memory of documents by `memory_rows` and fields' counts; `ShapeMismatch`: not one row an id."""
         if {part.shape for part in (rows, *fields)} != {(len(ids), N_TERM_IDS)}:
             shapes = [part.shape for part in (rows, *fields)]
             raise ShapeMismatch(f"a memory of {len(ids)} ids has rows {shapes[0]}, fields {shapes[1:]}: one row an id")
@@ -814,10 +788,7 @@ class QueryMemory:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> QueryMemory:
-        """Return the memory that `to_arrays` wrote; the arrays are of its types, and one-dimensional.
-
-        `InputError` for offsets that do not fit, bytes that are not UTF-8, or a broken rule of the class.
-        """
+        """Return the memory that `to_arrays` wrote; `InputError` for bytes that are not UTF-8, or a broken rule."""
         id_offsets, row_offsets = arrays["id_offsets"], arrays["row_offsets"]
         data, words, values = arrays["ids"].tobytes(), arrays["words"], arrays["values"]
         for offsets, end in ((id_offsets, len(data)), (row_offsets, len(words)), (row_offsets, len(values))):

@@ -113,8 +113,7 @@ class TextView:
     """The fields read from a document, and what is done to their text before analysis.
 
     With ``strip_html`` HTML is turned into plain text first (`strip_html`). Each field's text is cut at ``max_chars``
-    characters, after HTML stripping; a word is not cut in two. `ConfigError` is raised for no field, a path given
-    twice, or a length below 1.
+    characters, after HTML stripping; a word is not cut in two. `ConfigError` for no field, a path twice, or length 0.
     """
 
     fields: tuple[FieldSpec, ...] = (FieldSpec("title"), FieldSpec("text"))
@@ -135,10 +134,7 @@ class TextView:
 
     @classmethod
     def parse(cls, specs: Sequence[str], *, strip_html: bool = False, max_chars: int = DEFAULT_MAX_CHARS) -> TextView:
-        """Return the view spelt by ``["title^2", "text"]``: a path, and a weight after ``^`` where it is given.
-
-        `ConfigError` is raised for a weight that is no number, and as in the constructors.
-        """
+        """Return the view spelt by ``["title^2", "text"]``; `ConfigError` for a weight that is no legal number."""
         return cls(tuple(map(_parse_field, specs)), strip_html, max_chars)
 
     @property
@@ -169,10 +165,7 @@ class TextView:
         return tuple(self._text(source, spec.path) for spec in self.fields)
 
     def source_hash(self, source: Mapping[str, Any]) -> str:
-        """Return 16 hexadecimal digits that change when any text of this view changes (``_src`` of a version).
-
-        64 bits of BLAKE2b over the texts in field order, each preceded by its length in bytes.
-        """
+        """Return 16 hex digits of BLAKE2b over the texts in order, each after its length (``_src`` of a version)."""
         return texts_hash(self.texts(source))
 
     def to_json(self) -> dict[str, Any]:

@@ -25,19 +25,16 @@ class TrainConfig:
 
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
-    rate, no cap, identity weight 1. ``default`` screens its negatives, starts from V = 0, caps row norms and drops
-    words."""
+    rate, no cap, identity weight 1. ``default`` screens negatives, starts from V = 0, caps norms, drops words."""
     model_class: str = DEFAULT_CLASS
     """What is learned, of `MODEL_CLASSES`, or ``auto``."""
     dim: int = 100
     """N."""
     queries: str = "mixed"
-    """What the source document of a link is as a query: ``document``, ``keywords:K`` (about K random words) or
-    ``mixed`` (whole documents and 1 to 10 words)."""
+    """What the source document of a link is as a query: ``document``, ``keywords:K`` (about K words) or ``mixed``."""
     generalise: str = "auto"
     """{'auto', 'documents', 'links'}: Whether the model is for documents that it has not been trained on (word dropout,
-    few epochs; validated on held-out documents), or for new links between known ones. ``auto``: by what the validation
-    links are."""
+    few epochs; validated on held-out documents), or for links of known ones. ``auto``: by the validation links."""
     identity: bool = True
     """Keep q.d in the score."""
     tied: bool = False
@@ -182,10 +179,7 @@ _PAPER_EPOCHS = 200
 
 
 def parse_query_kind(text: str) -> tuple[float, int, int]:
-    """Return (share of keyword queries, least words, most words) of ``mixed``, ``document`` or ``keywords:K``.
-
-    ``keywords:K`` trains on a third of K to one and a half times K words: one length alone learns worse.
-    """
+    """Return (share of keyword queries, least, most words) of ``mixed``, ``document``, ``keywords:K`` (K/3 to 3K/2)."""
     if text == "mixed":
         return (_MIXED_SHARE, *_MIXED_WORDS)
     if text == "document":

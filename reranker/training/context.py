@@ -73,8 +73,7 @@ class Validator:
     ) -> Float64:
         """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_scales, n_queries).
 
-        The vectors are of ``queries`` and ``documents``, (n, N) float32, by any model; ``identity`` is another a than
-        the validator's. The values are float64.
+        The vectors are of ``queries`` and ``documents``, (n, N) float32; ``identity`` is another a. Values are float64.
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T
@@ -212,10 +211,9 @@ class TrainingContext:
     """One problem, ready for any class.
 
     ``validators`` are what a class stops by, ``short_validators`` U of short queries, where it is learned apart; there
-    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it
-    learns does not depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a
-    schedule), ``n_words`` is D, the most frequent words first, and ``fingerprint`` is of the run but for its schedule,
-    for checkpoints.
+    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it learns does not
+    depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a schedule),
+    ``n_words`` is D, the most frequent words first, and ``fingerprint``, for checkpoints, is of all but the schedule.
     """
 
     config: TrainConfig

@@ -94,10 +94,7 @@ class _Steps:
         return np.ascontiguousarray(V), np.ascontiguousarray(Y)
 
     def epoch(self, number: int, n_steps: int, progress: Progress) -> tuple[Float64, float] | None:
-        """Make an epoch's steps; return (steps that moved the model, sum of hinges) and the last rate, or None.
-
-        None where they diverged. The documents' vectors, by which candidates are chosen, are made anew four times.
-        """
+        """Make an epoch's steps; return (steps that moved the model, sum of hinges), last rate; None if diverged."""
         stats, rate = np.zeros(2), 0.0
         for block in range(0, n_steps, _BLOCK):
             rate = _RATE * self.schedule.rate_start * (1 - (number + block / n_steps) / self.schedule.epochs)

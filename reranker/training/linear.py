@@ -131,20 +131,14 @@ def trainer_of(
 
 
 def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
-    """Return U and V of the margin's scale, a (UᵀV + I), from a served model's UᵀV + I: both times the root of a.
-
-    Where queries are texts, U of short queries is gone on from, if the model has one.
-    """
+    """Return U (of short queries for texts) and V of a (UᵀV + I) from a served UᵀV + I: both times the root of a."""
     factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
     U = np.array(base.U_short if of_texts and base.U_short is not None else base.U, dtype=np.float32) * factor
     return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
 
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
-    """Return the settings with those that the model to start from has decided: dim, tied, max_rows.
-
-    `ConfigError` is raised if the model does not fit the settings, or its form cannot be trained on.
-    """
+    """Return the settings with dim, tied and max_rows of the model to start from; `ConfigError` where it misfits."""
     check_trainable(base)
     if bool(base.identity) != config.identity:
         has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")

@@ -29,8 +29,7 @@ from reranker.training.trainer import steps_of
 class Rung(NamedTuple):
     """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied.
 
-    The values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop where validation
-    does not improve, as the training that follows does.
+    Values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop by validation.
     """
 
     epochs: int
@@ -48,8 +47,7 @@ RUNGS = (
     Rung(FINAL_EPOCHS, {"identity_scale": (1.0, 1 / 3)}, relative=True),
     Rung(FINAL_EPOCHS, {"rate": (0.05, 0.02, 0.1)}),
 )
-"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones, so they are
-compared by longer runs."""
+"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones: longer runs do."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
 RACE_MB = 400
@@ -74,8 +72,7 @@ def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
 
     Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
-    recipe, for a class without vectors, or where all is stated. ``auto`` and the classes without SGD take the settings
-    that are best for U and V.
+    recipe, for a class without vectors, or where all is stated. ``auto`` and classes without SGD take those of U and V.
     """
     schedule, long = context.schedule, context.config.epochs or FINAL_EPOCHS
     rungs = [
@@ -116,7 +113,6 @@ def race(context: TrainingContext) -> list[Trial]:
 
 
 def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, float]]:
-    """Return what a rung tries."""
     candidates = list(kept)
     for name, values in rung.varied.items():
         candidates = [
@@ -142,10 +138,7 @@ def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[f
 
 
 def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
-    """Return the rungs to run with their numbers, and how many epochs all runs make together.
-
-    A rung is run if it varies something, or decides among those that are kept by longer runs than so far.
-    """
+    """Return the rungs that vary something or decide by longer runs, numbered, and the epochs of all their runs."""
     planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
     for number, rung in enumerate(rungs, 1):
         if rung.varied or (n_kept > 1 and rung.epochs > longest):

@@ -214,7 +214,6 @@ def _has_learned(report: TrainingReport) -> bool:
 
 
 def _evidence(report: TrainingReport, n: int) -> str:
-    """Return how many preferences there are, in words for their kind."""
     return f"{n:,} {'links' if report.evidence.train.texts is None else 'preferences'}"
 
 

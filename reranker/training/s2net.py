@@ -172,12 +172,10 @@ def fit_s2net(
     """Return the projection that L-BFGS reaches from the start, or its best one on validation.
 
     A start whose sides share one array (`Projection.is_tied`) is trained as one matrix, the siamese network of the
-    paper; any other as two (M25). The start's activation is kept. Deterministic: the same start gives the same result.
-
-    The start is A0 (and B0), as wide as the rows' words. ``validate`` is lower for better (for example 1 - MRR), and
-    called with the start, every few iterations and with the last one; ``progress`` after each iteration with its
-    number, the loss and the validation value (None where not taken). `ShapeMismatch` is raised if the start does not
-    fit the rows, `TrainingError` if the loss is not finite.
+    paper; any other as two (M25); its activation is kept. The start is A0 (and B0), as wide as the rows' words.
+    ``validate``, lower for better, is called with the start, every few iterations and with the last one; ``progress``
+    after each iteration with its number, the loss and the validation value (None where not taken). `ShapeMismatch` is
+    raised if the start does not fit the rows, `TrainingError` if the loss is not finite.
 
     Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
@@ -223,10 +221,7 @@ def fit_s2net(
 
 
 class S2NetObjective:
-    """The loss and its gradient as a function of all entries of the matrices, one after the other.
-
-    ``origin`` is A0 and B0; `ShapeMismatch` is raised where they do not have one row for each word of the data.
-    """
+    """The loss and its gradient over all entries of the matrices; `ShapeMismatch` if A0 and B0 misfit the data."""
 
     def __init__(self, data: TrainingPairs, origin: Projection, settings: S2NetSettings) -> None:
         widths = (data.q_rows.shape[1], data.d_rows.shape[1])
@@ -358,11 +353,9 @@ def fit_siamese(
 
     A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random, half
     those of 200 random ones that the start puts highest. Queries that are documents are asked whole, and once more cut
-    to words where the schedule trains on keywords. Weights of preferences are not used.
-
-    The start is A0 of the most frequent words, (n_words, N) float32. ``evaluate`` (A, a) -> validation MAP is called at
-    the start, every five iterations and at the last, and chooses a of ``identities``; without it the last A and the
-    middle a are taken.
+    to words where the schedule trains on keywords. Weights of preferences are not used. The start is A0 of the most
+    frequent words, (n_words, N) float32. ``evaluate`` (A, a) -> validation MAP, called at the start, every five
+    iterations and at the last, chooses a of ``identities``; without it the last A and the middle a are taken.
 
     Source: spec 2.7, M21 (logistic loss, early stopping), M23 (beta).
     """

@@ -79,8 +79,7 @@ def word_weights(choices: Choices) -> Iterator[Float32]:
     |t|^2 least, as far as 40 steps of L-BFGS go from the weights of the prior before. A word that decides nothing keeps
     the weight 1. c makes the highest score of a query 10, the median over the queries.
 
-    Source: the conditional logit of McFadden 1974 (ListNet's top-1 loss, Cao et al. 2007), for the diagonal of W of
-    spec M02.
+    Source: the conditional logit of McFadden 1974 (ListNet's top-1 loss, Cao et al. 2007), for spec M02's diagonal.
     """
     X, starts, target = choices
     if not len(starts):
