@@ -1,29 +1,22 @@
 """Whether a new model goes live: both models on what people clicked, and on what judges said.
 
-The clicks were made on the live model's order, which puts its own favourites where people look: counted plainly, a
-click log finds every other model worse. A click at shown rank r therefore counts 1/p(r), p(r) the chance that a person
-looks there (Joachims, Swaminathan, Schnabel 2017), and is asked at which rank either model would have put the document
-among those shown. With w the weights and λ the discount, a model's value is ::
+The clicks were made on the live model's order: counted plainly, they find every other model worse. A click at shown
+rank r therefore counts 1/p(r), p(r) the chance that a person looks there (Joachims, Swaminathan, Schnabel 2017), at the
+rank where either model would have put the document among those shown. With w the weights, a model's value is ::
 
     RR   = sum w / rank       / sum w                      over clicks
     nDCG = sum w / log2(1 + rank) / sum of the same in the order of w, the best that is possible
 
-Both are additive over clicks, so that weighting makes them unbiased (the reciprocal rank of the *first* click is not),
-and both are divided once, over all impressions. Dividing within each impression would cancel the weights wherever there
-is one click, and bring the bias back; not dividing would leave a figure in units of p(1), which no click log tells.
+Both are additive over clicks, so that weighting makes them unbiased, and divided once, over all impressions: dividing
+within each would cancel the weights wherever there is one click. Both models rank the shown documents only, on the
+ranks at which they were shown; those of equal score share their places' mean discount.
 
-Documents never shown are unknown, and both models rank the shown ones only, on the ranks at which they were shown.
-Documents of equal score share their places' mean discount, which is what a random order of them has in the long run.
+Weights that are too steep favour any change whatever; click rates by rank, taken for propensities, are the worst case.
+Two comparisons with a random order of each list (exact, by its mean) guard against that: the new model must beat it,
+and so must the live one, or the weights are not believed.
 
-Weights that are too steep favour any change whatever. Click rates by rank, taken for propensities, are the worst case:
-they credit all of the live order's merit to where people look, so that it seems no better than a random order, and a
-worse model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean)
-guard against that: the new model must beat it, and so must the live one, or the weights are not believed.
-
-Ranks are those of serving: blended, as `reranker.rerank` blends. Each distinct query is sent once, as the team's body
-with a filter on the documents that were shown for it: the scores are those of the body alone, since a filter adds
-nothing. Documents are encoded from their stored text, once a document and encoder, so a model is scored before its
-vectors are in any index.
+Ranks are those of serving. Each distinct query is sent once, as the team's body with a filter on the documents shown
+for it. Documents are encoded from their stored text, so a model is scored before its vectors are in any index.
 """
 
 from __future__ import annotations
@@ -144,12 +137,9 @@ class JudgedQueries:
 def shown_lists(
     impressions: Sequence[Impression], live: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]
 ) -> ShownLists:
-    """Return the arrays of impressions and of the scores of their shown documents, in the order shown.
+    """Return the arrays of impressions with a click (others add 0) and of the scores of their shown documents.
 
-    Impressions without a click are left out: they add 0 to numerators and denominators alike. An impression's cluster
-    is its user, else its session.
-
-    `ShapeMismatch` if an impression and its scores differ in length.
+    An impression's cluster is its user, else its session. `ShapeMismatch` if it and its scores differ in length.
     """
     if not len(impressions) == len(live) == len(candidate):
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
@@ -211,13 +201,9 @@ def ratio_interval(
 ) -> Interval:
     """Return the interval of R = sum(numerator) / sum(denominator) by a bootstrap over clusters.
 
-    Clusters are drawn with replacement. Each bound is the more cautious of two: the percentile bound, the quantile of
-    R* itself; and the studentised one, R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of
-    the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
-    and the second for those skewed to the other, or for values that are nearly all 0.
-
-    All three arrays are (n,), one value an observation, and denominators at least 0; ``confidence`` is that of each
-    bound by itself.
+    Each bound is the more cautious of two: the percentile bound, the quantile of R* itself; and the studentised one,
+    R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of the resample: each is too narrow for
+    some skewed values. All arrays are (n,), denominators at least 0; ``confidence`` is that of each bound.
 
     `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
 
@@ -540,18 +526,14 @@ def decide(
 
     With clicks: enough people; the lower bound of the difference in nDCG above the margin, that in RR above
     - tolerance; the random-order checks; and judged queries, where given, not worse by more than the tolerance on
-    average (they are the queries that the team chose to protect, not a sample). Without a single click: the lower
-    bound of the judged difference above the margin.
+    average. Without a click: the lower bound of the judged difference above the margin.
+
+    ``propensities`` are p(1), p(2), ..., up to a factor; the last one holds for deeper ranks. None: all clicks count
+    alike, which favours the live model. `ConfigError` if they are not finite and positive; `InputError` if an
+    impression shows two documents at one rank.
 
     Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
     Joachims 2015 (dividing by the sum of the weights).
-
-    `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
-    rank.
-
-    The ``clicks`` are of the newest slice, which neither model was trained on. ``propensities`` are p(1), p(2), ..., up
-    to a factor; the last one holds for deeper ranks. None: all clicks count alike, which favours the live model.
-    ``rng`` draws the resamples: people for the clicks, queries for the judgements.
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
@@ -674,11 +656,8 @@ class Comparison:
 
     ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
     those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed; ``study`` gives
-    numbers of preferences learned from, with the difference in nDCG to the live model.
-
-    ``changes`` say how the new order differs from the live one: of the ``queries`` with at least two documents, the
-    share in which any document moves (``reordered``) and in which another one is first (``new_first``), and the mean
-    share of the first three documents that stay among the first three (``mean_overlap``).
+    numbers of preferences learned from, with the difference in nDCG to the live model. ``changes`` are shares of the
+    ``queries`` with two documents or more: ``reordered``, ``new_first``, and the ``mean_overlap`` of the first three.
     """
 
     verdict: Verdict
@@ -699,10 +678,9 @@ def compare(
     seed: int,
     study: Sequence[int] = (),
 ) -> Comparison:
-    """Return the verdict on the second model of ``scores`` against the first.
+    """Return the verdict on the second model of ``scores`` against the first; then follows one for each of ``study``.
 
-    Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
-    query text → document id → grade, ``window`` the hits reranked for a judged query; ``seed`` draws the resamples.
+    ``judged`` gives query text → document id → grade, ``window`` the hits reranked for a judged query.
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in newest:
@@ -822,10 +800,7 @@ class EncodedPool:
 
 @dataclass
 class ServingScores:
-    """Ranks documents as some models would be served, over one index.
-
-    `ConfigError` if the body's hits are not reranked, or are found by other means than its ``query``.
-    """
+    """Ranks documents as some models would be served, over one index; errors as `check_body`."""
 
     engine: Engine
     index: str

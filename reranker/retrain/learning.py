@@ -90,14 +90,10 @@ class Newest:
 
 
 def cutoff_of(times: Int64, newest: Newest) -> int:
-    """Return the time that parts the log: what is as late or later is the newest slice, the rest is learned from.
+    """Return the time from which on the newest slice begins; impressions of one moment stay together.
 
-    Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
-    have no place in the order and are learned from.
-
-    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order.
-
-    `NothingToLearn` where no impression has a time, or none is older than the slice.
+    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order. `NothingToLearn` where no
+    impression has a time, or none is older than the slice.
     """
     if not len(times):
         raise NothingToLearn(
@@ -306,9 +302,8 @@ def _shared(pairs: Iterable[Pair]) -> list[Pair]:
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
     """Return, for some queries, 1 for the shown documents that are liked more than the others on average, else 0.
 
-    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
-    so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
-    liked alike are left out.
+    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks.
+    Queries whose documents are all liked alike are left out.
     """
     clicks = looks = 0.0
     counts: dict[str, dict[str, tuple[int, float]]] = {}
@@ -376,11 +371,7 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
 
 
 def propensity_finding(log: LogFiles) -> Finding:
-    """Return whether the gate will believe what a log says of how much each rank is looked at.
-
-    The gate's own question on its own newest slice, with the lists as they were shown for the live order: no model is
-    needed to answer it.
-    """
+    """Return whether the gate will believe what a log says of how much each rank is looked at; needs no model."""
     try:
         history = read_history(log, RetrainSettings(Path()))
     except NothingToLearn as error:
@@ -423,8 +414,8 @@ def read_links_and_judgements(
 ) -> LinksAndJudgements:
     """Return what the files of links and of judged queries say.
 
-    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
-    queries of one text are one; where two grade the same document, the first one's grade holds.
+    Judged queries are parted by a hash of their text. For the gate, queries of one text are one, and of two grades of
+    a document the first holds.
     """
     evidence = []
     judged: dict[str, dict[str, float]] = {}
@@ -461,10 +452,7 @@ class Learner:
     listener: Listener
 
     def model(self, history: History, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
-        """Return the model of all preferences, and how it came about; a run that was killed goes on.
-
-        What the model keeps about itself depends on the log and the settings alone, so equal logs give equal bytes.
-        """
+        """Return the model of all preferences, and how it came about; a run that was killed goes on."""
         model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
         mark = {
             "base": self.base.model_id,
@@ -477,10 +465,7 @@ class Learner:
         return replace(model, training={**model.training, MARK: mark}), report
 
     def study(self, history: History) -> list[tuple[int, RankingModel]]:
-        """Return models of growing parts of the preferences, few epochs each, with the number of preferences.
-
-        Each part holds the ones before it; whole queries are drawn.
-        """
+        """Return models of growing parts of the preferences, whole queries, with the number of preferences."""
         pairs = history.pairs
         queries = sorted({pair.query for pair in pairs})
         order = np.random.default_rng([self.settings.train.seed, 1]).permutation(len(queries))
@@ -494,11 +479,9 @@ class Learner:
         return models
 
     def _evidence(self, pairs: Sequence[Pair], history: History) -> TrainingSet:
-        """Return what is learned from; held-out queries are validated on the documents shown for them.
-
-        Grades by pairs would not do: the live order put what was skipped above what was clicked, and loses every pair.
-        """
+        """Return what is learned from; held-out queries are validated on the documents shown for them."""
         clicks = from_pairs(pairs)
+        # Grades by pairs would not do: the live order put what was skipped above what was clicked.
         graded = {query: history.grades.get(query, judged) for query, judged in clicks.grades.items()}
         preferences = tuple(
             p if (p.query, p.better) in history.remembered else replace(p, remembered=0.0) for p in clicks.preferences
@@ -523,13 +506,10 @@ class Learner:
 
 
 def export_documents(engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress) -> int:
-    """Write the text fields of all documents of an index as JSON lines and return their number.
+    """Write the text fields of all documents of an index as JSON lines, sorted by id, and return their number.
 
-    Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by
-    id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
-    indexes of an alias hold is written once, with the text that sorts first.
-
-    `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
+    Takes about 150 bytes of memory a document. An id that several indexes of an alias hold is written once, with the
+    text that sorts first. `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unsorted = path.with_name(f".{path.name}.unsorted")
