@@ -77,9 +77,8 @@ def topics_of_links(
 ) -> list[Topic]:
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
-    The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
-    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
-    another value of ``queries``; `InputError` if no link starts at a document of the file.
+    ``queries`` is ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words), else
+    `ConfigError`; `InputError` if no link starts at a document of the file.
     """
     n_words = parse_link_queries(queries)
     targets: dict[str, dict[str, float]] = {}
@@ -153,10 +152,7 @@ Point = tuple[float, ...]
 
 
 class Gain(NamedTuple):
-    """What one fit is worth above another on held-out queries.
-
-    It is the difference of the means of the measure, with its standard error and the p of a paired t-test.
-    """
+    """The difference of the means of two fits on held-out queries, its standard error, and the p of a paired t-test."""
 
     mean: float
     error: float
@@ -319,8 +315,7 @@ def rank_topics(
 ) -> Rankings:  # fmt: skip
     """Ask the engine once a topic and return the candidates, to be ordered by any alpha and weights of the signals.
 
-    ``signals`` have their kinds (`signals.typed`); the knots are made here, of all candidates. `InputError` for one
-    that no candidate has a number of.
+    ``signals`` have their kinds (`signals.typed`). `InputError` for one that no candidate has a number of.
     """
     rankings = Rankings(signals)
     for number, topic in enumerate(topics):
@@ -407,15 +402,12 @@ def fit_alpha(
 ) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
-    Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
-    standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
-    weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). With
-    ``probability``, f of the candidates and their judgements say how likely a candidate is relevant; one without a
-    judgement is not.
+    Of equal means the smallest alpha wins; where it gains no more than a standard error over the engine's order it is
+    0. The weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). For
+    ``probability`` a candidate without a judgement is not relevant.
 
-    ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
-    if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
-    does not answer.
+    ``measure`` is one of `reranker.evaluation`. `InputError` if there are fewer topics than 2 * `N_FOLDS`, or no
+    candidate has a number of a signal; `EngineError` if the engine does not answer.
     """
     if len(topics) < 2 * N_FOLDS:
         raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
@@ -514,19 +506,13 @@ def _best(values: Float64) -> int:
 
 
 def _surest(values: Float64) -> int:
-    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS` of its own.
-
-    The first where no row gains more than these standard errors; of equal ones the smallest weight.
-    """
+    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS`."""
     bounds = [gains.mean() - SIGNAL_ERRORS * standard_error(gains) for gains in values - values[0]]
     return int(np.argmax(bounds))
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
-    """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
-
-    ``values`` are (n_alphas, n_topics) float64, those of the engine's order first.
-    """
+    """Return each topic's value, of (n_alphas, n_topics), under the alpha best for the topics of the other parts."""
     return _by_parts(values.shape[1], seed, lambda others: values[_best(values[:, others])])
 
 

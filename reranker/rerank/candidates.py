@@ -282,8 +282,8 @@ def fields_of_index(
     """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
 
     ``read(properties of a mapping, encoder id, capabilities)`` returns the fields, None where one is missing.
-    `EncoderMismatch` if an index has none of this encoder; the message names the command that writes them;
-    `Unsupported` if the engine has no such fields at all; `EngineError` if it does not answer.
+    `EncoderMismatch` if an index has none of this encoder; `Unsupported` if the engine has no such fields at all;
+    `EngineError` if it does not answer.
     """
     capabilities = engine.capabilities()
     first_stage = route == "first-stage"

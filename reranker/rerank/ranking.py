@@ -1,16 +1,13 @@
 """What a reranked search is asked, the order of its hits by one score, and the page that answers, with its reasons.
 
-The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add, where there are any: numbers of the document
-(`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, f (unit
-rows) does not: c(q) takes that growth out, so that one alpha serves short and long queries. c depends on the query
-alone, so the blend is linear in BM25 and every route, also one inside the engine, can compute it. ::
+The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add (`reranker.rerank.signals`). BM25 grows with
+the number and the rarity of the query's words, f (unit rows) does not: c(q) takes that growth out, so that one alpha
+serves short and long queries. It depends on the query alone, so that every route can compute the blend. ::
 
     c(q) = sum over the distinct words i of q of idf_i
 
-is BM25's own upper bound of one field, up to a constant factor that differs between engines (OpenSearch leaves k1 + 1
-out since 3.0, the others keep it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the
-highest BM25 of the answer, which depends on the documents: adding one document would reorder the others, and pages
-would not fit.
+is BM25's own upper bound of one field, up to a constant factor that differs between engines and that alpha absorbs. The
+highest BM25 of the answer would not do: adding one document would reorder the others.
 
 An alpha, and the signals beside it, belong to a query body and a window; `reranker.rerank.calibrate` fits them.
 """
@@ -52,13 +49,7 @@ PINNED_SCORE: Final = 1e30
 
 @dataclass(frozen=True, slots=True)
 class RerankSettings:
-    """How a search is reranked.
-
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range.
-    """
+    """How a search is reranked; `ConfigError` if a value is out of its range."""
 
     window: int = 200
     """Candidates that are reranked; past it the engine's order goes on."""
@@ -173,15 +164,9 @@ def blend(
 
 
 def final_order(scores: Float64, kept: Bool) -> Int64:
-    """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
+    """Return the candidates' places in final order, (n,) int64: by (-score, first-stage rank), kept ones as they were.
 
-    The first-stage rank settles every tie, so ids never have to. ``scores``, (n,) float64, are in first-stage order;
-    NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
-
-    Returns
-    -------
-    (n,) int64
-        A permutation: element r is the first-stage place of the candidate at final place r.
+    ``scores``, (n,) float64, are in first-stage order; NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
     """
     order = np.arange(len(scores), dtype=np.int64)
     free = np.flatnonzero(~(kept | np.isnan(scores)))
@@ -219,11 +204,7 @@ def _pinned(node: Any) -> set[str]:
 
 
 def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
-    """Return which hits must not move, (n,) bool.
-
-    Recognised: the documents of a ``pinned`` query, any hit with a pinned query's score (also when a rule of the
-    engine applied it), and the first ``keep_top`` hits, for teams that keep their own on top.
-    """
+    """Return which hits must not move, (n,) bool: pinned ones, also by a rule of the engine, and the ``keep_top``."""
     pinned = pinned_ids(body)
     kept = [
         place < keep_top or hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE)
@@ -249,8 +230,7 @@ _ALL_MUST_MATCH = frozenset(
 def body_hash(template: Mapping[str, Any]) -> str:
     """Return 16 hexadecimal digits that name a body template by what decides the scores of its hits.
 
-    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters: a click
-    on a facet leaves alpha and with it the order of what remains as it is.
+    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters.
     """
     scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
     content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -472,10 +452,9 @@ class Contribution:
     where the text that was encoded is not at hand: then it is the whole learned part, (Uq').(Vd'), and what the memory
     adds is in ``identity``.
 
-    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit``
-    the learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value``
-    is what the row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for
-    identity and memory; w s(x) for ``signal``, and for ``engine`` (1 - alpha) BM25 / c(q).
+    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned (U_i . (V_j o t(d)) in the cubic
+    forms and in ``unit``). ``value`` is what the row adds to the score: alpha q_i W_ij d_j; w s(x) for ``signal``, and
+    for ``engine`` (1 - alpha) BM25 / c(q).
     """
 
     kind: Literal["identity", "memory", "learned", "others", "signal", "engine"]
@@ -593,9 +572,8 @@ def explanations_of(
 def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
     """Return the rows of a hit whose lexical row is stored; None for what is not known of them.
 
-    With lexical settings d' is not stored (only Vd' is): it is that of the text that came with the hit, unless this is
-    another text than was encoded, in part or since changed, so that it gives another lexical row than the stored one.
-    What the memory of queries adds is the stored row without that of the text alone, in the words of the memory.
+    With lexical settings d' is not stored: it is that of the text that came with the hit, where this gives the stored
+    lexical row. What the memory adds is the stored row without that of the text alone, in the words of the memory.
     """
     encoder = model.encoder
     if encoder.lexical is None:
@@ -625,12 +603,9 @@ def explain_hit(
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
-    ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
-    ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
-    engine, as they were added to the score; ``n_pairs`` are shown.
-
-    Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
-    without words, so that the rows still add up to the score.
+    ``document`` are the hit's rows, None for a hit without a score of the model; ``name(word id, True for the query's
+    side)`` returns the word; ``beside`` are the rows of the signals and of the engine. Without the row that V read,
+    (Uq').(Vd') is one row of kind ``learned``, without words, so that the rows still add up to the score.
     """
     rows, whole = [], []
     if document is not None:

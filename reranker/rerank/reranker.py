@@ -125,13 +125,9 @@ class NearestDocuments:
     ) -> tuple[Sequence[Hit], int, str]:
         """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
 
-        They are the engine's window in its order, then the documents found by vectors alone, then the engine's other
-        hits; the engine's alone, with the reason, where the other stage fails.
-
-        Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
-        shares no word: all candidates are blended alike.
-
-        ``hits`` are the engine's own, of which ``window`` are candidates; ``source`` is the ``_source`` of a candidate.
+        They are the first ``window`` of the engine's ``hits``, then the documents found by vectors alone, with the
+        score that the team's own query gives them (0 where they share no word), then the engine's other hits; the
+        engine's alone, with the reason, where the other stage fails. ``source`` is the ``_source`` of a candidate.
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
@@ -211,8 +207,7 @@ class Rescorer:
     def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
         """Return the first hits up to the end of the page in final order, and what it was made of.
 
-        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
-        from its text, which the engine cannot do.
+        None where a document of the window has no vector: it scores highest, and must be encoded from its text here.
         """
         answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
@@ -275,12 +270,7 @@ class Reranker:
     Without a model (one that could not be loaded), or on route *beside* without a store, pages come in the engine's
     order; without the fitted alphas of a ``calibration`` the default alpha counts. The answer says so.
 
-    Raises
-    ------
-    EncoderMismatch
-        If the store holds another encoder's vectors.
-    ConfigError
-        For an unknown route.
+    `EncoderMismatch` if the store holds another encoder's vectors; `ConfigError` for an unknown route.
     """
 
     def __init__(
@@ -309,14 +299,9 @@ class Reranker:
 
         Without a body, later pages say which of the model's text fields no document has.
 
-        Raises
-        ------
-        EncoderMismatch, Unsupported
-            If the index lacks the fields of route *inside* or of the first stage; the message names the command.
-        InputError
-            If there is no body and no document has one of the model's text fields.
-        EngineError
-            If the engine does not answer.
+        `EncoderMismatch` or `Unsupported` if the index lacks the fields of route *inside* or of the first stage;
+        `InputError` if there is no body and no document has one of the model's text fields; `EngineError` if the engine
+        does not answer.
         """
         if isinstance(self._candidates.route, EngineScript):
             self._candidates.route.fields()
@@ -684,21 +669,10 @@ def open_reranker(
 ) -> Reranker:  # fmt: skip
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
-    A role that may not read the control index still searches: with the default alpha, which the answer states.
+    A role that may not read the control index still searches: with the default alpha. The store lies at ``store_path``;
+    None: beside the model. ``body`` is what searches will be made by; None: the model's text fields.
 
-    The store lies at ``store_path``; None: beside the model, where the indexer puts it. ``body`` is what searches will
-    be made by; None: the model's text fields.
-
-    Raises
-    ------
-    ArtifactError
-        If route is *beside* and there is no store.
-    EncoderMismatch
-        If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
-    Unsupported
-        If the engine cannot carry them.
-    InputError
-        If there is no body, and no document has one of the model's text fields.
+    `ArtifactError` if route is *beside* and there is no store; other errors as `Reranker` and `Reranker.check`.
     """
     store = None
     if route == "beside":

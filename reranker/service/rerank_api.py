@@ -1,21 +1,16 @@
 """The rerank routes: documents by text or by id to scores and one order, in the words of three families of clients.
 
-Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the probability of relevance, if
-`ssi calibrate --probability` has fitted one to the service's body and window (``x-ssi-score: probability``): then a
-threshold means the same for every query. Else they tell the order alone (``order``): the logistic function of f,
-1 / (1 + e^-f), .5 where query and document share nothing that the model knows of, and undone by ln(r / (1 - r)). Both
-rise strictly with f.
+Scores are f(q, d) = (Uq).(Vd) + a q.d. From 0 to 1 they are the probability of relevance, if `ssi calibrate
+--probability` has fitted one to the service's body and window (``x-ssi-score: probability``); else they tell the order
+alone (``order``): 1 / (1 + e^-f). Both rise strictly with f.
 
 ``/v1/rerank`` and ``/v2/rerank`` have the shapes of Cohere and Jina. A request that cannot be ranked (deadline, no
 model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among
-``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once: its answers and errors carry the fields of both, so
-that nobody has to guess who asks; only the default of ``return_documents`` follows the model's name (true for
-``jina...``).
+``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once, with the fields of both; only the default of
+``return_documents`` follows the model's name (true for ``jina...``).
 
-``/rerank``, ``/embed`` and ``/info`` have the shapes of text-embeddings-inference, and so has ``POST /``, which is
-``/rerank`` where that serves a reranker. An item of ``/rerank``'s answer has exactly ``index``, ``score`` and, where
-asked for, ``text``: Elasticsearch refuses any further field. Whether the order is the one given stands in the header
-``x-ssi-fallback``.
+``/rerank`` (and ``POST /``), ``/embed`` and ``/info`` have the shapes of text-embeddings-inference. An item of
+``/rerank``'s answer has no field but ``index``, ``score`` and ``text``: Elasticsearch refuses any further one.
 """
 
 from __future__ import annotations
@@ -191,8 +186,7 @@ class Scoring:
     def relevance(self, probability: Probability = ORDER_ONLY) -> Float64:
         """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
 
-        Without a score: 0. In a fallback: from .5 down in equal steps above 0, so that whoever sorts by them again
-        gets the order given.
+        Without a score: 0. In a fallback: from .5 down in equal steps, by which the order given can be had again.
         """
         n = len(self.scores)
         if self.fallback:
@@ -234,11 +228,8 @@ def items_of(
     """Return what each document of a request is.
 
     A string is a text, or an id where ``are_ids``. An object with nothing but ``id`` (or ``_id``) is an indexed
-    document; so is one with a text, where ``are_ids``, and the text stands in for a missing vector. Any other object
-    is a text by fields.
-
-    Of objects only ``rank_fields`` are read; where none are given, all that the model reads, else ``text``, else every
-    text.
+    document; so is one with a text, where ``are_ids``; any other is a text by fields. Of objects only ``rank_fields``
+    are read; where none are given, all that the model reads, else ``text``, else every text.
     """
     place = text_field(view)
 
@@ -402,9 +393,8 @@ async def rank(
     wanted: RerankRequest | TextsRequest, documents: Documents, state: ServiceState, context: RequestContext,
     documents_are: str | None,
 ) -> Ranked:  # fmt: skip
-    """Return scores and order of a request's documents, as `items_of` takes them.
+    """Return scores and order of a request's documents; ``documents_are`` in the URL goes before the body's word.
 
-    Whether they are ids (``documents_are`` in the URL) goes before the body's word, and that before the model's name.
     `ServiceError` 413 for more documents than a request may have.
     """
     settings, serving, metrics = state.settings, state.serving, state.metrics
