@@ -1,11 +1,8 @@
 """The demonstration: collect, train, index, search, report; what is shown is left to the caller.
 
-Its input is written as files that `ssi train` reads too: documents, links and their split. The standard library's
-source files are parsed, never imported. Each documented module, class and function that is public is a document, and
-links to what its code calls and its text names, as far as that is documented itself.
-
-BM25's order is measured beside the reranked one on links that nobody has trained on, and the questions whose order
-changed most are explained by the pairs of words that moved a document up.
+The standard library's source files are parsed, never imported. Each documented module, class and function that is
+public is a document, and links to what its code calls and its text names. BM25's order is measured beside the reranked
+one on links that nobody has trained on.
 """
 
 from __future__ import annotations

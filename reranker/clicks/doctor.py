@@ -1,8 +1,6 @@
 """The doctor: says of a click log whether learning from it would be sound, and what to mend.
 
-Each check takes the numbers of a log and gives a sentence with a remedy. Shares are of what the sentence
-names. A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or
-nothing. The click rate by rank is drawn as bars for a terminal, as PNG, or in one HTML file with all findings.
+A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or nothing.
 """
 
 from __future__ import annotations
@@ -477,9 +475,7 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 
 
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the click rate by rank as its file name says.
-
-    ``path`` ends in ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
+    """Write the click rate by rank as ``.png`` or ``.svg``, or with all findings as one page, ``.html``.
 
     `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
     """

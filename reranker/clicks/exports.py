@@ -136,10 +136,7 @@ def write_judgements(
     """Write judgements, which come by query, in a form of `EXPORTS`, whole or not at all, and return their number.
 
     ``max_grade`` is the grade of the value 1 (None: that of the form). The ids and texts of the queries go to the file
-    ``queries``, as `reranker.formats.read_queries` takes them. Files are readable by their owner only, like the log
-    that the queries come from.
-
-    `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
+    ``queries``. `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
     """
     if form not in EXPORTS:
         raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")

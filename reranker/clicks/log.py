@@ -293,11 +293,8 @@ ROWS = "rows"
 class ClickLog:
     """A folder that keeps queries, hits and events of `reranker.clicks.schema` without personal data.
 
-    Reading needs no lock: `files` names parts that are complete and never change. Adding, forgetting and expiring
-    lock the folder against each other; a process killed in between leaves the log as it was before.
-
-    `InputError` where the folder holds no click log, a damaged one, or (with ``create``, which makes one where none is)
-    something else.
+    Reading needs no lock: parts are complete and never change. A process killed while it changes the log leaves it as
+    it was. `InputError` where the folder holds none, or a damaged one; ``create`` makes one in an empty folder.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -310,11 +307,7 @@ class ClickLog:
         self._searched: frozenset[str] = frozenset()
 
     def files(self, table: str) -> list[Path]:
-        """Return the Parquet files of a table (``queries``, ``hits``, ``events``), oldest import first.
-
-        There is at least one, so that readers find the columns; it may be empty. The files of ``hits`` have a column
-        more, ``query_time``.
-        """
+        """Return the Parquet files of a table, at least one, oldest import first; ``hits`` have ``query_time`` too."""
         if table not in STORED:
             raise ConfigError(f"a click log has no table {table!r}: its tables are {', '.join(STORED)}", value=table)
         return [self.folder / part.path for part in self.manifest.parts if part.table == table]
@@ -327,10 +320,7 @@ class ClickLog:
         return rows
 
     def privacy(self, key_file: str | os.PathLike[str] | None = None) -> Pseudonymiser:
-        """Return the hashes of this log, with the key in its folder or in ``key_file``.
-
-        `InputError` where the key is missing, readable by others, or not the one that the log was made with.
-        """
+        """Return the hashes of this log by the key in its folder or ``key_file``; `InputError` for a wrong one."""
         path = Path(key_file) if key_file is not None else self.folder / KEY_FILE
         known = self.manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))

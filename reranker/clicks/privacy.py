@@ -59,11 +59,9 @@ def redact(text: str) -> str:
       digits or more) or with a bracketed area code of two digits or more; ten digits with a North American area code,
       in one run or as 3-3-4, also after a 1.
 
-    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years);
-    digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where the word ISBN or its own
-    grouping (a last group of one digit) tells them. A part number or a bare ISBN-10 that looks exactly like a telephone
-    number is taken for one: a lost query costs less than a stored number. National numbers without a 0, such as nine
-    digits beginning with 6 in Spain, cannot be told from part numbers and stay.
+    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years,
+    national numbers without a 0); digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where
+    the word ISBN or a last group of one digit tells them.
 
     Digits of every script count. Runs of white space, line ends too, become one space; escape sequences of terminals,
     control and direction marks, signs without width and lone surrogates are removed.

@@ -1,18 +1,14 @@
 """How much less the lower ranks are looked at, and what a click there therefore weighs.
 
-A click says that a document was looked at *and* liked. The examination propensity p_k is the probability that rank k
-is looked at, relative to the rank looked at most; a click at rank k stands for 1 / p_k likings (inverse propensity
-scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what the log holds:
+The examination propensity p_k is the probability that rank k is looked at, relative to the rank looked at most; a click
+at rank k stands for 1 / p_k likings (Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k:
 
-- ``randomised``: some lists were shuffled and marked so. Every document is at every rank equally often, so click rates
-  by rank show examination alone. The only way that assumes nothing of the readers.
-- ``em``: the position-based model, P(click) = p_rank * liking(query, document), by expectation maximisation (Wang,
-  Golbandi, Bendersky, Metzler, Najork 2018, with a liking of its own for each query and document in the place of their
-  regression). It needs documents that were seen often, at several ranks for the same query.
+- ``randomised``: by the click rates of lists that were shuffled; assumes nothing of the readers.
+- ``em``: P(click) = p_rank * liking(query, document), by expectation maximisation (Wang, Golbandi, Bendersky, Metzler,
+  Najork 2018); needs documents that were seen often, at several ranks for the same query.
 - ``harvest``: the same model, by an equation that holds however rarely each document was seen (Agarwal, Zaitsev, Wang,
   Li, Najork, Joachims 2019).
-- ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
-  gives too much to clicks on low ranks.
+- ``rate``: the click rate by rank itself, which takes part of the better documents' merit for bias.
 """
 
 from __future__ import annotations
@@ -171,11 +167,7 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
     """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
 
-    Likings have a prior too weak to matter. Where documents were seen only a few times each, so many likings to find
-    bend the propensities: `fit_harvest` does not mind.
-
-    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
-    lists: where that depends much on what stands above, no number for a rank is right.
+    Likings have a prior too weak to matter. Documents seen only a few times each bend the propensities.
 
     Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
     """
@@ -293,13 +285,9 @@ METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
 def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
     """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
 
-    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
-    lists that were not shuffled: then, and wherever else the order of results has changed, it harvests, else it takes
-    click rates.
-
-    `ConfigError` for an unknown method; `InputError` if the log does not hold what the method needs: lists marked as
-    shuffled, an order of results that changed (so that merit and rank can be told apart), or enough showings and a
-    click at rank 1.
+    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks; else it harvests, where the order
+    of results has changed, else it takes click rates. `ConfigError` for an unknown method; `InputError` if the log does
+    not hold what the method needs.
     """
     if method not in ("auto", *METHODS):
         raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)

@@ -1,16 +1,12 @@
 """The application, routes behind admission control, and the server that runs it in this process until it is to stop.
 
 How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
-``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes take
-``state: State`` and ``context: Context``.
+``APIRouter(route_class=JsonRoute)``, and its routes take ``state: State`` and ``context: Context``.
 
-``serving = state.serving`` is the version that answers: taken once a request, passed on, never asked for twice.
-Anything that takes more than a millisecond goes into a thread, within the deadline: ``await state.run(context,
-function)``. A function that asks the engine is wrapped, ``state.run(context, lambda: state.ask_engine(function))``, so
-that an engine that is down costs nothing. Nothing reaches a route before `AdmissionControl` has checked its size, pace,
-key and place in the queue. Errors are raised: a `ServiceError`, whose message has nothing of the request, or any error
-of `reranker.errors`; pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes. Figures go into
-``state.metrics``, where no label comes from a request's content, searches into ``state.record``.
+``serving = state.serving`` is the version that answers: taken once a request. Anything that takes more than a
+millisecond goes into a thread: ``await state.run(context, function)``; what asks the engine is wrapped by
+``state.ask_engine``. Nothing reaches a route before `AdmissionControl` has checked its size, pace, key and place in the
+queue. Errors are raised: a `ServiceError`, whose message has nothing of the request, or any error of `reranker.errors`.
 """
 
 from __future__ import annotations
@@ -240,10 +236,7 @@ class AdmissionControl:
 
 
 def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
-    """Return whether callers without a key may ask this: a public path is open to readers alone.
-
-    It is named itself, or by a prefix that ends in ``/``.
-    """
+    """Return whether callers without a key may ask this: a public path (or prefix) is open to readers alone."""
     return path in ALWAYS_OPEN or any(
         method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
         for name in public
@@ -534,11 +527,7 @@ def run_server(
 
 
 def end_process() -> NoReturn:
-    """End this process with status 0, all that was buffered written.
-
-    The server's native threads may still be ending; one that asks for the interpreter while that is being taken down
-    aborts the process, and with it the status of a service that stopped as it should.
-    """
+    """End this process with status 0, all that was buffered written: the server's native threads could abort it."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -123,10 +123,7 @@ def error_response(
 
 
 def of_engine(error: EngineError) -> ServiceError:
-    """Return the answer to an engine that did not do what was asked, without the engine's own words.
-
-    They can repeat the query.
-    """
+    """Return the answer to an engine that failed, without the engine's own words: they can repeat the query."""
     if isinstance(error, EngineUnavailable | EngineOverloaded):
         message = "the search engine is not available now; try again"
         return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)

@@ -1,10 +1,8 @@
 """What is done with a search: reranked, left in the engine's order, scored in the shadow, shuffled, or interleaved.
 
-Team-draft interleaving puts two versions in one list, and the clicks on it say which is better. Each version picks its
-best document that is not yet in the list, in rounds; who picks first in a round is decided by a coin. A click counts
-for the version that put the document there: whichever ranks better is clicked more often, whatever the position. The
-verdict counts sessions, since clicks of one visitor are not independent: the winner of one is the team with more
-clicked documents (a document clicked twice in one list counts once); the others are ties.
+Team-draft interleaving puts two versions in one list. Each picks its best document that is not yet there, in rounds; a
+coin decides who picks first. A click counts for the version that put the document there. The verdict counts sessions:
+the winner of one is the team with more clicked documents (each once a list); the others are ties.
 
 Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), algorithm 2 and
 section 5.
@@ -108,9 +106,7 @@ MAX_SHUFFLED = 50
 def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
     """Return the reranked page with its hits shuffled, the same way whenever the session asks this query again.
 
-    Every hit of a first page is then as often at one rank as at another, and the clicks by rank say how often each rank
-    is looked at. A later page, one of more than `MAX_SHUFFLED` hits, one with a hit that must not move and one that is
-    not reranked come as they are.
+    A later page, one of more than `MAX_SHUFFLED` hits, with a hit that must not move, or not reranked comes as it is.
     """
     outcome = rerank(versions, call)
     page = outcome.page
@@ -228,10 +224,8 @@ def team_draft(
 ) -> list[tuple[Key, str]]:
     """Return at most ``size`` documents with the team that put each there.
 
-    A team whose list is used up leaves the rest to the other; nothing of either list is lost before ``size`` is
-    reached. One coin a round is drawn, whether it is needed or not, so that a longer list begins like a shorter one.
-
-    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`.
+    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`; one that is used up leaves
+    the rest to the other. One coin a round is drawn, needed or not, so that a longer list begins like a shorter one.
     """
     rankings = {LIVE: first, CHALLENGER: second}
     places = {LIVE: 0, CHALLENGER: 0}

@@ -45,9 +45,8 @@ def inherited_socket() -> SharedSocket | None:
 def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain_s: float) -> int:
     """Run a command ``n`` times at once until SIGTERM or SIGINT, and return the exit status.
 
-    A process that was killed, or ended without an error, is started again; one that ends with an error ends them all,
-    and its status is returned. Signals go to all of them, SIGHUP too; whoever has not ended `KILL_S` after ``drain_s``
-    is killed.
+    One that was killed, or ended without an error, is started again; one that ends with an error ends them all. Signals
+    go to all of them; whoever has not ended `KILL_S` after ``drain_s`` is killed.
     """
     with tempfile.TemporaryDirectory(prefix="ssi-serve-") as figures:
         processes = _Processes(n, listener, command, drain_s, figures)

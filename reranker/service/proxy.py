@@ -226,10 +226,7 @@ async def passed_on(state: ServiceState, context: RequestContext, path: str, sen
 
 
 def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window.
-
-    A page that was not reranked has the engine's scores.
-    """
+    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window."""
     page = outcome.page
 
     def hit_of(hit: RankedHit) -> dict[str, Any]:

@@ -131,11 +131,7 @@ async def carry_out(
 
 
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
-    """Return the search that is wanted.
-
-    `ServiceError` 422 for a body without a place for the query, an unknown name of one, and variables that do not fit;
-    403 for a body where the service has its own for all.
-    """
+    """Return the search that is wanted; `ServiceError` 422 for a body or variables that do not fit, 403 for any."""
     settings, wished = state.settings, wanted.body
     body: Mapping[str, Any] | None
     if isinstance(wished, dict):

@@ -48,11 +48,9 @@ LEAST_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A version as it serves.
+    """A version as it serves; without a ``model`` searches come back in the engine's order.
 
-    The reranker's ``model`` is None where none could be loaded: searches come back in the engine's order. ``path`` is
-    the model's folder; ``problem`` says why there is no model or no store, empty where all is well; ``loaded`` is Unix
-    time.
+    ``path`` is the model's folder; ``problem`` says why there is no model or no store; ``loaded`` is Unix time.
     """
 
     reranker: Reranker
@@ -158,10 +156,8 @@ def _described(error: Exception) -> str:
 class Versions:
     """The version that is served, and a few others that were asked for by name.
 
-    The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
-    one that could answer better. What is not whole is looked at again.
-
-    ``store_path`` is that of route *beside*; None: where the indexer puts it.
+    The first one is whole, else without its store, else without a model, and not put to the test. ``store_path`` is
+    that of route *beside*; None: where the indexer puts it.
     """
 
     def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
@@ -390,8 +386,7 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
 class Watcher:
     """A thread that keeps the served version the one that is wanted.
 
-    A version that cannot be loaded, or does not pass `verify`, leaves the old one answering; it is not tried again
-    until something about it changes or a reload is asked for.
+    One that cannot be loaded, or does not pass `verify`, is not tried again until it changes or a reload is asked for.
     """
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:

@@ -47,10 +47,8 @@ BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
 class Breaker:
     """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
 
-    Open: calls fail at once. Half open: one call goes through; if it succeeds the breaker closes, else the pause
-    begins anew. One that has not ended ``pause_s`` later is no longer waited for: another goes through.
-
-    ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
+    Open: calls fail at once. Half open: one call goes through, another ``pause_s`` later; if it succeeds the breaker
+    closes. ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
     """
 
     def __init__(
@@ -75,10 +73,8 @@ class Breaker:
     def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
         """Return what ``function`` returns, and count how it went.
 
-        Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
-        other kinds, such as a version that cannot be loaded, say nothing of it; nor does silence in too little time
-        (``fair`` is False). `EngineUnavailable` at once where the breaker is open; ``retry_after_s`` says when it will
-        try again.
+        Only an engine that does not answer counts as a failure (not where ``fair`` is False); any other error of the
+        engine is an answer, errors of other kinds say nothing. `EngineUnavailable` at once where the breaker is open.
         """
         self.check(entering=True)
         try:
@@ -229,9 +225,8 @@ class Job:
 class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
-    ``store`` is that of route *beside* (None: where the indexer puts it); ``sink`` takes impressions (None: nobody);
-    ``golden`` is what a version must score before it is swapped in (None: queries of its own words). `ConfigError` if
-    the key file cannot be used.
+    ``store`` is that of route *beside* (None: where the indexer puts it); ``golden`` is what a version must score
+    before it is swapped in (None: queries of its own words). `ConfigError` if the key file cannot be used.
     """
 
     def __init__(
@@ -300,10 +295,7 @@ class ServiceState:
         serving.reranker.search(query, body, size=1)
 
     async def look(self) -> None:
-        """Find out whether searches can be answered: others' were since the last look, or the service's own is.
-
-        The own one takes a thread, the breaker and a connection like any other, so that it misses what they miss.
-        """
+        """Find out whether searches can be answered: others' were since the last look, or the service's own is."""
         answered, self.answered = self.answered, 0
         error: Exception | None = None
         if not answered:
