@@ -413,11 +413,7 @@ class WordPair:
 
 @dataclass(frozen=True)
 class Example:
-    """One question before and after.
-
-    ``found`` is a document that the one asking links to, which training never saw together with it; ``pairs`` are of
-    different words, the most that each adds to its score.
-    """
+    """One question before and after: ``found`` is a linked document, ``pairs`` what lifts it most."""
 
     query: str
     asked_by: str

@@ -4,12 +4,10 @@
 the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and export tools make of them:
 
 - response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
-  ``query_response``;
-- camelCase names, as Data Prepper writes Java beans;
-- ``position.ordinal`` as a number, as ``{"index": number}`` (1.0), or as a flat key;
-- rows wrapped in ``{"_index", "_source"}`` or in the hits of a search answer;
-- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before;
-- lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
+  ``query_response``; camelCase names; ``position.ordinal`` as a number, as ``{"index": number}``, or as a flat key;
+- rows wrapped in ``{"_index", "_source"}``, in the hits of a search answer, or after ``index-name TAB``; lines of the
+  bulk API (``{"index": {"_index": …}}``) are passed over;
+- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before.
 
 **JSON lines**, the project's own form: one shown result list a line, with what was clicked in it::
 
@@ -183,11 +181,10 @@ class Values:
         self._minute = Remembered(_minute).__getitem__
 
     def time(self, value: Time | None) -> int | None:
-        """Return milliseconds since 1970; None where there is no time or it cannot be true.
+        """Return milliseconds since 1970; None where there is no time or it cannot be true (before 2000, far ahead).
 
         ISO 8601 (UTC where no zone is given) or a number, also as text: seconds, milliseconds, microseconds or
-        nanoseconds since 1970, told by its size. Times before 2000 or more than two days ahead cannot be true;
-        numbers that are far smaller count from the beginning of a session and say nothing of the day.
+        nanoseconds since 1970, told by its size; far smaller ones count from the beginning of a session.
         """
         if value is None:
             return None
@@ -342,8 +339,7 @@ class Rows:
     def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
         """Return the hash of whom a row is of: the client where it is named, else the user.
 
-        Queries of UBI name the client alone, and an impression must have one user; who is logged in is kept beside,
-        so that all of a person's clients can be forgotten.
+        Who is logged in is kept beside, so that all of a person's clients can be forgotten.
         """
         values = self.values
         if client is None or client == "":

@@ -332,10 +332,8 @@ class ClickLog:
     def add(self, batches: Iterable[Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
         """Add all rows of a source, or none; return the number of rows added by table.
 
-        A source of this name that was added before is not added again. Rows of forgotten people are left out.
-
-        Ids of people in the batches (`Batch`) must be hashed already. ``now_ms`` is the time it
-        is said to be, here and in the other methods; None asks the clock.
+        A source of this name that was added before is not added again. Ids of people in the batches (`Batch`) must be
+        hashed already. ``now_ms`` is the time it is said to be, here and in the other methods; None asks the clock.
         """
         with self.transaction(now_ms) as transaction:
             if not transaction.sources(ROWS, source):
@@ -348,9 +346,8 @@ class ClickLog:
     def transaction(self, now_ms: int | None = None) -> Iterator[LogTransaction]:
         """Yield a `LogTransaction` with the log locked; what is not committed when the block ends is dropped.
 
-        Then rows go that a forgotten person left under client ids which the log links to them only now.
-
-        `InputError` where another process changes the log.
+        Then the rows of client ids go that the log links to a forgotten person only now. `InputError` where another
+        process changes the log.
         """
         with _locked(self.folder):
             self._look()
@@ -374,10 +371,9 @@ class ClickLog:
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
 
-        Removed are the rows with this id; those of every client id that was seen together with it, and of the user
-        that a session is of, where it is of one alone; and rows without any id that belong to a query of theirs: an
-        impression is forgotten as a whole. The hash of the id is kept, so that an old copy of a log does not bring the
-        person back, under whichever client id; what they do later is kept again.
+        So go the rows of every client id that was seen together with it, and of the user that a session is of, where it
+        is of one alone; and rows without any id of a query of theirs. The hash of the id is kept, so that an old copy
+        of a log does not bring the person back; what they do later is kept again.
         """
         _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
@@ -392,8 +388,7 @@ class ClickLog:
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows older than a number of days; return the number removed by table.
 
-        A row of the UTC day D is there until the end of day D + ``days``. A row whose time is missing, or later than
-        its import, counts from the day of its import. With 0 days only the current day stays.
+        A row of the UTC day D (of its import, where its time is missing or later) stays until the end of D + ``days``.
         """
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)

@@ -170,11 +170,8 @@ def _is_other(text: str, window: list[_Group], digits: str) -> bool:
 class Pseudonymiser:
     """Keyed hashes of ids: the same id gives the same hash, and nobody without the key can tell which id it was.
 
-    BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
-    two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
-
-    The ``key`` has 16 to 64 bytes, else `InputError`; keep it as long as people must be found again, and delete it to
-    make all hashes anonymous.
+    BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits. The ``key`` has 16 to 64
+    bytes, else `InputError`; without it all hashes are anonymous.
     """
 
     def __init__(self, key: bytes) -> None:

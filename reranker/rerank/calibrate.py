@@ -205,15 +205,13 @@ class FittedProbability(NamedTuple):
 class Fit:
     """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
 
-    The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
-    engine's own order, with alpha and the signals, and for the model alone; ``curve`` is (alpha, mean) without signals,
-    and ``errors`` are the standard errors of what each of these gains over the engine. ``held_out`` is the mean of
-    queries that had no part in choosing their alpha and weights (cross-validated in 5 parts), what to expect; ``gain``
-    is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were
-    ordered perfectly: no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were
-    found by words that the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
-    ``signals`` are all that were tried, those of weight 0 too, and ``signals_gain`` what they are worth together above
-    alpha alone. ``probability`` is that of relevance by f, where it was wanted.
+    ``engine``, ``fitted`` and ``model`` are its means in the engine's own order, with alpha and the signals, and for
+    the model alone; ``curve`` is (alpha, mean) without signals, ``errors`` the standard errors of what each of these
+    gains over the engine. ``held_out`` is the mean of queries that had no part in choosing their alpha and weights
+    (cross-validated in 5 parts); ``gain`` is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling``
+    is the mean if the candidates were ordered perfectly. ``zero_share`` of the candidates have q·d = 0: the model's
+    text view or analyzer does not see their words. ``signals`` are all that were tried, and ``signals_gain`` what they
+    are worth together above alpha alone.
     """
 
     alpha: float

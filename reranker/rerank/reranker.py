@@ -324,28 +324,13 @@ class Reranker:
     ) -> RerankedPage:  # fmt: skip
         """Return one page of hits.
 
-        Parameters
-        ----------
-        query : str
-        body : mapping or None
-            The team's search body with ``{{query}}`` where the text belongs; None searches the model's text fields.
-        size, from_ : int or None
-            The page; None takes the body's, else 10 and 0.
-        explain : bool
-            Also return why each hit of the page has its score.
-        preference : str or None
-            Which shard copies answer; None derives one from the query, the same for all its pages.
-        deadline_ms : float or None
-            Time for this search, where less is left than ``settings.deadline_ms``.
-        off : str
-            Why this page is to come back in the engine's order; empty to rerank it.
+        ``body`` is the team's own with ``{{query}}`` where the text belongs; None searches the model's text fields.
+        ``size`` and ``from_`` are the page; None takes the body's, else 10 and 0. ``explain`` also returns why each hit
+        has its score; ``preference`` says which shard copies answer (None: by the query); ``deadline_ms`` may be less
+        than the settings'; ``off`` says why this page is to come back in the engine's order.
 
-        Raises
-        ------
-        EngineError
-            If the engine does not answer the first request: then there is no order to fall back to.
-        ConfigError, InputError
-            If body or page cannot be used.
+        `EngineError` if the engine does not answer the first request; `ConfigError` or `InputError` if body or page
+        cannot be used.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
         reason = off or why_not({**request.body, "size": request.size})
@@ -386,11 +371,10 @@ class Reranker:
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
     ) -> tuple[dict[str, Any], ChosenAlpha]:  # fmt: skip
-        """Return a search body by which the engine itself gives the order served now, and the alpha in it.
+        """Return a search body by which the engine itself, by the script ``stored``, gives the order served now.
 
-        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*. `InputError` if the
-        engine cannot order the hits of this body by itself; `EncoderMismatch` or `Unsupported` if the index lacks the
-        fields.
+        With it the alpha. `InputError` if the engine cannot order the hits of this body by itself; `EncoderMismatch` or
+        `Unsupported` if the index lacks the fields.
         """
         if self._rescorer is None:
             raise ConfigError(f"route {self.route!r} is not computed by the engine; use 'inside'")
@@ -501,7 +485,6 @@ class Reranker:
     def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
         """Return the hits, and those that the first stage adds, with the final order of the window.
 
-        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
         `FallbackError` if the candidates cannot be scored in time, or too few of them can; `EngineError` if the engine
         does not answer.
         """

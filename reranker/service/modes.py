@@ -322,9 +322,8 @@ class Verdict:
     """What the clicks say of two versions.
 
     ``live`` and ``challenger`` are model ids; ``lists`` were shown, ``clicked_lists`` and ``sessions`` have a click;
-    clicks are the credited ones, wins and ties are counted in sessions. ``preference`` is the share of sessions that
-    the challenger wins, ties counted half (.5 is none), ``low`` to ``high`` its 95 % interval, resampling sessions,
-    ``p`` the two-sided p of the exact sign test over sessions that are no ties.
+    wins and ties are counted in sessions. ``preference`` is the share of sessions that the challenger wins, ties
+    counted half, ``low`` to ``high`` its 95 % interval, ``p`` the two-sided p of the exact sign test.
     """
 
     live: str
@@ -412,8 +411,7 @@ def verdicts(
 ) -> list[Verdict]:
     """Return the verdict of every pair of versions that were interleaved, the most clicked first.
 
-    ``lists`` are by query id. ``clicks`` are (query id, document id); those of other lists, or of documents that were
-    not shown, count for nobody. ``rng`` draws the sessions of the intervals.
+    ``lists`` are by query id; ``clicks`` are (query id, document id), and count where the document was shown.
     """
     credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
     clicked: dict[tuple[str, ...], set[str]] = {}

@@ -163,10 +163,9 @@ class Item(NamedTuple):
 class Scoring:
     """The scores of a request's documents, in the order of the request.
 
-    ``scores``, (n,) float64, are f(q, d), NaN where a document has neither a vector nor a text, and in a fallback.
-    ``order``, (n,) int64, are places, best first: by (-score, place), those without a score last; in a fallback the
-    order given, and ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this
-    request, ``n_unscored`` neither; ``timings_ms`` are by step.
+    ``scores``, (n,) float64, are f(q, d), NaN for ``n_unscored`` documents and in a fallback. ``order``, (n,) int64,
+    are places, best first: by (-score, place), those without a score last; in a fallback the order given, and
+    ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this request.
     """
 
     scores: Float64

@@ -1,10 +1,8 @@
 """Where impressions and events go, as OpenSearch User Behavior Insights (UBI 1.3) has them.
 
-A thread of its own writes them, from a queue of bounded length: nobody who searches ever waits for it. What does not
-fit into the queue, or what the engine refuses for longer than the retries last, is dropped and counted.
-
-What UBI has no field for goes into ``query_attributes`` under names that begin with ``ssi_``. They are texts, since
-the plugin's mapping makes that object a map of strings; lists are joined by spaces.
+A thread of its own writes them, from a queue of bounded length; what does not fit, or is refused for longer than the
+retries last, is dropped and counted. What UBI has no field for goes into ``query_attributes`` under names that begin
+with ``ssi_``, as texts; lists are joined by spaces.
 
 Source: UBI schema 1.3.0; the limits of lengths are those of the plugin's mapping.
 """
@@ -37,11 +35,9 @@ _log = logging.getLogger(__name__)
 class SearchRecord:
     """One answered search, as it is logged.
 
-    Clicks refer to the ``query_id``; ``time`` is UTC; ``model_id`` and ``encoder_id`` are empty where no version was
-    loaded; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text; ``first`` hits
-    stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode ``shadow``,
-    ``teams`` whose version put each hit there, ``versions`` the model ids of both, in mode ``interleave``;
-    ``randomised`` lists were shuffled.
+    ``time`` is UTC; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text;
+    ``first`` hits stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode
+    ``shadow``; ``teams`` say whose version put each hit there, ``versions`` are their model ids.
     """
 
     query_id: str
