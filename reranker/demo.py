@@ -74,10 +74,7 @@ class Module:
 
 
 def library_folder() -> Path:
-    """Return the folder of the running Python's standard library.
-
-    `InputError` if it has no source files (some installations carry compiled files alone).
-    """
+    """Return the folder of the standard library; `InputError` if it has no source files."""
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
         raise InputError(
@@ -311,10 +308,7 @@ class DemoCorpus:
 
 
 def prepare_folder(folder: Path) -> Places:
-    """Return the places of a demonstration in an empty folder; what an earlier one left there is removed.
-
-    `GateRefused` if the folder holds anything and was not made by the demonstration.
-    """
+    """Return the places in a folder, emptied of an earlier demonstration; `GateRefused` if it holds anything else."""
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():
         raise GateRefused(f"{str(folder)!r} is a file: give a folder with --dir")
@@ -560,10 +554,7 @@ def first_sentence(text: str) -> str:
 
 
 def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> Measured:
-    """Return both orders of the engine's window for each question, and their values.
-
-    ``alpha`` is the weight of the model.
-    """
+    """Return both orders of the engine's window for each question, ``alpha`` the weight of the model."""
     ranked = rank_topics(reranker, list(questions.values()), progress=progress)
     rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}

@@ -194,10 +194,7 @@ def model_option(required: bool = True) -> Callable[[F], F]:
 
 
 def open_engine_of(spec: str) -> Engine:
-    """Return the engine of ``--engine``, with the settings of the ``[engine]`` table and the environment.
-
-    The engine is closed when the command ends.
-    """
+    """Return the engine of ``--engine``, by the ``[engine]`` table and the environment; the command's end closes it."""
     engine = open_engine(spec, engine_settings())
     click.get_current_context().call_on_close(engine.close)
     return engine

@@ -85,10 +85,7 @@ def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]
 
 
 def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield a LETOR judgement list: ``grade qid:n # document``, with the texts of all queries before it.
-
-    This is the form in which the learning-to-rank plugins and RankLib take judgements before features are logged.
-    """
+    """Yield a LETOR judgement list: ``grade qid:n # document``, with the texts of all queries before it."""
     known = list(judgements)
     texts = dict.fromkeys(judgement.query for judgement in known)
     numbers = {text: number for number, text in enumerate(texts, start=1)}
@@ -100,10 +97,7 @@ def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str
 
 
 def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield the body of OpenSearch's ``PUT _plugins/_search_relevance/judgments``; ratings are strings, as it demands.
-
-    A rating that is a number stops the node (search-relevance#229).
-    """
+    """Yield the body of OpenSearch's ``PUT …/judgments``; a rating that is a number stops it (search-relevance#229)."""
     yield '{"name": "clicks", "description": "made by ssi clicks export", "type": "IMPORT_JUDGMENT", '
     yield '"judgmentRatings": ['
     before = "\n"

@@ -102,10 +102,7 @@ class Remembered(dict[K, V]):
 
 
 def robot_name(agent: str) -> str:
-    """Return the name of the robot that a user agent states, or an empty string for one that is not listed.
-
-    By the list of the package crawler-user-agents (else `MissingExtra`).
-    """
+    """Return the listed name of the robot that a user agent states, else ""; `MissingExtra` without the list."""
     literals, patterns = _list()
     text = agent[:MAX_AGENT_CHARS]
     literal = next((robot.strip(" /") for robot in literals if robot in text), None)
@@ -292,10 +289,7 @@ def _minute(text: str) -> int | None:
 
 
 def document_id(value: Id | None, what: str = "document id") -> str:
-    """Return an id as text, unchanged.
-
-    `RecordError` for none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
-    """
+    """Return an id as text; `RecordError` for none, one of more than 512 bytes, or with control or half characters."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:
         return text
@@ -337,10 +331,7 @@ class Rows:
         self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
 
     def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
-        """Return the hash of whom a row is of: the client where it is named, else the user.
-
-        Who is logged in is kept beside, so that all of a person's clients can be forgotten.
-        """
+        """Return the hash of the client where it is named, else of the user, whose link to the client is kept."""
         values = self.values
         if client is None or client == "":
             return values.user(user)
@@ -376,10 +367,7 @@ _MAX_LEVELS = 4
 
 
 def unwrapped(value: Any) -> list[Any] | None:
-    """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
-
-    `RecordError` for what is no object.
-    """
+    """Return the rows in a decoded line, None for bulk actions; `RecordError` for what is no object."""
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
     source = value.get("_source")

@@ -97,10 +97,7 @@ def read_blocks(
     start: Place | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Iterator[Block]:
-    """Yield the lines of a plain or gzipped file in blocks of about a megabyte.
-
-    Lines longer than ``max_line_bytes`` go to ``rejects`` without being held; what stands in their place is blank.
-    """
+    """Yield the lines of a file in blocks of a megabyte; longer lines go to ``rejects`` and are blank."""
     with closing(open_content(path)) as stream:
         content = _Content(stream, path)
         if start is not None and not (content.read_to(start.offset) and start.digest in ("", content.place().digest)):
@@ -548,10 +545,7 @@ _SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
 
 @dataclass(frozen=True)
 class LiveSource:
-    """Which documents of an engine are read.
-
-    `ConfigError` for a time that cannot be read, or an empty range.
-    """
+    """Which documents of an engine are read; `ConfigError` for a time that cannot be read, or an empty range."""
 
     queries: str = "ubi_queries"
     events: str = "ubi_events"
@@ -609,10 +603,7 @@ def import_live(
 
 
 class _IndexImport:
-    """The import of one index.
-
-    Which of its documents of the last days were read is kept as 64-bit hashes of their ids with their days.
-    """
+    """The import of one index; which of its latest documents were read is kept as 64-bit hashes of their ids."""
 
     def __init__(
         self, transaction: LogTransaction, engine: Engine, index: str, rows: Rows, sink: PrivateSink,

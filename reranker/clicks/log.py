@@ -68,10 +68,7 @@ def _arrow_schema(table: str) -> Any:
 
 
 def to_tables(batch: Batch) -> dict[str, Any]:
-    """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
-
-    `InputError` for unknown tables or columns, columns of different lengths, or values of another type.
-    """
+    """Return the Arrow tables of a batch that are not empty; `InputError` where it does not fit `STORED`."""
     unknown = sorted(set(batch) - set(STORED))
     if unknown:
         raise InputError(f"a batch has the table {unknown[0]!r}: tables are {', '.join(STORED)}", table=unknown[0])
@@ -125,10 +122,7 @@ MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
-
-    ``imported`` is the day it was written first: no row can be younger, whatever its time says.
-    """
+    """One Parquet file: its rows, their first and last day (since 1970), and the day when they were ``imported``."""
 
     path: str
     table: str
@@ -591,10 +585,7 @@ def _query_hash(query_id: str) -> str:
 
 
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
-    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
-
-    Parts (by path) that were ``searched`` before are not read again.
-    """
+    """Return the clients linked to forgotten people in parts not yet ``searched``: time of forgetting → clients."""
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
     for _, table in _tables(log, (PEOPLE,) if known else (), searched):

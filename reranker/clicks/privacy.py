@@ -1,7 +1,4 @@
-"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed.
-
-E-mail addresses, card and telephone numbers in a query become marks (`redact`).
-"""
+"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed (`redact`)."""
 
 from __future__ import annotations
 
@@ -181,10 +178,7 @@ class Pseudonymiser:
 
     @classmethod
     def repeatable(cls) -> Pseudonymiser:
-        """Return one whose hashes are the same every time, for logs that are removed at once.
-
-        Its key is no secret, so ids that can be guessed can be told from their hashes: never for what is kept.
-        """
+        """Return one of a key that is no secret, for logs that are removed at once: never for what is kept."""
         return cls(blake2b(b"ssi-reranker temporary click log", digest_size=KEY_BYTES).digest())
 
     @property
@@ -193,10 +187,7 @@ class Pseudonymiser:
         return self._hash("key", "")
 
     def of(self, kind: Kind, value: str) -> str:
-        """Return the hash of an id; empty for an empty one.
-
-        Of a network address only the network is hashed (`network_of`); an address that is none gives an empty string.
-        """
+        """Return the hash of an id, or of an address' network (`network_of`); empty where there is none."""
         cut = network_of(value) if kind == "network" else value
         return self._hash(kind, cut) if cut else ""
 
@@ -227,10 +218,7 @@ def network_of(address: str) -> str:
 
 
 def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
-    """Return the key kept in a file, made now with 32 random bytes if there is none and ``create`` is set.
-
-    `InputError` where the file is missing, can be read by others than its owner, or holds no key.
-    """
+    """Return the key of a file, made now if it is missing and ``create`` is set; `InputError` if it cannot be one."""
     place = Path(path)
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)

@@ -98,10 +98,7 @@ def ranks_with_enough(shown: Int64) -> int:
 
 
 def comparable_ranks(counts: ClickCounts) -> int:
-    """Return how many ranks from 1 on have enough showings and documents in common with others.
-
-    Documents that were never clicked tell no rank from another, and do not count.
-    """
+    """Return how many ranks from 1 on have enough showings of clicked documents in common with others."""
     liked = counts.only(np.isin(counts.item, counts.item[counts.clicked > 0]))
     return min(_linked_ranks(liked), ranks_with_enough(liked.by_rank()[0]))
 
@@ -124,10 +121,7 @@ def _linked_ranks(counts: ClickCounts) -> int:
 
 
 def count_log(log: LogFiles) -> ClickCounts:
-    """Return how often each document of each query was shown at each rank and clicked there, robots left out.
-
-    The same as `count_clicks` of the log's impressions; errors as in `reranker.clicks.pairs.make_pairs`.
-    """
+    """Return `count_clicks` of a log without robots; errors as in `reranker.clicks.pairs.make_pairs`."""
     with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
         counted = connection.execute(_COUNTS).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
@@ -202,10 +196,7 @@ def _settled(before: Float64, after: Float64) -> bool:
 
 @dataclass(frozen=True)
 class Propensities:
-    """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
-
-    `InputError` for an empty list or a value outside of (0, 1].
-    """
+    """Examination by rank, relative to the rank looked at most; `InputError` for no value or one outside of (0, 1]."""
 
     by_rank: tuple[float, ...]
     """p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one."""

@@ -35,10 +35,7 @@ TITLE_WORDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A query and what is known of its answers: grades by document id, relevant above 0.
-
-    ``excluded`` documents are left out of the ranking: the one the query was made from.
-    """
+    """A query with grades by document id, relevant above 0; ``excluded`` documents are left out of the ranking."""
 
     query: str
     grades: Mapping[str, float]
@@ -46,10 +43,7 @@ class Topic:
 
 
 def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
-    """Return the queries that have at least one relevant document, in the order of the query file.
-
-    `InputError` if no query has one, or a file cannot be read.
-    """
+    """Return the queries that have a relevant document, in the order of the file; `InputError` if none has."""
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
         grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
@@ -171,10 +165,7 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight, and ``gain``, what it adds to the others: the same fits less this signal.
-
-    ``missing`` is the share of candidates without a number.
-    """
+    """A signal with its weight; ``gain`` is what it adds to the others, ``missing`` candidates have no number."""
 
     signal: Signal
     gain: Gain
@@ -440,10 +431,7 @@ def fit_alpha(
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
-    """Return the probability of relevance by f, of all candidates that count and have an f.
-
-    `InputError` if f does not tell relevant candidates from others.
-    """
+    """Return the probability of relevance by f; `InputError` if f does not tell relevant candidates from others."""
     scores, relevant, topics = [], [], []
     for number, window in enumerate(rankings.windows):
         grades = qrels[str(number)]
@@ -530,10 +518,7 @@ def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Fl
 def keep_in_release(
     engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
 ) -> ControlRecord:
-    """Write the fitted alpha, and the signals that count, into the model's release and return the stored record.
-
-    `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
-    """
+    """Write the fit into the model's release and return the stored record; `InputError` if there is no release."""
     entry = {
         "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
         "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),

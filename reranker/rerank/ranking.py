@@ -98,10 +98,7 @@ class RerankSettings:
 
 
 class ChosenAlpha(NamedTuple):
-    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``; the signals that were fitted with it.
-
-    An alpha that is given stands alone.
-    """
+    """An alpha, ``given``, ``calibrated`` or ``default``, with the signals that were fitted with it."""
 
     value: float
     origin: str
@@ -175,10 +172,7 @@ def final_order(scores: Float64, kept: Bool) -> Int64:
 
 
 def why_not(body: Mapping[str, Any]) -> str:
-    """Return why the hits of a body all keep the engine's order, or an empty string.
-
-    Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
-    """
+    """Return why all hits of a body keep the engine's order (groups too), or an empty string."""
     if body.get("collapse") is not None:
         return "the body collapses hits into groups, which keep the engine's order"
     return not_rerankable(body)
@@ -228,10 +222,7 @@ _ALL_MUST_MATCH = frozenset(
 
 
 def body_hash(template: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that name a body template by what decides the scores of its hits.
-
-    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters.
-    """
+    """Return 16 hex digits that name a body template by what decides scores: not what only filters or is shown."""
     scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
     content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
@@ -259,10 +250,7 @@ def _without_filters(node: Any) -> Any:
 
 
 class Probability(NamedTuple):
-    """What turns f into the probability that a candidate is relevant: 1 / (1 + e^-(slope f + offset)), slope > 0.
-
-    So it keeps the order. `reranker.rerank.calibrate` fits it.
-    """
+    """The probability that a candidate is relevant, 1 / (1 + e^-(slope f + offset)), slope > 0: it keeps the order."""
 
     slope: float
     offset: float
@@ -289,10 +277,7 @@ class Probability(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a release keeps of its fits, by ``<body hash>:<window>``.
-
-    The ``alphas``, 0 to 1, the ``signals`` fitted with them, and the ``probabilities`` of relevance by f.
-    """
+    """A release's alphas, signals and probabilities of relevance by f, by ``<body hash>:<window>``."""
 
     alphas: Mapping[str, float] = field(default_factory=dict)
     signals: Mapping[str, tuple[Signal, ...]] = field(default_factory=dict)
@@ -466,10 +451,7 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The contributions to the score of one hit, largest first, then ``others``, the signals and ``engine``.
-
-    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
-    """
+    """What makes the score of a hit, largest first, then ``others``, signals and ``engine``; they sum to ``score``."""
 
     id: str
     score: float

@@ -160,10 +160,7 @@ class NearestDocuments:
 
 @dataclass(slots=True)
 class Rescorer:
-    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
-
-    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
-    """
+    """Asks for a page in final order, its first-stage ranks unknown (0): one request, or two on several shards."""
 
     script: EngineScript
     candidates: Candidates
@@ -205,10 +202,7 @@ class Rescorer:
         )
 
     def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
-        """Return the first hits up to the end of the page in final order, and what it was made of.
-
-        None where a document of the window has no vector: it scores highest, and must be encoded from its text here.
-        """
+        """Return the first hits in final order and what made it; None where a document of the window has no vector."""
         answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
@@ -590,10 +584,7 @@ def _has_key(node: Any, names: set[str]) -> bool:
 
 
 class SourceSizes:
-    """How large the documents of an index are as JSON, by what of ``_source`` is shown: from every 16th page or so.
-
-    Nothing is known before the first page, which therefore takes two requests.
-    """
+    """How large documents are as JSON, by what of ``_source`` is shown: of every 16th page; none before the first."""
 
     def __init__(self) -> None:
         self._mean_bytes: dict[str, float] = {}

@@ -336,10 +336,7 @@ class ClickedLists:
 
 
 def click_weights(rank: Int64, propensities: Sequence[float] | None, max_weight: float) -> Float64:
-    """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
-
-    `ConfigError` if a propensity is not finite and positive.
-    """
+    """Return min(max p / p(rank), max_weight) of each click; `ConfigError` if a p is not finite and positive."""
     if propensities is None:
         return np.ones(len(rank))
     p = np.asarray(propensities, dtype=np.float64)
@@ -624,10 +621,7 @@ LIVE, NEW = 0, 1
 
 
 class ServedModel(NamedTuple):
-    """What is or would be served: a model (None: the engine's own order) and its weight beside the engine's score.
-
-    ``signals`` count with both.
-    """
+    """What is or would be served: a model (None: the engine's own order), its weight, and the signals beside it."""
 
     model: RankingModel | None
     alpha: float = 0.0

@@ -61,10 +61,7 @@ _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
-
-    `ConfigError` where the share does not lie between 0 and 1, or the days are not positive.
-    """
+    """A share of the dated impressions, or days up to the last of them; `ConfigError` where it is not possible."""
 
     share: float = 0.2
     days: float | None = None
@@ -392,10 +389,7 @@ def propensity_finding(log: LogFiles) -> Finding:
 
 @dataclass(frozen=True)
 class LinksAndJudgements:
-    """Evidence beside the clicks: of links, and of half of the judged queries.
-
-    ``judged`` are the other half, query text → document id → grade: for the gate, never learned from.
-    """
+    """Evidence of links and half of the judged queries; ``judged``, query → document → grade, are for the gate."""
 
     evidence: tuple[TrainingSet, ...] = ()
     judged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)

@@ -178,10 +178,7 @@ def _name(model_id: str | None) -> str:
 
 @dataclass
 class Retraining:
-    """One retraining of one index (or alias); ``report`` is where the HTML report goes.
-
-    Writes to this index and its record, and nowhere else; ``before`` is the record as it was read at the start.
-    """
+    """One retraining of one index (or alias); ``before`` is its record at the start, ``report`` the HTML's place."""
 
     engine: Engine
     index: str
@@ -323,10 +320,7 @@ class Retraining:
         return ServedModel(model, alpha.value, alpha.signals)
 
     def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
-        """Save the model: by its id where it may go live, else over the last one that was refused.
-
-        Its base is kept beside it, so that the next retraining finds where to start.
-        """
+        """Save the model: by its id where it may go live (its base beside it), else over the last refused one."""
         models = self.settings.models
         if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
             save_model(base.model, folder_of(models, base.model.model_id))

@@ -448,10 +448,7 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
-    """Return the application of `OWN_PARTS` and other parts.
-
-    `ConfigError` if a route reads bodies by another way than `JsonRoute`.
-    """
+    """Return the application; `ConfigError` if a route reads bodies by another way than `JsonRoute`."""
     app = FastAPI(
         title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
@@ -489,10 +486,7 @@ def _ask_for_keys(app: FastAPI) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that alone listens at this address: the server's own shares its port, and half of the requests.
-
-    `ConfigError` if another process listens there, or the address is not of this machine.
-    """
+    """Return a socket that alone listens at this address; `ConfigError` if that cannot be."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

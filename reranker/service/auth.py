@@ -30,20 +30,14 @@ class ApiKey(NamedTuple):
 
 
 class ApiKeys:
-    """The keys of a file: one ``NAME ROLE sha256:HEX`` a line, ``#`` begins a comment.
-
-    A key is 256 random bits, so that one round of SHA-256 is enough to keep it.
-    """
+    """The keys (256 random bits each) of a file: one ``NAME ROLE sha256:HEX`` a line, ``#`` begins a comment."""
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self._keys = keys
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """Return the keys of a file.
-
-        `ConfigError` if the file cannot be read or a line is not legal; the message never shows one.
-        """
+        """Return the keys of a file; `ConfigError`, without its content, if it or a line cannot be read."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:

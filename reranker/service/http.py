@@ -208,10 +208,7 @@ AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI descri
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON text.
-
-    `ServiceError` 400 for what is no JSON, 422 for what is nested too deep or has too many values.
-    """
+    """Return the value of a JSON text; `ServiceError` 400 for none, 422 for one too deep or of too many values."""
     limit = limits.max_json_depth
     if body.count(b",") >= limits.max_json_values:
         raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")

@@ -76,10 +76,7 @@ SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
 
 
 def _version_of(versions: Versions, model_id: str | None) -> Serving:
-    """Return the served version, or the one named; may read files: call it in a thread.
-
-    `ServiceError` 404 if the named version is not known or cannot be used.
-    """
+    """Return the served version, or the one named, maybe from files; `ServiceError` 404 if it cannot be used."""
     if model_id is None:
         return versions.current
     try:
@@ -132,10 +129,7 @@ INTERLEAVE = "interleave"
 
 
 def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) -> str:
-    """Return the mode of a search: the request's wish, then the session's group, then how the service was started.
-
-    Without a session nobody's lists are shuffled: the order of a query would be one and the same for all.
-    """
+    """Return the mode: the request's wish, the session's group (none is shuffled without), then the settings."""
     if call.off:
         return "off"
     if call.version is not None:
@@ -307,10 +301,7 @@ _Z_OF_POWER = 1.959964 + 0.841621
 
 
 class TeamList(NamedTuple):
-    """One shown list of an interleaving: model ids of teams `LIVE` and `CHALLENGER`, and the team of each document id.
-
-    ``session`` is empty where it is not known: the list is then a session of its own.
-    """
+    """One interleaved list: its session ("" is one of its own), both model ids, and the team of each document id."""
 
     session: str
     versions: tuple[str, ...]

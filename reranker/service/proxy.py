@@ -89,10 +89,7 @@ class ClientSearch:
 
 
 def read_search(body: Any, params: Mapping[str, str], index: str) -> ClientSearch:
-    """Return a search of ``index`` by a client's body and the parameters of its URL.
-
-    `ServiceError` 400 for what is no search, 403 for what is not allowed.
-    """
+    """Return a search by a client's body and URL; `ServiceError` 400 for none, 403 for what is not allowed."""
     if not isinstance(body, dict):
         raise ServiceError(400, "the search body is no JSON object")
     if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):

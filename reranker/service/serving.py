@@ -98,10 +98,7 @@ class ModelFolders:
     _last_calibrations: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     def wanted(self) -> Wanted:
-        """Return the version that should be served now.
-
-        `ArtifactError` if no release is live, or its folder is not here.
-        """
+        """Return the version to be served now; `ArtifactError` if no release is live, or its folder is not here."""
         if self.single:
             model_id = _model_id(self.path)
             # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
@@ -223,10 +220,7 @@ class Versions:
         return wanted._replace(store_generation=VectorStore.open(self._store_folder(wanted.path)).generation)
 
     def open(self, wanted: Wanted) -> Serving:
-        """Return the version, every byte of it verified.
-
-        `ArtifactError` if model or store cannot be used, or the folder holds another version by now.
-        """
+        """Return the version, every byte verified; `ArtifactError` if model or store cannot be used."""
         model = load_model(wanted.path, self.engine)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
@@ -237,10 +231,7 @@ class Versions:
         return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
-        """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
-
-        `ArtifactError` or `InputError` if there is no such version, or it cannot be used.
-        """
+        """Return a version by 6 digits or more of its id; `ArtifactError` or `InputError` if it cannot be used."""
         current = self.current
         if _names(model_id, current.model_id):
             return current
@@ -285,10 +276,7 @@ class GoldenQuery(NamedTuple):
 
 
 def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
-    """Return the golden set of a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` optional).
-
-    `InputError` if the file cannot be read, or a line is no such object.
-    """
+    """Return the golden set of JSON lines ``{"query": ..., "expect": "document id"}``; `InputError` if unreadable."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -319,10 +307,7 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
 
 
 def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
-    """Return if a version may answer: it scores what the index holds; no ``golden`` set: some of its own words.
-
-    `GateRefused` with the reason; `EngineUnavailable` if the engine does not answer, so that nothing can be said.
-    """
+    """Return if a version scores what the index holds; else `GateRefused`, or `EngineUnavailable`: not known."""
     try:
         serving.reranker.check(settings.default_body)
     except EngineUnavailable:

@@ -175,10 +175,7 @@ class Writer(Protocol):
     """Keeps rows."""
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Keep these rows and return how many were refused for good.
-
-        `RerankerError` or `OSError` if none of them could be kept now: they may be given again.
-        """
+        """Keep rows and return how many were refused for good; `RerankerError` or `OSError`: give them again."""
 
     def newest(self) -> bytes:
         """Return the newest rows as JSON lines, a bounded number; `RerankerError` if they cannot be read back."""
@@ -188,10 +185,7 @@ class Writer(Protocol):
 
 
 class FileWriter:
-    """Appends JSON lines to a file that nobody else may read: ``ssi clicks import`` reads it.
-
-    Raises `InputError` if the file cannot be opened for writing.
-    """
+    """Appends JSON lines to a file that only its owner reads; `InputError` if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -316,10 +310,7 @@ def _encode(row: Mapping[str, Any]) -> bytes:
 
 
 class ImpressionSink:
-    """Takes impressions and events, at most ``capacity`` rows at once, and hands them to a writer in its own thread.
-
-    Nothing here blocks or raises: a full sink drops and counts.
-    """
+    """Hands rows, at most ``capacity`` at once, to a writer's thread; a full sink drops and counts, never blocks."""
 
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep

@@ -1,7 +1,4 @@
-"""What lives as long as the service and is shared by all routes: settings, engine, versions, threads, metrics, sink.
-
-Work is done in bounded time: by threads, and with a circuit breaker around an engine that may not answer.
-"""
+"""What lives as long as the service and is shared by all routes, threads and the engine's circuit breaker included."""
 
 from __future__ import annotations
 
@@ -138,10 +135,7 @@ class Threads:
         return self.waiting * self._mean_s / self._n
 
     async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in a thread.
-
-        `ServiceError` 503 where no thread becomes free in time, or the function does not end by the deadline.
-        """
+        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
         free = self._free = self._free or asyncio.Semaphore(self._n)
         await self._wait(free, deadline)
         loop = asyncio.get_running_loop()
@@ -275,10 +269,7 @@ class ServiceState:
         return await self.threads.run(context.deadline, function)
 
     def ask_engine(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone.
-
-        With a deadline of which little is left, the engine's silence is not held against it.
-        """
+        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone."""
         fair = deadline is None or deadline.left_s >= FAIR_SHARE * (deadline.limit_s or 0.0)
         return self.breaker.call(function, fair=fair)
 

@@ -197,10 +197,7 @@ OWN_LOGS = "reranker"
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says.
-
-    Of a library's record, whose values may be a request's, its text without them.
-    """
+    """Writes a record as one JSON line; of exceptions the class and place, of libraries the text without values."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
