@@ -108,11 +108,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class Item:
-    """A definition: its document, and the syntax tree that its references are found in.
-
-    ``document`` is None for what is private or has no docstring: it is only passed through on the way to what has one.
-    ``owner`` is the class that a method belongs to, or the class itself.
-    """
+    """A definition; without a document it is only passed through. ``owner`` is the class that it belongs to."""
 
     name: str
     document: Document | None

@@ -36,11 +36,7 @@ SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
-
-    ``code`` is a stable name, for programs; ``sentence`` says what was found and, unless all is well, what to do about
-    it; ``numbers`` are what it rests on.
-    """
+    """What was looked at (``code``), what was found and what to do about it, and the numbers it rests on."""
 
     code: str
     severity: Severity
@@ -64,11 +60,7 @@ class RankRate:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The state of a click log.
-
-    ``findings`` are in the order in which they were looked at; ``numbers`` count rows, lists, clicks, people, and what
-    became of the queries; ``rates`` are clicks by rank, robots left out.
-    """
+    """The state of a click log: ``numbers`` count rows, lists, clicks, people; ``rates`` leave robots out."""
 
     findings: tuple[Finding, ...]
     numbers: Mapping[str, float]

@@ -35,11 +35,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A form of judgements, with the highest grade unless another is asked for, and a line for ``--help``.
-
-    ``lines(judgements, max_grade)`` yields the lines of the file; judgements come by query, then document.
-    ``query_file``: the file names queries by id, so that their texts need a file of their own.
-    """
+    """A form of judgements; ``lines(judgements by query, max_grade)``, ``query_file`` where queries go by id."""
 
     lines: Callable[[Iterable[Judgement], int], Iterator[str]]
     max_grade: int

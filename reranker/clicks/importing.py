@@ -424,11 +424,7 @@ FILE = "file"
 
 @dataclass
 class ImportReport:
-    """What an import did.
-
-    ``rows`` are those added, by table; ``read`` says what became of the records read now; of the files ``known`` the
-    whole content was in the log already, of those ``resumed`` a part.
-    """
+    """What an import did: rows added by table, records read, files ``known`` as a whole or ``resumed``."""
 
     rows: Counter[str] = field(default_factory=Counter)
     read: ReadCounts = field(default_factory=ReadCounts)

@@ -338,11 +338,7 @@ class ClickLog:
 
     @contextmanager
     def transaction(self, now_ms: int | None = None) -> Iterator[LogTransaction]:
-        """Yield a `LogTransaction` with the log locked; what is not committed when the block ends is dropped.
-
-        Then the rows of client ids go that the log links to a forgotten person only now. `InputError` where another
-        process changes the log.
-        """
+        """Yield a `LogTransaction` with the log locked; what is not committed at the end is dropped."""
         with _locked(self.folder):
             self._look()
             transaction = LogTransaction(self.folder, now_ms)
@@ -393,11 +389,7 @@ class ClickLog:
 
 
 class LogTransaction:
-    """What one process does to a locked log: rows put and parts replaced, which one commit makes part of it.
-
-    Made by `ClickLog.transaction`. Each `commit` replaces the ``manifest`` on disk; ``now_ms`` is the time it is said
-    to be.
-    """
+    """What one process does to a locked log: each `commit` puts rows and replaced parts into it in one step."""
 
     def __init__(self, folder: Path, now_ms: int | None) -> None:
         self.folder, self.now_ms = folder, clock(now_ms)
@@ -597,11 +589,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
 
 
 class _Person:
-    """The ids and the queries of one person in a log; holds one part of the log at a time.
-
-    All rows of ``sessions`` are theirs; of other sessions of theirs, rows that name no user. With ``until_ms`` rows of
-    later times are not theirs to be removed.
-    """
+    """The ids and queries of one person in a log; rows later than ``until_ms`` are not theirs to be removed."""
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
         self._log, self.users, self.named_sessions, self._until_ms = log, users, sessions, until_ms

@@ -197,11 +197,7 @@ class Pseudonymiser:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an internet address: its /24 or /48; empty where it is no address.
-
-    A version 4 address in a version 6 one (``::ffff:192.0.2.1``) counts as version 4. Of a list, as proxies write it,
-    the first address counts; a port after it (``192.0.2.1:443``, ``[2001:db8::1]:443``) does not.
-    """
+    """Return the network of an internet address, the first of a list: its /24 or /48; empty where it is none."""
     text = address.partition(",")[0].strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

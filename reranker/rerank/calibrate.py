@@ -136,9 +136,7 @@ MAX_MISSING: Final = 0.5
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
 """The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
 SIGNAL_ERRORS: Final = 2.0
-"""Standard errors that are taken from what a signal's weight gains: signals are several, and with one of them every
-seventh that carries nothing would count (of draws of noise in the shop of benchmarks/signals.py), with two every
-fiftieth."""
+"""Standard errors that are taken from what a signal's weight gains: of several signals, one gains by chance."""
 MAX_ROUNDS: Final = 4
 """Rounds over alpha and the weights; most fits rest after two."""
 Point = tuple[float, ...]
@@ -177,11 +175,7 @@ class FittedSignal:
 
 
 class FittedProbability(NamedTuple):
-    """The probability of relevance by f, and how far it is off.
-
-    ``error`` is the mean difference of what it says and the share that is relevant, in ten bins of equally many
-    candidates, on held-out queries; ``share`` of all are relevant.
-    """
+    """The probability of relevance by f; ``error`` is the mean over ten held-out bins, ``share`` are relevant."""
 
     probability: Probability
     error: float

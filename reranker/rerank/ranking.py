@@ -67,8 +67,7 @@ class RerankSettings:
     benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
     requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'hybrid'}: The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest
-    vectors."""
+    """{'bm25', 'hybrid'}: the body's own hits, or these and the ``neighbours`` documents of nearest vectors."""
     neighbours: int = 100
     """Documents that ``hybrid`` asks for."""
     rescore_from: int | None = 500
@@ -295,11 +294,7 @@ class Calibration:
 
     @classmethod
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
-        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
-
-        Signals and probability may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or one of these
-        is damaged.
-        """
+        """Return the calibration kept in a release; `ConfigError` where an alpha is missing, or a part is damaged."""
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
         probabilities: dict[str, Probability] = {}

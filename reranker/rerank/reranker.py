@@ -91,11 +91,7 @@ MIN_PAGE_SECONDS = 0.05
 
 @dataclass(slots=True)
 class NearestDocuments:
-    """A first stage by vectors, which finds documents that share no word with the query.
-
-    They are the ``k`` documents whose vectors, in the field that ``encoder_id`` names, are nearest to the query's and
-    which meet the conditions of the team's body.
-    """
+    """A first stage by vectors: the ``k`` documents nearest to the query that meet the conditions of the body."""
 
     engine: Engine
     index: str
@@ -611,11 +607,7 @@ def without_own_fields(hit: RankedHit) -> RankedHit:
 
 
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
-    """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
-
-    A document deleted since the first request keeps its place with an empty source. `EngineError` if the engine does
-    not answer.
-    """
+    """Return the page's hits as the body shows them (a deleted one without source); `EngineError` without an answer."""
     if not page:
         return ()
     shown = request.body
@@ -661,11 +653,7 @@ def open_reranker(
 
 
 def read_body(path: Path, *, as_template: bool = False) -> Mapping[str, Any]:
-    """Return the search body of a JSON file, each variable at its default unless it is wanted ``as_template``.
-
-    `InputError` if the file cannot be read, is too large, or holds no JSON object; `ConfigError` for a variable without
-    a default that is not marked as one that may be absent.
-    """
+    """Return the search body of a JSON file; `InputError` for none, `ConfigError` for a variable without a default."""
     try:
         content = path.read_bytes()
         if len(content) > MAX_BODY_BYTES:

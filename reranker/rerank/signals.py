@@ -166,11 +166,7 @@ def parse_signals(text: str) -> tuple[Signal, ...]:
 
 
 def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal, ...]:
-    """Return the signals with the kinds of their fields in all indexes behind a name.
-
-    `InputError` for a field that none of them has, that is no number, date or truth value with doc values, or of
-    different kinds in them; `EngineError` if the engine does not answer.
-    """
+    """Return the signals with the kinds of their fields; `InputError` for one not of one kind, `EngineError`."""
     mapped: dict[str, dict[str, str]] = {}  # field → type → an index
     for name in engine.index_names(index):
         for path, definition in _leaves(engine.index_info(name).properties):

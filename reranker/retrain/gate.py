@@ -81,11 +81,7 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class ShownLists:
-    """Whole impressions, and how both models score what was shown.
-
-    Rows are the shown documents of all impressions one after the other; those of impression i are
-    ``indptr[i]:indptr[i + 1]``.
-    """
+    """Whole impressions, scored by both models; rows of impression i are ``indptr[i]:indptr[i + 1]``."""
 
     indptr: Int64
     rank: Int64
@@ -184,8 +180,7 @@ class Interval:
     n_clusters: int
     """Clusters with a denominator above 0."""
     n_effective: float
-    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single one
-    has all the weight."""
+    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same."""
     n_differing: int
     """Clusters whose numerator is not 0."""
 
@@ -398,8 +393,7 @@ class Verdict:
     """True where every check passed."""
     checks: tuple[Check, ...]
     measured: tuple[Measured, ...]
-    """``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
-    ``judgements``: those that could be."""
+    """``clicks nDCG``, ``clicks RR``, those against a random order, and ``judgements``: those that could be."""
     losers: tuple[QueryChange, ...] = ()
     winners: tuple[QueryChange, ...] = ()
     """Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements."""
@@ -630,11 +624,7 @@ class ServedModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankedList:
-    """The documents of one query that the engine still finds, and their ranks.
-
-    ``documents`` are in first-stage order; ``ranks``, (n_models, n) int64, are the 1-based ranks in each model's order
-    of just these documents.
-    """
+    """The documents of one query in first-stage order, and their 1-based ranks by each model, (n_models, n) int64."""
 
     documents: tuple[str, ...]
     ranks: Int64

@@ -87,11 +87,7 @@ class Newest:
 
 
 def cutoff_of(times: Int64, newest: Newest) -> int:
-    """Return the time from which on the newest slice begins; impressions of one moment stay together.
-
-    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order. `NothingToLearn` where no
-    impression has a time, or none is older than the slice.
-    """
+    """Return where the newest slice of times, (n,) int64 milliseconds, begins; `NothingToLearn` if it is all."""
     if not len(times):
         raise NothingToLearn(
             "no impression of the log has a time, so there is no newest slice to judge a new model by: import logs "
@@ -117,8 +113,7 @@ class RetrainSettings:
     models: Path
     """Folder of the model folders, each named by the first 12 digits of its model id."""
     base: Path | None = None
-    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
-    if no retraining made it."""
+    """Model that every retraining starts from; None: the one that the live model started from, or the live model."""
     train: TrainConfig = field(default_factory=TrainConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
@@ -250,11 +245,7 @@ class History:
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
-    """Return what one retraining needs of a log.
-
-    `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in it, or no click in the newest
-    slice.
-    """
+    """Return what one retraining needs of a log; `NothingToLearn` if a part of it is empty."""
     config, since = settings.pairs, settings.since
     moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
     if not moments:
@@ -347,11 +338,7 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
 
 
 def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
-    """Return what the doctor warns of.
-
-    `NothingToLearn` if there is no click, and nothing else is wrong; `GateRefused` if learning from the log would be
-    unsound, unless ``allow_unsound``.
-    """
+    """Return what the doctor warns of; `NothingToLearn` without a click, `GateRefused` for an unsound log."""
     diagnosis = examine(log, engine, index, config=config)
     unsound = [finding for finding in diagnosis.findings if finding.severity == "unsound"]
     if unsound and all(finding.code == "clicks" for finding in unsound):

@@ -419,11 +419,7 @@ for _path in FILES:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
-
-    ``public`` paths are read (`READING`) without a key: exact ones, or prefixes that end in ``/`` (``/`` itself is the
-    exact path).
-    """
+    """A part of the service; ``public`` paths (or prefixes that end in ``/``) are read without a key."""
 
     router: APIRouter
     shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
@@ -436,11 +432,7 @@ OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.route
 
 
 def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[Part, ...]:
-    """Return what `ssi serve` offers besides `OWN_PARTS`.
-
-    The challenger is interleaved with the live version; ``proxied`` is the index whose clients are answered as the
-    engine answers them.
-    """
+    """Return what `ssi serve` offers besides `OWN_PARTS`; ``proxied`` is the index answered as by the engine."""
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
     page = Part(page_router, public=(CONFIG, *FILES))
@@ -509,11 +501,7 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
-
-    SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
-    `listen`.
-    """
+    """Serve until SIGTERM or SIGINT, and end within ten seconds; SIGHUP looks for another version. As `listen`."""
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
     gc.freeze()

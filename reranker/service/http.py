@@ -1,8 +1,4 @@
-"""What all routes share of HTTP: the request's context, its JSON read strictly and once, and errors.
-
-An error has a status, a kind and a message that repeats nothing of the request; some paths have a shape of their own
-for it.
-"""
+"""What all routes share of HTTP: context, strict JSON, and errors that repeat nothing of the request."""
 
 from __future__ import annotations
 
@@ -180,12 +176,7 @@ def describe_invalid(error: RequestValidationError) -> str:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request, as admission control saw it.
-
-    ``request_id`` is sent back as ``X-Request-Id`` and written into the log; ``key_name`` is that of the API key, ""
-    where none is asked for; ``notes`` are what the access log adds: short values of a bounded kind, never a query or a
-    document.
-    """
+    """One request, as admission control saw it; ``notes`` of a bounded kind go into the access log."""
 
     request_id: str
     deadline: Deadline

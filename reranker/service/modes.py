@@ -154,11 +154,7 @@ MAX_WAITING = 32
 
 
 class Shadow:
-    """One thread that reranks what was answered in the engine's order, to see what reranking would have done.
-
-    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the record,
-    with ``shadow_ids`` filled as far as it could be scored.
-    """
+    """One thread that reranks what was answered in the engine's order; ``log`` gets the record with ``shadow_ids``."""
 
     def __init__(
         self,
@@ -250,11 +246,7 @@ def coins(session: str, query: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """The mode: the live version against another one, named by its model id or the beginning of it.
-
-    Both versions search, so a search costs the engine twice. Where either falls back, or both are one version, the
-    live version's page is shown and nobody is credited.
-    """
+    """The live version against another; where either falls back, the live page is shown, nobody credited."""
 
     challenger: str
 

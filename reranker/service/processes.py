@@ -1,8 +1,4 @@
-"""Several processes of one service: they take connections from one socket, and whoever dies is replaced.
-
-Each is a whole service, with threads, breaker and sink of its own; the files of model and store are mapped, so that
-their memory is one. Nothing is kept between requests that another process would miss.
-"""
+"""Several processes of one service, each whole: they share one socket, and whoever dies is replaced."""
 
 from __future__ import annotations
 

@@ -69,11 +69,7 @@ IDS_A_REQUEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocuments:
-    """The documents of an index (or alias) by their ids.
-
-    The store is asked first, then the engine by ``search(body, timeout_s)`` for what the store lacks; either may be
-    missing.
-    """
+    """The documents of an index by their ids: the store is asked first, then the engine; either may be missing."""
 
     store: VectorStore | None = None
     search: Search | None = None
@@ -140,8 +136,7 @@ ID_FIELDS: Final = ("id", "_id")
 BATCH: Final = 100
 """Texts encoded between two looks at the deadline: some 20 ms."""
 DIGITS: Final = 12
-"""Decimals of a score from 0 to 1. A longer number becomes a ``BigDecimal`` in OpenSearch's ml-commons, which then
-fails to cast it; float32 scores up to f = 10 stay distinct."""
+"""Decimals of a score from 0 to 1: a longer number is one that OpenSearch's ml-commons fails to cast."""
 
 
 ORDER_ONLY: Final = Probability(1.0, 0.0)
@@ -149,11 +144,7 @@ ORDER_ONLY: Final = Probability(1.0, 0.0)
 
 
 class Item(NamedTuple):
-    """One document of a request.
-
-    ``id`` is that of an indexed document whose stored vector is wanted, "" where the text is to be scored; ``source``
-    is the text by field, beside an id what is scored if there is no such vector.
-    """
+    """One document of a request: an indexed one's ``id``, or "" with its text by field, which may stand in."""
 
     id: str = ""
     source: Mapping[str, Any] | None = None
@@ -263,11 +254,7 @@ def score_items(
     model: RankingModel | None, query: str, items: Sequence[Item], *, indexed: IndexedDocuments | None = None,
     deadline: Deadline | None = None, max_unscored: float = 0.2,
 ) -> Scoring:  # fmt: skip
-    """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
-
-    Ids are looked up in ``indexed``; None: no id is known. ``max_unscored`` is the share of the documents given by id,
-    0 to 1, that may have neither vector nor text.
-    """
+    """Return the scores and the order of documents; whatever goes wrong, the order given and why."""
     deadline = deadline or Deadline()
     try:
         return _score(model, query, items, indexed, deadline, max_unscored)

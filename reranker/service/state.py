@@ -348,11 +348,7 @@ def open_state(
     engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
     store: Path | None = None, sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
 ) -> ServiceState:  # fmt: skip
-    """Return the state of a service that has searched once.
-
-    ``model`` is one model folder; ``models`` a folder of them, of which the control record names the live one.
-    `ConfigError` if the key file cannot be used, or neither ``model`` nor ``models`` is given.
-    """
+    """Return the state of a service that has searched once; `ConfigError` for a bad key file, or no model folder."""
     path = models if model is None else model
     if path is None:
         raise ConfigError("neither a model folder nor a folder of model folders is given: give one of them")

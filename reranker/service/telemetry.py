@@ -1,8 +1,4 @@
-"""What operators see: metrics for Prometheus, and logs of one JSON object a line.
-
-No query, document, key or control character gets into either; every label of a metric has few values, none from a
-request's content.
-"""
+"""What operators see: metrics for Prometheus, and JSON log lines; neither has anything of a request's content."""
 
 from __future__ import annotations
 
