@@ -521,11 +521,7 @@ class Demo:
 
 
 def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> dict[str, Topic]:
-    """Return, by the id of a linking document, its first sentence with the documents that this should find.
-
-    The links of ``part`` are to be found; those of the parts ``known``, and the document itself, are left out of the
-    ranking. At most ``limit`` are drawn.
-    """
+    """Return at most ``limit`` topics: a first sentence, its links of ``part``, without those of ``known``."""
     targets: dict[str, dict[str, float]] = {}
     for source, target in corpus.links[part]:
         targets.setdefault(source, {})[target] = 1.0

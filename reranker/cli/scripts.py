@@ -112,7 +112,6 @@ def show(query: str | None, index: str | None, as_json: bool, **options: Any) ->
 
 
 def _show_step(step: Step) -> None:
-    """Print a step as it would be sent, and what speaks against it."""
     params = "&".join(f"{name}={value}" for name, value in (step.params or {}).items())
     click.echo(f"\n# {step.what}\n{step.method} {step.path}{f'?{params}' if params else ''}")
     if step.body is not None:

@@ -416,11 +416,7 @@ _LOSSES = """SELECT k.query, COUNT(DISTINCT k.person), COUNT(*), COUNT(*) FILTER
 
 @dataclass(frozen=True, slots=True)
 class QueryLoss:
-    """What came of a query: by how many people and how often it was asked, and how often nothing was clicked.
-
-    ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one of the document: above 0 where the
-    engine had what was clicked further up.
-    """
+    """What came of a query; ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one."""
 
     query: str
     people: int

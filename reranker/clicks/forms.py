@@ -227,7 +227,6 @@ class Values:
         return 0
 
     def _query(self, text: str | None) -> str:
-        """Return the text of a query, redacted."""
         if text and len(text) > MAX_QUERY_CHARS:
             reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
             raise RecordError("query_too_long", reason)
@@ -251,7 +250,6 @@ class Values:
         return self._hash("query", text) if "@" in text else text
 
     def _document(self, value: Id | None) -> str:
-        """Return a document's id; empty for none."""
         return "" if value is None or value == "" else document_id(value)
 
     def _person(self, kind: Kind, value: Id | None) -> str:
@@ -535,7 +533,6 @@ def _response_ids(row: _Row) -> list[str | int] | None:
 
 
 def _is_true(value: bool | str | int | None) -> bool:
-    """Return whether a flag is set, also as text or number."""
     return value in (True, 1) or (isinstance(value, str) and value.lower() in ("true", "1", "yes"))
 
 

@@ -76,12 +76,7 @@ _NOTHING_READ = Place(digest=sha256().hexdigest())
 
 
 class Block(NamedTuple):
-    """Lines that stand together, without line feeds; blank ones included, so that the numbers are right.
-
-    ``number`` is that of the first one, from 1, and ``offset`` the byte of the content where it begins; ``end`` is
-    where to go on after the block. ``is_cut``: it is the last line of the file, without a line end, and may still be
-    being written.
-    """
+    """Lines (blank ones too) from ``number`` and byte ``offset`` on; ``is_cut``: a last one without its end."""
 
     lines: list[bytes]
     number: int
@@ -548,8 +543,7 @@ class LiveSource:
     """The indexes, aliases or data streams of UBI."""
     since: str | None = None
     until: str | None = None
-    """ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds rows
-    of the index already, reading goes on where it ended, also if ``since`` is later."""
+    """ISO 8601: the first moment, and the first one after the last; a log goes on where it ended."""
 
     def __post_init__(self) -> None:
         first, end = self.range_ms

@@ -133,11 +133,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
-    """What has been read of one source.
-
-    A file is known by its content: ``digest`` is the BLAKE2b hash of its first ``offset`` bytes, decompressed. An
-    index of an engine, or a source made by a program, is known by its ``name``; ``cursor`` is where reading goes on.
-    """
+    """How far a source was read: a file by the hash of its first ``offset`` bytes, others by their ``cursor``."""
 
     name: str
     kind: str

@@ -37,11 +37,7 @@ Fields = TypeVar("Fields")
 
 
 class CandidatePart(NamedTuple):
-    """Some of the candidates, at ``places`` (m,) int64, and how they are scored.
-
-    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the lexical rows of
-    these documents, (1, 2**31 - 1) each.
-    """
+    """Some candidates: their places (m,) int64, f(q, d) (m,) float32, and lexical rows (1, 2**31 - 1) each."""
 
     places: Int64
     score: Callable[[QueryVectors], Float32]
@@ -407,11 +403,7 @@ class Candidates:
         self, body: Mapping[str, Any], size: int, preference: str, deadline: Deadline, *, answers: bool = True,
         with_source: bool = False, doc_values: Sequence[Mapping[str, str]] = (),
     ) -> SearchAnswer:  # fmt: skip
-        """Return the engine's first ``size`` hits with what the route needs of them, and in ``fields`` the doc values.
-
-        ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
-        there is nothing to show.
-        """
+        """Return the engine's first hits with what the route needs, and the doc values in ``fields``."""
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
         request["_source"] = self.source_of(body, with_source=with_source)
@@ -432,10 +424,7 @@ class Candidates:
         return [*source, *fields] if isinstance(source, list) else True
 
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
-        """Return the candidates' scores; those without a vector are encoded from their text.
-
-        `FallbackError` if the deadline passes; `EngineError` if the texts cannot be read.
-        """
+        """Return the scores, encoding what has no vector; `FallbackError` past the deadline, or `EngineError`."""
         deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))
         if self.route:

@@ -333,11 +333,7 @@ class Reranker:
     def score_window(
         self, query: str, body: Mapping[str, Any] | None = None, signals: tuple[Signal, ...] = ()
     ) -> tuple[Window, EncodedQuery, Bool]:
-        """Return the candidates of a query with both their scores, and which of them must not move.
-
-        Their hits come with the numbers of ``signals``. `FallbackError` if the search would have fallen back;
-        `EngineError` if the engine does not answer.
-        """
+        """Return the scored candidates of a query and which must not move; `FallbackError` or `EngineError`."""
         if self.model is None:
             raise FallbackError("no model is loaded")
         request = self._request(query, body)
@@ -473,11 +469,7 @@ class Reranker:
         return answer, Ranking(scored.window.hits, scored, notices=notices)
 
     def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
-        """Return the hits, and those that the first stage adds, with the final order of the window.
-
-        `FallbackError` if the candidates cannot be scored in time, or too few of them can; `EngineError` if the engine
-        does not answer.
-        """
+        """Return the hits, and those added, in final order; `FallbackError` or `EngineError` without scores."""
         query = self._query(request)
         if query.is_empty:
             raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")

@@ -94,10 +94,7 @@ class Signal:
         return np.array([_smallest(hit.fields.get(self.field)) for hit in hits], dtype=np.float64)
 
     def with_knots(self, numbers: Float64) -> Signal:
-        """Return the signal with the knots of some candidates' numbers, (n,) float64, NaN for none.
-
-        `InputError` if there is no number among them.
-        """
+        """Return the signal with the knots of numbers, (n,) float64, NaN for none; `InputError` if all are."""
         known = np.sort(np.clip(numbers[np.isfinite(numbers)], -_LARGEST, _LARGEST))
         if not len(known):
             raise InputError(

@@ -89,8 +89,7 @@ class ShownLists:
     clicked: Bool
     live: Float64
     candidate: Float64
-    """(n_rows,) float64: Scores as they would be served, bigger is better. NaN in both: the document is gone, and is
-    left out."""
+    """(n_rows,) float64: Scores as served, bigger is better. NaN in both: the document is gone."""
     query: Sequence[str]
     cluster: Sequence[str]
     """Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's."""
@@ -790,8 +789,7 @@ class ServingScores:
     index: str
     """Index or alias."""
     models: Sequence[ServedModel]
-    """At least one is no engine's own order; all are searched by one body, so their text fields must be the same where
-    none is given."""
+    """At least one is no engine's own order; all are searched by one body."""
     body: Mapping[str, Any] | None = None
     """The team's search body with ``{{query}}`` in it; None searches the models' own text fields."""
     progress: Progress = no_progress

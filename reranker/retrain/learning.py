@@ -1,8 +1,4 @@
-"""What a retraining learns from, and the models that it learns.
-
-The older part of a click log becomes preferences, beside links and judgements; the newest part is kept for the gate,
-as whole impressions, and is never learned from.
-"""
+"""What a retraining learns from, but for the newest part of the log, which is the gate's; and the models."""
 
 from __future__ import annotations
 
@@ -50,8 +46,7 @@ from reranker.training.training_set import mix
 
 PRIOR_LOOKS = 2.0
 REMEMBERED_BY = 2
-"""People who must have clicked a document for a query before a model remembers it by the query's words: nobody alone
-leaves words in a model, and one click, which may be a mistake, does not count as much as a judgement."""
+"""People who must have clicked a document before a model remembers it: nobody alone leaves words in it."""
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 BATCH = 500
 MARK = "retrain"

@@ -331,7 +331,6 @@ class Retraining:
         return StoredModel(load_model(path, self.engine), path)
 
     def _publish(self, stored: StoredModel, rejects: Path) -> int:
-        """Make a model live and return how many documents were written."""
         model, check = stored.model, still_live(self.before.live)
         written = 0
         check(read_control(self.engine, self.index))  # before hours of writing, too

@@ -75,11 +75,7 @@ class GoneError(Exception):
 
 
 class AdmissionControl:
-    """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
-
-    In this order: headers too large (431), draining (503), key (401, 403), encoding (415), announced length (413),
-    queue (429), then the body as it comes (413, 408, 503).
-    """
+    """Checks the head of a request (431, 503, 401, 403, 415, 413, 429), then reads its body whole (413, 408, 503)."""
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
         self._app, self._state = app, state

@@ -194,8 +194,7 @@ _decoder = msgspec.json.Decoder()
 
 
 AS_WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
-"""Makes an integer what JSON means by it, ``3`` and ``3.0``, in a strict model too: ``Annotated[int, Field(ge=1),
-AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
+"""Makes ``3.0`` an integer in a strict model, too; limits stand before it, to be in the OpenAPI description."""
 
 
 def decoded(body: bytes, limits: Limits) -> Any:

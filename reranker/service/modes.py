@@ -58,11 +58,7 @@ class SearchCall:
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """What a mode made of a search.
-
-    ``serving`` is the version that made the page; ``teams`` say whose version put each hit there, ``versions`` are the
-    model ids of the teams: both empty where there are none. ``randomised``: the page was shuffled.
-    """
+    """A page, its version, and of interleaving the team of each hit and the model ids of the teams."""
 
     page: RerankedPage
     serving: Serving

@@ -73,12 +73,7 @@ router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class ClientSearch:
-    """One search as a client of the engine sent it, checked.
-
-    ``text`` is what was typed and ``template`` the body with ``{{query}}`` in its place; where the search cannot be
-    reranked, ``reason`` says why. ``params`` go to the engine with ``body``; ``ubi`` is what the body said of the
-    visitor (``ext.ubi``).
-    """
+    """One checked search of a client; without a ``template`` of its ``text`` there is a ``reason``."""
 
     body: Mapping[str, Any]
     params: Mapping[str, str]

@@ -1,8 +1,4 @@
-"""The version that answers: opened from a model folder, tested against the index, replaced while the service runs.
-
-A `Serving` never changes and a request takes it once, so that one answer comes from one version. `Versions` opens them
-and `Watcher` lets another one answer, once it is shown to score what the index holds.
-"""
+"""The version that answers: opened from a model folder, tested against the index, replaced while it runs."""
 
 from __future__ import annotations
 
@@ -85,11 +81,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """The model folders of a service.
-
-    ``path`` is a ``single`` model folder (``--model``), of which a replacement is noticed, or a folder of them
-    (``--models``), where the control record of the index says which version is live.
-    """
+    """A ``single`` model folder (``--model``), or a folder of them, of which the record says the live one."""
 
     engine: Engine
     index: str
@@ -151,11 +143,7 @@ def _described(error: Exception) -> str:
 
 
 class Versions:
-    """The version that is served, and a few others that were asked for by name.
-
-    The first one is whole, else without its store, else without a model, and not put to the test. ``store_path`` is
-    that of route *beside*; None: where the indexer puts it.
-    """
+    """The version that is served, else without its store, else without a model; and others asked for by name."""
 
     def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
         self.settings, self.folders, self._store_path = settings, folders, store_path

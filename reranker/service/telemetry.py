@@ -76,11 +76,7 @@ class Latency(NamedTuple):
 
 
 def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
-    """Return below which value a share of the observations lies; None above the last finite bound, or of none.
-
-    ``buckets`` are (upper bound, observations up to it), ascending, the last bound infinite. Within a bucket they are
-    taken to lie evenly, as Prometheus' ``histogram_quantile`` does.
-    """
+    """Return below which value a share of observations lies, by (upper bound, n up to it); None if unknown."""
     wanted = share * buckets[-1][1]
     lower = before = 0.0
     for upper, n in buckets:
@@ -184,7 +180,6 @@ class Metrics:
         return registry
 
     def _samples(self, figure: Counter | Histogram) -> Sequence[Sample]:
-        """Return a figure's values of all processes."""
         (name,) = {family.name for family in figure.collect()}
         return [sample for family in self._of_all().collect() if family.name == name for sample in family.samples]
 
