@@ -33,7 +33,7 @@ from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
 from reranker.rerank.reranker import open_reranker
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
@@ -530,10 +530,7 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
         for source, target in corpus.links[other]:
             if source in excluded:
                 excluded[source].add(target)
-    sources = sorted(targets)
-    if len(sources) > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
-        sources = [sources[place] for place in chosen.tolist()]
+    sources = sample(sorted(targets), limit, seed)
     queries = {source: first_sentence(str(corpus.documents[source].source["text"])) for source in sources}
     return {name: Topic(queries[name], targets[name], frozenset(excluded[name])) for name in sources}
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from reranker.rerank.reranker import Reranker
 from reranker.rerank.signals import Signal
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
+T = TypeVar("T")
 TITLE_WORDS = 12
 """Words of a title that make a query; engines refuse queries of a thousand clauses."""
 
@@ -116,12 +117,12 @@ def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, s
     return " ".join(words)
 
 
-def sample(topics: Sequence[Topic], limit: int, seed: int) -> list[Topic]:
-    """Return at most ``limit`` topics, drawn at random, in their order."""
-    if len(topics) <= limit:
-        return list(topics)
-    places = np.random.default_rng(seed).choice(len(topics), size=limit, replace=False)
-    return [topics[place] for place in np.sort(places).tolist()]
+def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
+    """Return at most ``limit`` of some things, drawn at random, in their order."""
+    if len(population) <= limit:
+        return list(population)
+    places = np.random.default_rng(seed).choice(len(population), size=limit, replace=False)
+    return [population[place] for place in np.sort(places).tolist()]
 
 
 ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.arange(-6, 6.5, 0.5).tolist()), 1.0)

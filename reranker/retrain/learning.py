@@ -18,6 +18,7 @@ import numpy as np
 
 from reranker.arrays import Int64
 from reranker.artifacts import RankingModel
+from reranker.baselines.comparison import read_judgements
 from reranker.clicks.doctor import Finding, examine
 from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
@@ -26,7 +27,7 @@ from reranker.clicks.schema import Impression
 from reranker.engines.base import Engine, refresh_if_allowed
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.files import replacing
-from reranker.formats import RejectSink, read_links, read_qrels, read_queries
+from reranker.formats import RejectSink, read_links, read_queries
 from reranker.progress import Progress, Say, no_progress
 from reranker.records import Pair
 from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing
@@ -399,10 +400,7 @@ def read_links_and_judgements(
         evidence.append(from_links(read_links(links, rejects=rejects)))
     if judgements is not None and queries is not None:
         texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
-        grades: dict[str, dict[str, float]] = {}
-        for judgement in read_qrels(judgements, rejects=rejects):
-            if judgement.query_id in texts:
-                grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+        grades = {query: of_query for query, of_query in read_judgements(judgements, rejects).items() if query in texts}
         learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
         evidence.append(from_judgements(learned, texts))
         for query, values in grades.items():

@@ -14,6 +14,7 @@ import hashlib
 import logging
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -403,9 +404,7 @@ def verdicts(
         counts = credited.setdefault(shown.versions, {}).setdefault(session, [0, 0])
         counts[team == CHALLENGER] += 1
         clicked.setdefault(shown.versions, set()).add(query_id)
-    n_lists: dict[tuple[str, ...], int] = {}
-    for shown in lists.values():
-        n_lists[shown.versions] = n_lists.get(shown.versions, 0) + 1
+    n_lists = Counter(shown.versions for shown in lists.values())
     unsorted = [
         _verdict(versions, number, len(clicked.get(versions, ())), list(credited.get(versions, {}).values()), rng)
         for versions, number in sorted(n_lists.items())
