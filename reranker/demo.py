@@ -515,7 +515,6 @@ class Demo:
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
     def _reranker(self, engine: Engine) -> Reranker:
-        """Return a reranker with the calibration kept so far."""
         settings = RerankSettings(window=WINDOW, deadline_ms=None)
         return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
 

@@ -73,11 +73,8 @@ Examples:
   ssi scripts show --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
 """)  # fmt: skip
 @_script_options
-@click.option(
-    "--query",
-    help="Also print a whole search of --index for this text that the engine reranks by the "
-    "stored script, in the order served now.",
-)
+@click.option("--query", help="Also print a whole search of --index for this text that the engine reranks by the "
+                              "stored script, in the order served now.")  # fmt: skip
 @click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
 @common.body_option
 @common.window_option

@@ -151,7 +151,6 @@ def _continues(after: str) -> bool:
 
 
 def _is_other(text: str, window: list[_Group], digits: str) -> bool:
-    """Return whether digits are a date, an ISBN, or decimals."""
     lengths = [len(group.digits) for group in window]
     if len(window) > 1 and lengths[-1] == 1 and len(digits) in (10, 13):
         return True

@@ -63,9 +63,8 @@ class RerankSettings:
     """Weight of the model, 0 to 1; None takes the calibrated one."""
     one_request_bytes: int = 512 * 1024
     """Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-    this together, they come with the candidates and the second request is spared: its round trip costs more (see
-    benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
-    requests."""
+    this together, they come with the candidates: a second request costs more (see benchmarks/bench_search.py), unless
+    the engine is in this process and the route wants no field. 0: always two requests."""
     retrieve: str = "bm25"
     """{'bm25', 'hybrid'}: the body's own hits, or these and the ``neighbours`` documents of nearest vectors."""
     neighbours: int = 100
@@ -76,21 +75,18 @@ class RerankSettings:
     first-stage ranks."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= 10_000:
-            raise ConfigError(f"window is {self.window}; it lies between 1 and 10000")
         if self.deadline_ms is not None and not self.deadline_ms > 0:
             raise ConfigError(f"deadline_ms is {self.deadline_ms}; it is above 0, or absent for no limit")
         if not 0.0 <= self.max_unscored <= 1.0:
             raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
-        if self.keep_top < 0:
-            raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
-        if self.one_request_bytes < 0:
-            raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
+        for name in ("keep_top", "one_request_bytes"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it is 0 or more")
         if self.alpha is not None:
             check_alpha(self.alpha)
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
-        for name in ("neighbours", "rescore_from"):
+        for name in ("window", "neighbours", "rescore_from"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 10_000:
                 raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")

@@ -787,7 +787,6 @@ class ServingScores:
 
     engine: Engine
     index: str
-    """Index or alias."""
     models: Sequence[ServedModel]
     """At least one is no engine's own order; all are searched by one body."""
     body: Mapping[str, Any] | None = None

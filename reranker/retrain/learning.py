@@ -114,7 +114,6 @@ class RetrainSettings:
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     newest: Newest = field(default_factory=Newest)
-    """What is kept for the gate."""
     since: int | None = None
     """Milliseconds: what is older is not read."""
     propensities: Propensities | None = None
@@ -124,7 +123,6 @@ class RetrainSettings:
     query_side_only: bool = False
     """Learn U alone: the vectors of documents stay."""
     body: Mapping[str, Any] | None = None
-    """The team's search body."""
     window: int = 200
     """Hits that are reranked when served; with the body it names the calibration."""
     docs: Path | None = None
@@ -136,13 +134,10 @@ class RetrainSettings:
     store: str | None = None
     """``default`` or a folder: also write the local store of route *beside*."""
     max_docs_per_s: float | None = None
-    """Speed limit of the writes."""
     max_judged: int = 20_000
     """Impressions that the gate looks at; more are sampled."""
     study: bool = False
-    """Also learn from parts of the preferences."""
     allow_unsound: bool = False
-    """Learn from a log that the doctor calls unsound."""
     dry_run: bool = False
     """Stop before the index or its record is changed."""
 
@@ -173,7 +168,6 @@ class RetrainResult:
 
     outcome: Literal["promoted", "refused", "would promote"]
     reason: str
-    """Sentences of the gate."""
     index: str
     live_before: str | None
     live_after: str | None
@@ -181,16 +175,13 @@ class RetrainResult:
     candidate: str
     """Model ids."""
     encoder: str
-    """Encoder id of the candidate."""
     model_path: Path
-    """Where the candidate lies."""
     data: Mapping[str, Any]
     """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
     ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; the
     ``people`` of that slice (users, or sessions where no user is known); preferences of clicks (``pairs``) and
     ``other`` ones; ``documents``; what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
-    """The gate's, as JSON."""
     documents_written: int = 0
     """Updates of the index; 0 where the encoder stayed."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -306,7 +297,6 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
 
 
 def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
-    """Note showings and clicks by rank, and find the propensities."""
     counts = count_clicks(lists)
     shown, clicked = counts.by_rank()
     history.shown, history.clicked = shown.tolist(), clicked.tolist()

@@ -715,7 +715,6 @@ async def rerank_v1(wanted: RerankRequest, state: State, context: Context, docum
 
 
 def _answer(ranked: Ranked, version: str, documents: Documents | None) -> dict[str, Any]:
-    """Return the answer with or without the documents as they were given."""
     scoring, scores = ranked.scoring, ranked.relevance
     results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in ranked.places]
     if documents is not None:
