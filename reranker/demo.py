@@ -216,10 +216,7 @@ def _imports(module: Module) -> Iterator[tuple[str, str]]:
 
 
 def links_of(items: Sequence[Item], resolver: Resolver) -> list[Link]:
-    """Return the links between documents, sorted, each once, none from a document to itself or to what it is part of.
-
-    ``items`` are all definitions: references to those without a document count as references to what these refer to.
-    """
+    """Return the links between documents, by way of definitions without; none to itself or to what it is part of."""
     documents = {item.name for item in items if item.document is not None}
     direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
     links: set[Link] = set()
@@ -281,10 +278,7 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 class Places:
-    """The files of a demonstration below one folder.
-
-    ``documents`` are JSON lines (id, title, text); ``model`` and ``index`` (the embedded engine's) are folders.
-    """
+    """The files of a demonstration: documents as JSON lines, links, the folders of model and embedded index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -463,10 +463,7 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 
 
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the click rate by rank as ``.png`` or ``.svg``, or with all findings as one page, ``.html``.
-
-    `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
-    """
+    """Write the rates as ``.png``, ``.svg``, or all as ``.html``; `ConfigError` for others, `MissingExtra`."""
     target = Path(path)
     kind = picture_kind(target, FORMATS)
     with new_figure(8, 4, extra="clicks", style=STYLE) as figure:

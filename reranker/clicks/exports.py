@@ -123,11 +123,7 @@ EXPORTS: dict[str, Export] = {
 def write_judgements(
     judgements: Iterable[Judgement], path: Path, form: str, *, max_grade: int | None = None, queries: Path | None = None
 ) -> int:
-    """Write judgements, which come by query, in a form of `EXPORTS`, whole or not at all, and return their number.
-
-    ``max_grade`` is the grade of the value 1 (None: that of the form). The ids and texts of the queries go to the file
-    ``queries``. `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
-    """
+    """Write judgements, by query, in a form; return their number; `ConfigError` or `InputError` if it cannot be."""
     if form not in EXPORTS:
         raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")
     highest = EXPORTS[form].max_grade if max_grade is None else max_grade

@@ -248,10 +248,7 @@ _READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLin
 
 @dataclass
 class ReadCounts:
-    """What became of the records of a log: ``good`` gave rows, ``skipped`` none, ``bad`` were refused.
-
-    ``notes`` are spellings and oddities met (``camel_case``, ``wrapped``, ``impossible_time``), with how often.
-    """
+    """Records of a log that gave rows, were passed over, or refused; ``notes`` are oddities met, with how often."""
 
     good: int = 0
     skipped: int = 0

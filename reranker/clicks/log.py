@@ -38,10 +38,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
-"""Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
-
-A batch may leave tables and columns out: missing text is empty, missing flags are false, missing numbers null.
-"""
+"""Table name → column name → values of one length; missing text is empty, flags false, numbers null."""
 
 QUERY_TIME = "query_time"
 """Column added to the files of ``hits``: the time of their query, by which they are kept and expire."""
@@ -372,10 +369,7 @@ class ClickLog:
             return transaction.forget(_Person(self, users, sessions), transaction.now_ms)
 
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
-        """Remove all rows older than a number of days; return the number removed by table.
-
-        A row of the UTC day D (of its import, where its time is missing or later) stays until the end of D + ``days``.
-        """
+        """Remove all rows of a UTC day D after D + ``days`` (D of their import, if undated); return counts by table."""
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:

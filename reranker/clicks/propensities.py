@@ -159,12 +159,7 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 
 
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
-    """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
-
-    Likings have a prior too weak to matter. Documents seen only a few times each bend the propensities.
-
-    Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
-    """
+    """Return p (n_ranks,), up to a factor, by EM. Source: Wang et al. 2018; Chuklin, Markov, de Rijke 2015, 4.2.2."""
     _, item = np.unique(counts.item, return_inverse=True)
     rank = counts.rank - 1
     shown, clicked = counts.shown.astype(np.float64), counts.clicked.astype(np.float64)

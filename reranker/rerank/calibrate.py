@@ -347,10 +347,7 @@ class BlendSearch:
         return self._known[point]
 
     def best(self, topics: Bool) -> Point:
-        """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
-
-        Alpha first, by `_best`, then each signal's weight, by `_surest`, each with the others held, until none moves.
-        """
+        """Return the best point for a mask of topics: alpha, then each weight, the others held, until none moves."""
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
             before = point
@@ -363,10 +360,7 @@ class BlendSearch:
         return point
 
     def held_out(self, seed: int, without: int | None = None) -> Float64:
-        """Return each topic's value at the point that is best for the topics of the other parts, (n_topics,) float64.
-
-        ``seed`` draws the parts; the signal of number ``without`` is left out of the points found, the others held.
-        """
+        """Return each topic's value at the best point of the other parts, (n_topics,) float64, ``without`` a signal."""
 
         def fitted(others: Bool) -> Float64:
             point = self.best(others)
@@ -498,10 +492,7 @@ def cross_validated(values: Float64, seed: int) -> Float64:
 
 
 def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Float64:
-    """Return each topic's value, fitted to the topics of the other parts, (n_topics,) float64.
-
-    ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all by what is best for these.
-    """
+    """Return each topic's value, (n_topics,) float64, by ``fitted(mask of the topics of the other parts)``."""
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
     held_out = np.empty(n_topics)
     for fold in range(N_FOLDS):

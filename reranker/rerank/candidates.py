@@ -308,10 +308,7 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
 
 
 class EncodedQuery(NamedTuple):
-    """A query as the model sees it: Uq', the lexical row q, and c(q), the ``scale`` that divides the engine's scores.
-
-    ``n_listed`` words of q are in the query vocabulary; the others count by their hashed ids in q.d alone.
-    """
+    """A query as the model sees it: Uq' and q, c(q), which divides the engine's scores, and the listed words."""
 
     vectors: QueryVectors
     scale: float

@@ -105,11 +105,7 @@ DEFAULT: Final = ChosenAlpha(DEFAULT_ALPHA, "default")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One search, as all its steps need it.
-
-    ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
-    page; ``preference`` says which shard copies answer; by ``alpha`` the scores are blended.
-    """
+    """One search: its body (filled, and as ``template``), page, shard copies, deadline, and alpha."""
 
     query: str
     body: Mapping[str, Any]
@@ -366,11 +362,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The engine's hits with the final order of their window; ranked hits are made for the page alone.
-
-    ``hits`` are in first-stage order, and those past the window stay in it; ``scored`` is None where all do. ``offset``
-    hits of the engine stand before these.
-    """
+    """First-stage hits with the order of their window (None: as they are); ``offset`` hits stand before."""
 
     hits: Sequence[Hit]
     scored: Scored | None = None

@@ -233,10 +233,7 @@ def ratio_interval(
 
 
 def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
-    """Return how many clusters would show the estimated difference to be above the margin; None where it is not.
-
-    K (z_confidence + z_power)² s² / (estimate - margin)²: the usual normal approximation.
-    """
+    """Return the clusters that would show the difference, K (z_c + z_p)² s² / (estimate - margin)²; None: none do."""
     from scipy import stats
 
     gap = interval.estimate - margin
@@ -352,10 +349,7 @@ def _cluster_numbers(clusters: Sequence[str]) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measure of both models; ``difference`` is of candidate - live.
-
-    ``compared`` names whose values ``live`` and ``candidate`` are, where one of the orders compared is a random one.
-    """
+    """A measure of both models, or ``compared`` orders, with the difference candidate - live."""
 
     name: str
     live: float
@@ -559,10 +553,7 @@ def decide(
 
 
 def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured:
-    """Return how far the live order is above a random one by the weights, which `believable` judges.
-
-    The weights are as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
-    """
+    """Return how far the live order is above a random one by the weights as given, not clipped."""
     whole = lists.whole_weight
     live, random, ideal = (
         lists.gains(scores, lists.discount, whole) for scores in (lists.live, np.zeros(len(lists.rank)), whole)

@@ -120,10 +120,7 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
 
 
 def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Path | None) -> StoredModel:
-    """Return the model to start from: the one named, else the one that the live model was started from, or itself.
-
-    `ConfigError` if none is named and none is live; `ArtifactError` if its folder is not there.
-    """
+    """Return the model to start from: named, or under the live one; `ConfigError` or `ArtifactError` for none."""
     if base is not None:
         return StoredModel(load_model(base, engine), base)
     if live is None:

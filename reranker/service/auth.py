@@ -77,10 +77,7 @@ def new_key(name: str, role: str) -> tuple[str, str]:
 
 
 def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
-
-    Clients of a search engine show it as theirs: ``ApiKey KEY``, or ``Basic`` with the key as the password.
-    """
+    """Return the key shown: ``Authorization: Bearer|ApiKey KEY``, ``Basic`` as password, or ``X-API-Key: KEY``."""
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
     if kind.lower() == b"basic":
         try:

@@ -357,10 +357,7 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
 
 
 class Watcher:
-    """A thread that keeps the served version the one that is wanted.
-
-    One that cannot be loaded, or does not pass `verify`, is not tried again until it changes or a reload is asked for.
-    """
+    """A thread that keeps the served version the one that is wanted; a refused one is not tried again unchanged."""
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:
         self._versions, self._metrics, self._golden = versions, metrics, golden
