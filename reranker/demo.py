@@ -1,11 +1,8 @@
 """The demonstration: collect, train, index, search, report; what is shown is left to the caller.
 
-Its input is written as files that `ssi train` reads too: documents, links and their split. The standard library's
-source files are parsed, never imported. Each documented module, class and function that is public is a document, and
-links to what its code calls and its text names, as far as that is documented itself.
-
-BM25's order is measured beside the reranked one on links that nobody has trained on, and the questions whose order
-changed most are explained by the pairs of words that moved a document up.
+The standard library's source files are parsed, never imported. Each documented module, class and function that is
+public is a document, and links to what its code calls and its text names. BM25's order is measured beside the reranked
+one on links that nobody has trained on.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
-from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
 from reranker.rerank.reranker import open_reranker
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
@@ -77,10 +74,7 @@ class Module:
 
 
 def library_folder() -> Path:
-    """Return the folder of the running Python's standard library.
-
-    `InputError` if it has no source files (some installations carry compiled files alone).
-    """
+    """Return the folder of the standard library; `InputError` if it has no source files."""
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
         raise InputError(
@@ -114,11 +108,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class Item:
-    """A definition: its document, and the syntax tree that its references are found in.
-
-    ``document`` is None for what is private or has no docstring: it is only passed through on the way to what has one.
-    ``owner`` is the class that a method belongs to, or the class itself.
-    """
+    """A definition; without a document it is only passed through. ``owner`` is the class that it belongs to."""
 
     name: str
     document: Document | None
@@ -226,10 +216,7 @@ def _imports(module: Module) -> Iterator[tuple[str, str]]:
 
 
 def links_of(items: Sequence[Item], resolver: Resolver) -> list[Link]:
-    """Return the links between documents, sorted, each once, none from a document to itself or to what it is part of.
-
-    ``items`` are all definitions: references to those without a document count as references to what these refer to.
-    """
+    """Return the links between documents, by way of definitions without; none to itself or to what it is part of."""
     documents = {item.name for item in items if item.document is not None}
     direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
     links: set[Link] = set()
@@ -291,10 +278,7 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 class Places:
-    """The files of a demonstration below one folder.
-
-    ``documents`` are JSON lines (id, title, text); ``model`` and ``index`` (the embedded engine's) are folders.
-    """
+    """The files of a demonstration: documents as JSON lines, links, the folders of model and embedded index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -314,10 +298,7 @@ class DemoCorpus:
 
 
 def prepare_folder(folder: Path) -> Places:
-    """Return the places of a demonstration in an empty folder; what an earlier one left there is removed.
-
-    `GateRefused` if the folder holds anything and was not made by the demonstration.
-    """
+    """Return the places in a folder, emptied of an earlier demonstration; `GateRefused` if it holds anything else."""
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():
         raise GateRefused(f"{str(folder)!r} is a file: give a folder with --dir")
@@ -416,11 +397,7 @@ class WordPair:
 
 @dataclass(frozen=True)
 class Example:
-    """One question before and after.
-
-    ``found`` is a document that the one asking links to, which training never saw together with it; ``pairs`` are of
-    different words, the most that each adds to its score.
-    """
+    """One question before and after: ``found`` is a linked document, ``pairs`` what lifts it most."""
 
     query: str
     asked_by: str
@@ -532,17 +509,12 @@ class Demo:
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
     def _reranker(self, engine: Engine) -> Reranker:
-        """Return a reranker with the calibration kept so far."""
         settings = RerankSettings(window=WINDOW, deadline_ms=None)
         return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
 
 
 def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> dict[str, Topic]:
-    """Return, by the id of a linking document, its first sentence with the documents that this should find.
-
-    The links of ``part`` are to be found; those of the parts ``known``, and the document itself, are left out of the
-    ranking. At most ``limit`` are drawn.
-    """
+    """Return at most ``limit`` topics: a first sentence, its links of ``part``, without those of ``known``."""
     targets: dict[str, dict[str, float]] = {}
     for source, target in corpus.links[part]:
         targets.setdefault(source, {})[target] = 1.0
@@ -551,10 +523,7 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
         for source, target in corpus.links[other]:
             if source in excluded:
                 excluded[source].add(target)
-    sources = sorted(targets)
-    if len(sources) > limit:
-        chosen = np.sort(np.random.default_rng(seed).choice(len(sources), size=limit, replace=False))
-        sources = [sources[place] for place in chosen.tolist()]
+    sources = sample(sorted(targets), limit, seed)
     queries = {source: first_sentence(str(corpus.documents[source].source["text"])) for source in sources}
     return {name: Topic(queries[name], targets[name], frozenset(excluded[name])) for name in sources}
 
@@ -567,10 +536,7 @@ def first_sentence(text: str) -> str:
 
 
 def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> Measured:
-    """Return both orders of the engine's window for each question, and their values.
-
-    ``alpha`` is the weight of the model.
-    """
+    """Return both orders of the engine's window for each question, ``alpha`` the weight of the model."""
     ranked = rank_topics(reranker, list(questions.values()), progress=progress)
     rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}

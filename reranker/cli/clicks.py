@@ -643,7 +643,6 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
 
 
 def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
-    """Return the click log of files, or one with the rows of the engine's indexes."""
     from reranker.clicks.importing import LiveSource, import_live, open_logs
     from reranker.clicks.log import ClickLog
     from reranker.clicks.privacy import Pseudonymiser

@@ -56,11 +56,7 @@ _UNITS = {
 
 
 class CommandGroup(click.Group):
-    """A group that lists its commands in the order of their definition and names the variables of their options.
-
-    A variable is named after the option, not after the parameter that the code keeps it in: ``--max-docs`` of
-    ``ssi index`` is ``SSI_INDEX_MAX_DOCS``. All begin with ``variables``.
-    """
+    """A group that lists its commands in order; variables of options are called by ``variables`` and the option."""
 
     def __init__(self, *, variables: str = "SSI", **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -194,10 +190,7 @@ def model_option(required: bool = True) -> Callable[[F], F]:
 
 
 def open_engine_of(spec: str) -> Engine:
-    """Return the engine of ``--engine``, with the settings of the ``[engine]`` table and the environment.
-
-    The engine is closed when the command ends.
-    """
+    """Return the engine of ``--engine``, by the ``[engine]`` table and the environment; the command's end closes it."""
     engine = open_engine(spec, engine_settings())
     click.get_current_context().call_on_close(engine.close)
     return engine
@@ -275,11 +268,7 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Progress]:
-    """Yield a callback that shows progress on standard error; a total of None keeps the one known.
-
-    A bar with rate and remaining time on a terminal; a line every ten seconds elsewhere. Where fewer are done than
-    before, another pass has begun: its rate and total are its own.
-    """
+    """Yield a callback that shows progress: a bar on a terminal, else a line every ten seconds, anew a pass."""
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),

@@ -98,7 +98,6 @@ def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
 
 
 def _run(demo: Demo) -> None:
-    """Take the steps, each announced on standard error."""
     console = common.err()
 
     def say(text: str) -> None:

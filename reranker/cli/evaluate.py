@@ -159,10 +159,7 @@ def _judged(
     options: dict[str, Any], names: Sequence[str], model: RankingModel, corpus: EncodedCorpus, known: Sequence[Link],
     pool: set[str], rejects: RejectLog,
 ) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:  # fmt: skip
-    """Return the corpus, the experiment of judged queries, and the judgements to tune on.
-
-    The corpus remembers these where a baseline asks for it.
-    """
+    """Return the corpus (remembering, where a baseline asks for it), the experiment, and the judgements to tune on."""
     import numpy as np
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool

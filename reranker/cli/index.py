@@ -205,7 +205,6 @@ def _target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
 
 
 def _show_plan(plan: Plan) -> None:
-    """Print plan and cost on standard error, before anything is written."""
     console = common.err()
     console.print(
         f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, "

@@ -74,10 +74,7 @@ def look(path: str, analyzer: str, sample: list[Mapping[str, Any]]) -> Field:
 
 
 def analyzer_of(name: str, where: str) -> tuple[str, str]:
-    """Return the ``--analyzer`` that is nearest to an analyzer of the engine, and what to know of it, or nothing.
-
-    ``where`` is INDEX/FIELD.
-    """
+    """Return the ``--analyzer`` nearest to an engine's, and what to know of it; ``where`` is INDEX/FIELD."""
     from reranker.text.analyzers import STEMMERS
 
     if name in STEMMERS:

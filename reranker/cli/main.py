@@ -135,10 +135,7 @@ def _command_of_package(name: str) -> click.Command:
 
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of the configuration file: keys, which are the names of options, as click knows them.
-
-    ``[default]`` stands for the command that is called, whose own table wins.
-    """
+    """Return the tables of the configuration file as click knows them; ``[default]`` stands for the command called."""
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
     reject_unknown(tables.keys(), [*COMMANDS, "engine", "default"], where)

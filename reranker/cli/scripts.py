@@ -73,11 +73,8 @@ Examples:
   ssi scripts show --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
 """)  # fmt: skip
 @_script_options
-@click.option(
-    "--query",
-    help="Also print a whole search of --index for this text that the engine reranks by the "
-    "stored script, in the order served now.",
-)
+@click.option("--query", help="Also print a whole search of --index for this text that the engine reranks by the "
+                              "stored script, in the order served now.")  # fmt: skip
 @click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
 @common.body_option
 @common.window_option
@@ -112,7 +109,6 @@ def show(query: str | None, index: str | None, as_json: bool, **options: Any) ->
 
 
 def _show_step(step: Step) -> None:
-    """Print a step as it would be sent, and what speaks against it."""
     params = "&".join(f"{name}={value}" for name, value in (step.params or {}).items())
     click.echo(f"\n# {step.what}\n{step.method} {step.path}{f'?{params}' if params else ''}")
     if step.body is not None:

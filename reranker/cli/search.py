@@ -140,11 +140,9 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
               help="Numbers, dates or truth values of the documents that may count too: higher is better, or "
                    "lower.")  # fmt: skip
-@click.option(
-    "--probability",
-    is_flag=True,
-    help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as score.",
-)
+@click.option("--probability", is_flag=True,
+              help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as "
+                   "score.")  # fmt: skip
 @common.window_option
 @click.option("--route", type=common.ROUTES, default="fetch",
               help="Where scores are computed; all give the same alpha.")  # fmt: skip

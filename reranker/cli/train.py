@@ -91,18 +91,13 @@ Examples:
               help="Precision of stored vectors.")  # fmt: skip
 @click.option("--epochs", type=int, help="Passes over the preferences.  [default: by the data]")
 @click.option("--rate", type=float, help="Learning rate at the start.  [default: found on validation]")
-@click.option(
-    "--margin-identity",
-    type=float,
-    metavar="A",
-    help="Weight of q.d against the margin while learning.  [default: found on validation]",
-)
+@click.option("--margin-identity", type=float, metavar="A",
+              help="Weight of q.d against the margin while learning.  [default: found on validation]")  # fmt: skip
 @click.option("--max-norm", type=float, help="Cap on the length of a word's row; 0: none.  [default: 3]")
 @click.option("--max-trials", type=int, help="Candidates tried a step.  [default: by the data]")
 @click.option("--query-dropout", type=float, help="Share of query words left out.  [default: by the data]")
-@click.option(
-    "--document-dropout", type=float, help="Share of document words left out.  [default: found on validation]"
-)
+@click.option("--document-dropout", type=float,
+              help="Share of document words left out.  [default: found on validation]")  # fmt: skip
 @click.option("--init-std", type=float, help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
 @click.option("--patience", default=5, help="Epochs without a better validation MAP.")
 @click.option("--threads", default=1, help="More than 1 is faster and not reproducible.")

@@ -1,8 +1,6 @@
 """The doctor: says of a click log whether learning from it would be sound, and what to mend.
 
-Each check takes the numbers of a log and gives a sentence with a remedy. Shares are of what the sentence
-names. A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or
-nothing. The click rate by rank is drawn as bars for a terminal, as PNG, or in one HTML file with all findings.
+A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or nothing.
 """
 
 from __future__ import annotations
@@ -38,11 +36,7 @@ SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
-
-    ``code`` is a stable name, for programs; ``sentence`` says what was found and, unless all is well, what to do about
-    it; ``numbers`` are what it rests on.
-    """
+    """What was looked at (``code``), what was found and what to do about it, and the numbers it rests on."""
 
     code: str
     severity: Severity
@@ -66,11 +60,7 @@ class RankRate:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The state of a click log.
-
-    ``findings`` are in the order in which they were looked at; ``numbers`` count rows, lists, clicks, people, and what
-    became of the queries; ``rates`` are clicks by rank, robots left out.
-    """
+    """The state of a click log: ``numbers`` count rows, lists, clicks, people; ``rates`` leave robots out."""
 
     findings: tuple[Finding, ...]
     numbers: Mapping[str, float]
@@ -426,11 +416,7 @@ _LOSSES = """SELECT k.query, COUNT(DISTINCT k.person), COUNT(*), COUNT(*) FILTER
 
 @dataclass(frozen=True, slots=True)
 class QueryLoss:
-    """What came of a query: by how many people and how often it was asked, and how often nothing was clicked.
-
-    ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one of the document: above 0 where the
-    engine had what was clicked further up.
-    """
+    """What came of a query; ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one."""
 
     query: str
     people: int
@@ -477,12 +463,7 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 
 
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the click rate by rank as its file name says.
-
-    ``path`` ends in ``.png``, ``.svg``, or ``.html``: a page that needs nothing else, with all findings.
-
-    `ConfigError` for another kind of file; `MissingExtra` without matplotlib.
-    """
+    """Write the rates as ``.png``, ``.svg``, or all as ``.html``; `ConfigError` for others, `MissingExtra`."""
     target = Path(path)
     kind = picture_kind(target, FORMATS)
     with new_figure(8, 4, extra="clicks", style=STYLE) as figure:

@@ -35,11 +35,7 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A form of judgements, with the highest grade unless another is asked for, and a line for ``--help``.
-
-    ``lines(judgements, max_grade)`` yields the lines of the file; judgements come by query, then document.
-    ``query_file``: the file names queries by id, so that their texts need a file of their own.
-    """
+    """A form of judgements; ``lines(judgements by query, max_grade)``, ``query_file`` where queries go by id."""
 
     lines: Callable[[Iterable[Judgement], int], Iterator[str]]
     max_grade: int
@@ -85,10 +81,7 @@ def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]
 
 
 def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield a LETOR judgement list: ``grade qid:n # document``, with the texts of all queries before it.
-
-    This is the form in which the learning-to-rank plugins and RankLib take judgements before features are logged.
-    """
+    """Yield a LETOR judgement list: ``grade qid:n # document``, with the texts of all queries before it."""
     known = list(judgements)
     texts = dict.fromkeys(judgement.query for judgement in known)
     numbers = {text: number for number, text in enumerate(texts, start=1)}
@@ -100,10 +93,7 @@ def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str
 
 
 def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield the body of OpenSearch's ``PUT _plugins/_search_relevance/judgments``; ratings are strings, as it demands.
-
-    A rating that is a number stops the node (search-relevance#229).
-    """
+    """Yield the body of OpenSearch's ``PUT …/judgments``; a rating that is a number stops it (search-relevance#229)."""
     yield '{"name": "clicks", "description": "made by ssi clicks export", "type": "IMPORT_JUDGMENT", '
     yield '"judgmentRatings": ['
     before = "\n"
@@ -133,14 +123,7 @@ EXPORTS: dict[str, Export] = {
 def write_judgements(
     judgements: Iterable[Judgement], path: Path, form: str, *, max_grade: int | None = None, queries: Path | None = None
 ) -> int:
-    """Write judgements, which come by query, in a form of `EXPORTS`, whole or not at all, and return their number.
-
-    ``max_grade`` is the grade of the value 1 (None: that of the form). The ids and texts of the queries go to the file
-    ``queries``, as `reranker.formats.read_queries` takes them. Files are readable by their owner only, like the log
-    that the queries come from.
-
-    `ConfigError` for an unknown form or a grade below 1; `InputError` for an id that the form cannot hold.
-    """
+    """Write judgements, by query, in a form; return their number; `ConfigError` or `InputError` if it cannot be."""
     if form not in EXPORTS:
         raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")
     highest = EXPORTS[form].max_grade if max_grade is None else max_grade

@@ -4,12 +4,10 @@
 the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and export tools make of them:
 
 - response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
-  ``query_response``;
-- camelCase names, as Data Prepper writes Java beans;
-- ``position.ordinal`` as a number, as ``{"index": number}`` (1.0), or as a flat key;
-- rows wrapped in ``{"_index", "_source"}`` or in the hits of a search answer;
-- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before;
-- lines of the bulk API (``{"index": {"_index": …}}``), which are passed over, and ``index-name TAB row``.
+  ``query_response``; camelCase names; ``position.ordinal`` as a number, as ``{"index": number}``, or as a flat key;
+- rows wrapped in ``{"_index", "_source"}``, in the hits of a search answer, or after ``index-name TAB``; lines of the
+  bulk API (``{"index": {"_index": …}}``) are passed over;
+- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before.
 
 **JSON lines**, the project's own form: one shown result list a line, with what was clicked in it::
 
@@ -104,10 +102,7 @@ class Remembered(dict[K, V]):
 
 
 def robot_name(agent: str) -> str:
-    """Return the name of the robot that a user agent states, or an empty string for one that is not listed.
-
-    By the list of the package crawler-user-agents (else `MissingExtra`).
-    """
+    """Return the listed name of the robot that a user agent states, else ""; `MissingExtra` without the list."""
     literals, patterns = _list()
     text = agent[:MAX_AGENT_CHARS]
     literal = next((robot.strip(" /") for robot in literals if robot in text), None)
@@ -183,11 +178,10 @@ class Values:
         self._minute = Remembered(_minute).__getitem__
 
     def time(self, value: Time | None) -> int | None:
-        """Return milliseconds since 1970; None where there is no time or it cannot be true.
+        """Return milliseconds since 1970; None where there is no time or it cannot be true (before 2000, far ahead).
 
         ISO 8601 (UTC where no zone is given) or a number, also as text: seconds, milliseconds, microseconds or
-        nanoseconds since 1970, told by its size. Times before 2000 or more than two days ahead cannot be true;
-        numbers that are far smaller count from the beginning of a session and say nothing of the day.
+        nanoseconds since 1970, told by its size; far smaller ones count from the beginning of a session.
         """
         if value is None:
             return None
@@ -233,7 +227,6 @@ class Values:
         return 0
 
     def _query(self, text: str | None) -> str:
-        """Return the text of a query, redacted."""
         if text and len(text) > MAX_QUERY_CHARS:
             reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
             raise RecordError("query_too_long", reason)
@@ -257,7 +250,6 @@ class Values:
         return self._hash("query", text) if "@" in text else text
 
     def _document(self, value: Id | None) -> str:
-        """Return a document's id; empty for none."""
         return "" if value is None or value == "" else document_id(value)
 
     def _person(self, kind: Kind, value: Id | None) -> str:
@@ -295,10 +287,7 @@ def _minute(text: str) -> int | None:
 
 
 def document_id(value: Id | None, what: str = "document id") -> str:
-    """Return an id as text, unchanged.
-
-    `RecordError` for none, an empty one, one of more than 512 bytes, or one with control characters or half characters.
-    """
+    """Return an id as text; `RecordError` for none, one of more than 512 bytes, or with control or half characters."""
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:
         return text
@@ -340,11 +329,7 @@ class Rows:
         self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
 
     def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
-        """Return the hash of whom a row is of: the client where it is named, else the user.
-
-        Queries of UBI name the client alone, and an impression must have one user; who is logged in is kept beside,
-        so that all of a person's clients can be forgotten.
-        """
+        """Return the hash of the client where it is named, else of the user, whose link to the client is kept."""
         values = self.values
         if client is None or client == "":
             return values.user(user)
@@ -380,10 +365,7 @@ _MAX_LEVELS = 4
 
 
 def unwrapped(value: Any) -> list[Any] | None:
-    """Return the rows in a decoded line: itself, its ``_source``, or those of a search answer; None for bulk actions.
-
-    `RecordError` for what is no object.
-    """
+    """Return the rows in a decoded line, None for bulk actions; `RecordError` for what is no object."""
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
     source = value.get("_source")
@@ -551,7 +533,6 @@ def _response_ids(row: _Row) -> list[str | int] | None:
 
 
 def _is_true(value: bool | str | int | None) -> bool:
-    """Return whether a flag is set, also as text or number."""
     return value in (True, 1) or (isinstance(value, str) and value.lower() in ("true", "1", "yes"))
 
 

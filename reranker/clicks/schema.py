@@ -1,9 +1,7 @@
 """The one form every click log is brought into: three tables and, joined from them, impressions.
 
-``queries``, ``hits`` and ``events`` hold what was logged, a row each, before duplicates are removed and before events
-are joined to what was shown: late, repeated and shuffled lines therefore need no care when they are read. An
-`Impression` is one shown result list with what was done on it, the unit that strategies, bias models and the gate of
-retraining work on.
+``queries``, ``hits`` and ``events`` hold what was logged, a row each, with duplicates, in any order. An `Impression` is
+one shown result list with what was done on it.
 
 Ids of people (``session``, ``user``, ``network``) are keyed hashes (`reranker.clicks.privacy`) or empty, never the
 logged values. Times are milliseconds since 1970 in UTC; None where there is none or it cannot be true.

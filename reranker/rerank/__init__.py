@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from reranker.rerank.candidates import lexical_scale
 from reranker.rerank.ranking import (
     DEFAULT_ALPHA,
-    ROUTES,
     Calibration,
-    Contribution,
     Explanation,
     RerankedPage,
     RerankSettings,
@@ -19,9 +16,7 @@ from reranker.rerank.reranker import Reranker
 
 __all__ = [
     "DEFAULT_ALPHA",
-    "ROUTES",
     "Calibration",
-    "Contribution",
     "Explanation",
     "RerankSettings",
     "RerankedPage",
@@ -29,5 +24,4 @@ __all__ = [
     "blend",
     "body_hash",
     "default_template",
-    "lexical_scale",
 ]

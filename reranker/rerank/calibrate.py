@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,16 +29,14 @@ from reranker.rerank.reranker import Reranker
 from reranker.rerank.signals import Signal
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
+T = TypeVar("T")
 TITLE_WORDS = 12
 """Words of a title that make a query; engines refuse queries of a thousand clauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A query and what is known of its answers: grades by document id, relevant above 0.
-
-    ``excluded`` documents are left out of the ranking: the one the query was made from.
-    """
+    """A query with grades by document id, relevant above 0; ``excluded`` documents are left out of the ranking."""
 
     query: str
     grades: Mapping[str, float]
@@ -46,10 +44,7 @@ class Topic:
 
 
 def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
-    """Return the queries that have at least one relevant document, in the order of the query file.
-
-    `InputError` if no query has one, or a file cannot be read.
-    """
+    """Return the queries that have a relevant document, in the order of the file; `InputError` if none has."""
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
         grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
@@ -77,9 +72,8 @@ def topics_of_links(
 ) -> list[Topic]:
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
-    The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
-    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
-    another value of ``queries``; `InputError` if no link starts at a document of the file.
+    ``queries`` is ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words), else
+    `ConfigError`; `InputError` if no link starts at a document of the file.
     """
     n_words = parse_link_queries(queries)
     targets: dict[str, dict[str, float]] = {}
@@ -123,12 +117,12 @@ def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, s
     return " ".join(words)
 
 
-def sample(topics: Sequence[Topic], limit: int, seed: int) -> list[Topic]:
-    """Return at most ``limit`` topics, drawn at random, in their order."""
-    if len(topics) <= limit:
-        return list(topics)
-    places = np.random.default_rng(seed).choice(len(topics), size=limit, replace=False)
-    return [topics[place] for place in np.sort(places).tolist()]
+def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
+    """Return at most ``limit`` of some things, drawn at random, in their order."""
+    if len(population) <= limit:
+        return list(population)
+    places = np.random.default_rng(seed).choice(len(population), size=limit, replace=False)
+    return [population[place] for place in np.sort(places).tolist()]
 
 
 ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.arange(-6, 6.5, 0.5).tolist()), 1.0)
@@ -143,9 +137,7 @@ MAX_MISSING: Final = 0.5
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
 """The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
 SIGNAL_ERRORS: Final = 2.0
-"""Standard errors that are taken from what a signal's weight gains: signals are several, and with one of them every
-seventh that carries nothing would count (of draws of noise in the shop of benchmarks/signals.py), with two every
-fiftieth."""
+"""Standard errors that are taken from what a signal's weight gains: of several signals, one gains by chance."""
 MAX_ROUNDS: Final = 4
 """Rounds over alpha and the weights; most fits rest after two."""
 Point = tuple[float, ...]
@@ -153,10 +145,7 @@ Point = tuple[float, ...]
 
 
 class Gain(NamedTuple):
-    """What one fit is worth above another on held-out queries.
-
-    It is the difference of the means of the measure, with its standard error and the p of a paired t-test.
-    """
+    """The difference of the means of two fits on held-out queries, its standard error, and the p of a paired t-test."""
 
     mean: float
     error: float
@@ -175,10 +164,7 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight, and ``gain``, what it adds to the others: the same fits less this signal.
-
-    ``missing`` is the share of candidates without a number.
-    """
+    """A signal with its weight; ``gain`` is what it adds to the others, ``missing`` candidates have no number."""
 
     signal: Signal
     gain: Gain
@@ -190,11 +176,7 @@ class FittedSignal:
 
 
 class FittedProbability(NamedTuple):
-    """The probability of relevance by f, and how far it is off.
-
-    ``error`` is the mean difference of what it says and the share that is relevant, in ten bins of equally many
-    candidates, on held-out queries; ``share`` of all are relevant.
-    """
+    """The probability of relevance by f; ``error`` is the mean over ten held-out bins, ``share`` are relevant."""
 
     probability: Probability
     error: float
@@ -209,15 +191,13 @@ class FittedProbability(NamedTuple):
 class Fit:
     """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
 
-    The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
-    engine's own order, with alpha and the signals, and for the model alone; ``curve`` is (alpha, mean) without signals,
-    and ``errors`` are the standard errors of what each of these gains over the engine. ``held_out`` is the mean of
-    queries that had no part in choosing their alpha and weights (cross-validated in 5 parts), what to expect; ``gain``
-    is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were
-    ordered perfectly: no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were
-    found by words that the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
-    ``signals`` are all that were tried, those of weight 0 too, and ``signals_gain`` what they are worth together above
-    alpha alone. ``probability`` is that of relevance by f, where it was wanted.
+    ``engine``, ``fitted`` and ``model`` are its means in the engine's own order, with alpha and the signals, and for
+    the model alone; ``curve`` is (alpha, mean) without signals, ``errors`` the standard errors of what each of these
+    gains over the engine. ``held_out`` is the mean of queries that had no part in choosing their alpha and weights
+    (cross-validated in 5 parts); ``gain`` is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling``
+    is the mean if the candidates were ordered perfectly. ``zero_share`` of the candidates have q·d = 0: the model's
+    text view or analyzer does not see their words. ``signals`` are all that were tried, and ``signals_gain`` what they
+    are worth together above alpha alone.
     """
 
     alpha: float
@@ -319,8 +299,7 @@ def rank_topics(
 ) -> Rankings:  # fmt: skip
     """Ask the engine once a topic and return the candidates, to be ordered by any alpha and weights of the signals.
 
-    ``signals`` have their kinds (`signals.typed`); the knots are made here, of all candidates. `InputError` for one
-    that no candidate has a number of.
+    ``signals`` have their kinds (`signals.typed`). `InputError` for one that no candidate has a number of.
     """
     rankings = Rankings(signals)
     for number, topic in enumerate(topics):
@@ -368,10 +347,7 @@ class BlendSearch:
         return self._known[point]
 
     def best(self, topics: Bool) -> Point:
-        """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
-
-        Alpha first, by `_best`, then each signal's weight, by `_surest`, each with the others held, until none moves.
-        """
+        """Return the best point for a mask of topics: alpha, then each weight, the others held, until none moves."""
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
             before = point
@@ -384,10 +360,7 @@ class BlendSearch:
         return point
 
     def held_out(self, seed: int, without: int | None = None) -> Float64:
-        """Return each topic's value at the point that is best for the topics of the other parts, (n_topics,) float64.
-
-        ``seed`` draws the parts; the signal of number ``without`` is left out of the points found, the others held.
-        """
+        """Return each topic's value at the best point of the other parts, (n_topics,) float64, ``without`` a signal."""
 
         def fitted(others: Bool) -> Float64:
             point = self.best(others)
@@ -407,15 +380,12 @@ def fit_alpha(
 ) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
-    Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
-    standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
-    weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). With
-    ``probability``, f of the candidates and their judgements say how likely a candidate is relevant; one without a
-    judgement is not.
+    Of equal means the smallest alpha wins; where it gains no more than a standard error over the engine's order it is
+    0. The weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). For
+    ``probability`` a candidate without a judgement is not relevant.
 
-    ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
-    if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
-    does not answer.
+    ``measure`` is one of `reranker.evaluation`. `InputError` if there are fewer topics than 2 * `N_FOLDS`, or no
+    candidate has a number of a signal; `EngineError` if the engine does not answer.
     """
     if len(topics) < 2 * N_FOLDS:
         raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
@@ -450,10 +420,7 @@ def fit_alpha(
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
-    """Return the probability of relevance by f, of all candidates that count and have an f.
-
-    `InputError` if f does not tell relevant candidates from others.
-    """
+    """Return the probability of relevance by f; `InputError` if f does not tell relevant candidates from others."""
     scores, relevant, topics = [], [], []
     for number, window in enumerate(rankings.windows):
         grades = qrels[str(number)]
@@ -514,27 +481,18 @@ def _best(values: Float64) -> int:
 
 
 def _surest(values: Float64) -> int:
-    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS` of its own.
-
-    The first where no row gains more than these standard errors; of equal ones the smallest weight.
-    """
+    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS`."""
     bounds = [gains.mean() - SIGNAL_ERRORS * standard_error(gains) for gains in values - values[0]]
     return int(np.argmax(bounds))
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
-    """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
-
-    ``values`` are (n_alphas, n_topics) float64, those of the engine's order first.
-    """
+    """Return each topic's value, of (n_alphas, n_topics), under the alpha best for the topics of the other parts."""
     return _by_parts(values.shape[1], seed, lambda others: values[_best(values[:, others])])
 
 
 def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Float64:
-    """Return each topic's value, fitted to the topics of the other parts, (n_topics,) float64.
-
-    ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all by what is best for these.
-    """
+    """Return each topic's value, (n_topics,) float64, by ``fitted(mask of the topics of the other parts)``."""
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
     held_out = np.empty(n_topics)
     for fold in range(N_FOLDS):
@@ -546,10 +504,7 @@ def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Fl
 def keep_in_release(
     engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
 ) -> ControlRecord:
-    """Write the fitted alpha, and the signals that count, into the model's release and return the stored record.
-
-    `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
-    """
+    """Write the fit into the model's release and return the stored record; `InputError` if there is no release."""
     entry = {
         "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
         "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),

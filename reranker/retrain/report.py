@@ -66,11 +66,8 @@ def render(
 ) -> str:
     """Return the report as HTML.
 
-    ``examples`` are by query and side (``live``, ``new``) the titles of the documents at the top of that order.
-    ``more`` are ``engine`` (its spec without credentials), ``finished`` (a UTC time in ISO 8601), ``strongest`` and
-    ``changed`` (pairs of words), ``warnings`` (of the doctor and of this run) and ``settings`` by name.
-
-    `MissingExtra` where jinja2 or matplotlib is not installed.
+    ``examples`` are by query and side (``live``, ``new``) the titles at the top of that order; ``more`` are what
+    `Retraining` adds. `MissingExtra` where jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

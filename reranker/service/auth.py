@@ -30,20 +30,14 @@ class ApiKey(NamedTuple):
 
 
 class ApiKeys:
-    """The keys of a file: one ``NAME ROLE sha256:HEX`` a line, ``#`` begins a comment.
-
-    A key is 256 random bits, so that one round of SHA-256 is enough to keep it.
-    """
+    """The keys (256 random bits each) of a file: one ``NAME ROLE sha256:HEX`` a line, ``#`` begins a comment."""
 
     def __init__(self, keys: tuple[ApiKey, ...]) -> None:
         self._keys = keys
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """Return the keys of a file.
-
-        `ConfigError` if the file cannot be read or a line is not legal; the message never shows one.
-        """
+        """Return the keys of a file; `ConfigError`, without its content, if it or a line cannot be read."""
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -83,10 +77,7 @@ def new_key(name: str, role: str) -> tuple[str, str]:
 
 
 def presented_key(headers: Mapping[bytes, bytes]) -> str | None:
-    """Return the key that a request shows: ``Authorization: Bearer KEY`` or ``X-API-Key: KEY``.
-
-    Clients of a search engine show it as theirs: ``ApiKey KEY``, or ``Basic`` with the key as the password.
-    """
+    """Return the key shown: ``Authorization: Bearer|ApiKey KEY``, ``Basic`` as password, or ``X-API-Key: KEY``."""
     kind, _, value = headers.get(b"authorization", b"").partition(b" ")
     if kind.lower() == b"basic":
         try:

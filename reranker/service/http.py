@@ -1,8 +1,4 @@
-"""What all routes share of HTTP: the request's context, its JSON read strictly and once, and errors.
-
-An error has a status, a kind and a message that repeats nothing of the request; some paths have a shape of their own
-for it.
-"""
+"""What all routes share of HTTP: context, strict JSON, and errors that repeat nothing of the request."""
 
 from __future__ import annotations
 
@@ -123,10 +119,7 @@ def error_response(
 
 
 def of_engine(error: EngineError) -> ServiceError:
-    """Return the answer to an engine that did not do what was asked, without the engine's own words.
-
-    They can repeat the query.
-    """
+    """Return the answer to an engine that failed, without the engine's own words: they can repeat the query."""
     if isinstance(error, EngineUnavailable | EngineOverloaded):
         message = "the search engine is not available now; try again"
         return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)
@@ -183,12 +176,7 @@ def describe_invalid(error: RequestValidationError) -> str:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request, as admission control saw it.
-
-    ``request_id`` is sent back as ``X-Request-Id`` and written into the log; ``key_name`` is that of the API key, ""
-    where none is asked for; ``notes`` are what the access log adds: short values of a bounded kind, never a query or a
-    document.
-    """
+    """One request, as admission control saw it; ``notes`` of a bounded kind go into the access log."""
 
     request_id: str
     deadline: Deadline
@@ -206,15 +194,11 @@ _decoder = msgspec.json.Decoder()
 
 
 AS_WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
-"""Makes an integer what JSON means by it, ``3`` and ``3.0``, in a strict model too: ``Annotated[int, Field(ge=1),
-AS_WHOLE]``. Limits stand before it, or they are missing from the OpenAPI description."""
+"""Makes ``3.0`` an integer in a strict model, too; limits stand before it, to be in the OpenAPI description."""
 
 
 def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON text.
-
-    `ServiceError` 400 for what is no JSON, 422 for what is nested too deep or has too many values.
-    """
+    """Return the value of a JSON text; `ServiceError` 400 for none, 422 for one too deep or of too many values."""
     limit = limits.max_json_depth
     if body.count(b",") >= limits.max_json_values:
         raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")

@@ -176,7 +176,6 @@ def _begin_change(
 
 
 def _versions(state: ServiceState) -> dict[str, Any]:
-    """Return what is shown of the versions of the index, newest first."""
     index, folders = state.settings.index, state.versions.folders
     record, known = read_control(state.engine, index), folders.known()
     rows = [
@@ -192,7 +191,6 @@ def _versions(state: ServiceState) -> dict[str, Any]:
 
 
 def _figures(folder: Path | None) -> dict[str, float]:
-    """Return what a model's manifest says of its worth."""
     try:
         manifest = {} if folder is None else describe_model(folder)
     except ArtifactError:  # replaced, or damaged, since it was listed
@@ -226,7 +224,6 @@ def _clicks(state: ServiceState) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _read_clicks(rows: bytes) -> dict[str, Any]:
-    """Return click rates and queries of the newest logged rows, JSON lines."""
     if not rows:
         none = {"unknown": "no search is logged yet: search, and ask again"}
         return {"clicks": none, "queries": none}

@@ -1,8 +1,4 @@
-"""Several processes of one service: they take connections from one socket, and whoever dies is replaced.
-
-Each is a whole service, with threads, breaker and sink of its own; the files of model and store are mapped, so that
-their memory is one. Nothing is kept between requests that another process would miss.
-"""
+"""Several processes of one service, each whole: they share one socket, and whoever dies is replaced."""
 
 from __future__ import annotations
 
@@ -45,9 +41,8 @@ def inherited_socket() -> SharedSocket | None:
 def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain_s: float) -> int:
     """Run a command ``n`` times at once until SIGTERM or SIGINT, and return the exit status.
 
-    A process that was killed, or ended without an error, is started again; one that ends with an error ends them all,
-    and its status is returned. Signals go to all of them, SIGHUP too; whoever has not ended `KILL_S` after ``drain_s``
-    is killed.
+    One that was killed, or ended without an error, is started again; one that ends with an error ends them all. Signals
+    go to all of them; whoever has not ended `KILL_S` after ``drain_s`` is killed.
     """
     with tempfile.TemporaryDirectory(prefix="ssi-serve-") as figures:
         processes = _Processes(n, listener, command, drain_s, figures)

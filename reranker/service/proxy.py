@@ -73,12 +73,7 @@ router = APIRouter(route_class=JsonRoute, include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class ClientSearch:
-    """One search as a client of the engine sent it, checked.
-
-    ``text`` is what was typed and ``template`` the body with ``{{query}}`` in its place; where the search cannot be
-    reranked, ``reason`` says why. ``params`` go to the engine with ``body``; ``ubi`` is what the body said of the
-    visitor (``ext.ubi``).
-    """
+    """One checked search of a client; without a ``template`` of its ``text`` there is a ``reason``."""
 
     body: Mapping[str, Any]
     params: Mapping[str, str]
@@ -89,10 +84,7 @@ class ClientSearch:
 
 
 def read_search(body: Any, params: Mapping[str, str], index: str) -> ClientSearch:
-    """Return a search of ``index`` by a client's body and the parameters of its URL.
-
-    `ServiceError` 400 for what is no search, 403 for what is not allowed.
-    """
+    """Return a search by a client's body and URL; `ServiceError` 400 for none, 403 for what is not allowed."""
     if not isinstance(body, dict):
         raise ServiceError(400, "the search body is no JSON object")
     if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):
@@ -226,10 +218,7 @@ async def passed_on(state: ServiceState, context: RequestContext, path: str, sen
 
 
 def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window.
-
-    A page that was not reranked has the engine's scores.
-    """
+    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window."""
     page = outcome.page
 
     def hit_of(hit: RankedHit) -> dict[str, Any]:

@@ -1,21 +1,16 @@
 """The rerank routes: documents by text or by id to scores and one order, in the words of three families of clients.
 
-Scores are f(q, d) = (Uq).(Vd) + a q.d. Where scores from 0 to 1 are wanted, they are the probability of relevance, if
-`ssi calibrate --probability` has fitted one to the service's body and window (``x-ssi-score: probability``): then a
-threshold means the same for every query. Else they tell the order alone (``order``): the logistic function of f,
-1 / (1 + e^-f), .5 where query and document share nothing that the model knows of, and undone by ln(r / (1 - r)). Both
-rise strictly with f.
+Scores are f(q, d) = (Uq).(Vd) + a q.d. From 0 to 1 they are the probability of relevance, if `ssi calibrate
+--probability` has fitted one to the service's body and window (``x-ssi-score: probability``); else they tell the order
+alone (``order``): 1 / (1 + e^-f). Both rise strictly with f.
 
 ``/v1/rerank`` and ``/v2/rerank`` have the shapes of Cohere and Jina. A request that cannot be ranked (deadline, no
 model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among
-``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once: its answers and errors carry the fields of both, so
-that nobody has to guess who asks; only the default of ``return_documents`` follows the model's name (true for
-``jina...``).
+``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once, with the fields of both; only the default of
+``return_documents`` follows the model's name (true for ``jina...``).
 
-``/rerank``, ``/embed`` and ``/info`` have the shapes of text-embeddings-inference, and so has ``POST /``, which is
-``/rerank`` where that serves a reranker. An item of ``/rerank``'s answer has exactly ``index``, ``score`` and, where
-asked for, ``text``: Elasticsearch refuses any further field. Whether the order is the one given stands in the header
-``x-ssi-fallback``.
+``/rerank`` (and ``POST /``), ``/embed`` and ``/info`` have the shapes of text-embeddings-inference. An item of
+``/rerank``'s answer has no field but ``index``, ``score`` and ``text``: Elasticsearch refuses any further one.
 """
 
 from __future__ import annotations
@@ -74,11 +69,7 @@ IDS_A_REQUEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocuments:
-    """The documents of an index (or alias) by their ids.
-
-    The store is asked first, then the engine by ``search(body, timeout_s)`` for what the store lacks; either may be
-    missing.
-    """
+    """The documents of an index by their ids: the store is asked first, then the engine; either may be missing."""
 
     store: VectorStore | None = None
     search: Search | None = None
@@ -145,8 +136,7 @@ ID_FIELDS: Final = ("id", "_id")
 BATCH: Final = 100
 """Texts encoded between two looks at the deadline: some 20 ms."""
 DIGITS: Final = 12
-"""Decimals of a score from 0 to 1. A longer number becomes a ``BigDecimal`` in OpenSearch's ml-commons, which then
-fails to cast it; float32 scores up to f = 10 stay distinct."""
+"""Decimals of a score from 0 to 1: a longer number is one that OpenSearch's ml-commons fails to cast."""
 
 
 ORDER_ONLY: Final = Probability(1.0, 0.0)
@@ -154,11 +144,7 @@ ORDER_ONLY: Final = Probability(1.0, 0.0)
 
 
 class Item(NamedTuple):
-    """One document of a request.
-
-    ``id`` is that of an indexed document whose stored vector is wanted, "" where the text is to be scored; ``source``
-    is the text by field, beside an id what is scored if there is no such vector.
-    """
+    """One document of a request: an indexed one's ``id``, or "" with its text by field, which may stand in."""
 
     id: str = ""
     source: Mapping[str, Any] | None = None
@@ -168,10 +154,9 @@ class Item(NamedTuple):
 class Scoring:
     """The scores of a request's documents, in the order of the request.
 
-    ``scores``, (n,) float64, are f(q, d), NaN where a document has neither a vector nor a text, and in a fallback.
-    ``order``, (n,) int64, are places, best first: by (-score, place), those without a score last; in a fallback the
-    order given, and ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this
-    request, ``n_unscored`` neither; ``timings_ms`` are by step.
+    ``scores``, (n,) float64, are f(q, d), NaN for ``n_unscored`` documents and in a fallback. ``order``, (n,) int64,
+    are places, best first: by (-score, place), those without a score last; in a fallback the order given, and
+    ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this request.
     """
 
     scores: Float64
@@ -191,8 +176,7 @@ class Scoring:
     def relevance(self, probability: Probability = ORDER_ONLY) -> Float64:
         """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
 
-        Without a score: 0. In a fallback: from .5 down in equal steps above 0, so that whoever sorts by them again
-        gets the order given.
+        Without a score: 0. In a fallback: from .5 down in equal steps, by which the order given can be had again.
         """
         n = len(self.scores)
         if self.fallback:
@@ -234,11 +218,8 @@ def items_of(
     """Return what each document of a request is.
 
     A string is a text, or an id where ``are_ids``. An object with nothing but ``id`` (or ``_id``) is an indexed
-    document; so is one with a text, where ``are_ids``, and the text stands in for a missing vector. Any other object
-    is a text by fields.
-
-    Of objects only ``rank_fields`` are read; where none are given, all that the model reads, else ``text``, else every
-    text.
+    document; so is one with a text, where ``are_ids``; any other is a text by fields. Of objects only ``rank_fields``
+    are read; where none are given, all that the model reads, else ``text``, else every text.
     """
     place = text_field(view)
 
@@ -273,11 +254,7 @@ def score_items(
     model: RankingModel | None, query: str, items: Sequence[Item], *, indexed: IndexedDocuments | None = None,
     deadline: Deadline | None = None, max_unscored: float = 0.2,
 ) -> Scoring:  # fmt: skip
-    """Return the scores and the order of documents for a query; whatever goes wrong, the order given and why.
-
-    Ids are looked up in ``indexed``; None: no id is known. ``max_unscored`` is the share of the documents given by id,
-    0 to 1, that may have neither vector nor text.
-    """
+    """Return the scores and the order of documents; whatever goes wrong, the order given and why."""
     deadline = deadline or Deadline()
     try:
         return _score(model, query, items, indexed, deadline, max_unscored)
@@ -402,9 +379,8 @@ async def rank(
     wanted: RerankRequest | TextsRequest, documents: Documents, state: ServiceState, context: RequestContext,
     documents_are: str | None,
 ) -> Ranked:  # fmt: skip
-    """Return scores and order of a request's documents, as `items_of` takes them.
+    """Return scores and order of a request's documents; ``documents_are`` in the URL goes before the body's word.
 
-    Whether they are ids (``documents_are`` in the URL) goes before the body's word, and that before the model's name.
     `ServiceError` 413 for more documents than a request may have.
     """
     settings, serving, metrics = state.settings, state.serving, state.metrics
@@ -739,7 +715,6 @@ async def rerank_v1(wanted: RerankRequest, state: State, context: Context, docum
 
 
 def _answer(ranked: Ranked, version: str, documents: Documents | None) -> dict[str, Any]:
-    """Return the answer with or without the documents as they were given."""
     scoring, scores = ranked.scoring, ranked.relevance
     results: list[dict[str, Any]] = [{"index": place, "relevance_score": scores[place]} for place in ranked.places]
     if documents is not None:

@@ -122,7 +122,15 @@ async def carry_out(
     )  # fmt: skip
     state.answered += 1
     note(state, context, outcome, name, waited_s)
-    record = record_of(state, call, outcome, name, query_id, context.deadline.spent_s * 1000.0)
+    page, serving, settings = outcome.page, outcome.serving, state.settings
+    record = SearchRecord(
+        query_id=query_id, query=call.query, time=datetime.now(UTC), session_id=call.session_id,
+        client_id=call.client_id, application=settings.application, index=settings.index,
+        model_id=serving.model_id, encoder_id=serving.encoder_id, route=settings.route,
+        mode=name, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=page.hits,
+        total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0, teams=outcome.teams,
+        versions=outcome.versions, randomised=outcome.randomised, took_ms=context.deadline.spent_s * 1000.0,
+    )  # fmt: skip
     if name == "shadow":
         state.shadow.submit(call, record)
     else:
@@ -131,11 +139,7 @@ async def carry_out(
 
 
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
-    """Return the search that is wanted.
-
-    `ServiceError` 422 for a body without a place for the query, an unknown name of one, and variables that do not fit;
-    403 for a body where the service has its own for all.
-    """
+    """Return the search that is wanted; `ServiceError` 422 for a body or variables that do not fit, 403 for any."""
     settings, wished = state.settings, wanted.body
     body: Mapping[str, Any] | None
     if isinstance(wished, dict):
@@ -186,21 +190,6 @@ def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, m
     context.notes |= {"mode": mode, "version": outcome.serving.model_id[:12], "hits": len(page.hits)}
     if cause:
         context.notes["cause"] = cause
-
-
-def record_of(
-    state: ServiceState, call: SearchCall, outcome: SearchOutcome, mode: str, query_id: str, took_ms: float
-) -> SearchRecord:
-    """Return what is logged of a search."""
-    page = outcome.page
-    return SearchRecord(
-        query_id=query_id, query=call.query, time=datetime.now(UTC), session_id=call.session_id,
-        client_id=call.client_id, application=state.settings.application, index=state.settings.index,
-        model_id=outcome.serving.model_id, encoder_id=outcome.serving.encoder_id, route=state.settings.route,
-        mode=mode, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=page.hits,
-        total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0,
-        teams=outcome.teams, versions=outcome.versions, randomised=outcome.randomised, took_ms=took_ms,
-    )  # fmt: skip
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

@@ -21,12 +21,9 @@ PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 class Limits:
     """What one request, and all of them together, may take.
 
-    A larger body is answered with 413 as soon as it is known, one that has not come within ``receive_timeout_s`` with
-    408; where all bodies in memory have more than ``max_buffered_bytes``, requests are answered with 503. Headers have
-    ``max_header_bytes`` in all, names and values, else 431. JSON that is nested deeper, or has more values (in fact
-    commas, which texts have too, but not as many), is answered with 422. ``threads`` requests are computed at once,
-    each in a thread, and ``max_waiting`` may wait for one: past it they are answered with 429. ``max_documents`` is for
-    one rerank request.
+    A larger body is answered with 413, one that has not come within ``receive_timeout_s`` with 408, larger headers with
+    431, JSON that is deeper or has more values (commas) with 422. Where all bodies in memory have more than
+    ``max_buffered_bytes``, requests are answered with 503; past ``threads`` in work and ``max_waiting`` with 429.
     """
 
     max_body_bytes: int = 8 * MIB
@@ -54,29 +51,20 @@ class Limits:
 class ServiceSettings:
     """How the service behaves.
 
-    - ``index`` is what `/search` searches, ``rerank`` its window, alpha and deadline, ``route`` the source of vectors.
-      ``deadline_ms`` is that of every request, from its last byte on, waiting included.
+    - ``rerank`` has the deadline of every request, from its last byte on, waiting included.
     - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may name one of
-      ``bodies``, or bring its own, unless ``fixed_body``: callers are then no more than searchers. Variables of a body
-      (`reranker.engines.base.fill_variables`) take a request's values.
+      ``bodies``, or bring its own, unless ``fixed_body``; variables (`fill_variables`) take a request's values.
     - ``page`` says what the search page shows of a hit: paths of its ``title``, ``text``, ``url`` and ``image``, and a
       list of ``facts`` (brand, price). None: names that are usual.
     - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
-      sessions are reranked, the others are the control group, and the first pages of ``explore``, 0 to 100, of the
-      sessions are shuffled. Another ``salt`` draws others.
-    - ``application`` is the name under which impressions are logged; ``poll_s`` lies between two looks for another live
-      version; ``drain_s`` is what requests in work have to end after SIGTERM. All ``_s`` are seconds.
-    - After ``breaker_failures`` of the engine in a row it is left alone for ``breaker_pause_s``, then tried with one
-      request.
-    - ``api_keys`` is a file of hashed keys; None: no key is asked for, and ``/admin`` is closed. ``without_keys`` says
-      that listening without keys is wanted on other than a loopback address too.
-    - ``tls_cert`` and ``tls_key`` are PEM files; both or neither.
+      sessions are reranked, and the first pages of ``explore``, 0 to 100, shuffled. Another ``salt`` draws others.
+    - ``poll_s`` lies between two looks for another live version; ``drain_s`` is what requests in work have after
+      SIGTERM; after ``breaker_failures`` in a row the engine is left alone for ``breaker_pause_s``. All are seconds.
+    - ``api_keys`` is a file of hashed keys; None: no key is asked for, and ``/admin`` is closed; ``without_keys`` says
+      that this is wanted on other than a loopback address too.
 
-    Raises
-    ------
-    ConfigError
-        If a value is out of its range, the body has no place for the query, or keys are missing where they are needed.
+    `ConfigError` if a value is out of its range, the body has no place for the query, or needed keys are missing.
     """
 
     index: str

@@ -1,10 +1,8 @@
 """Where impressions and events go, as OpenSearch User Behavior Insights (UBI 1.3) has them.
 
-A thread of its own writes them, from a queue of bounded length: nobody who searches ever waits for it. What does not
-fit into the queue, or what the engine refuses for longer than the retries last, is dropped and counted.
-
-What UBI has no field for goes into ``query_attributes`` under names that begin with ``ssi_``. They are texts, since
-the plugin's mapping makes that object a map of strings; lists are joined by spaces.
+A thread of its own writes them, from a queue of bounded length; what does not fit, or is refused for longer than the
+retries last, is dropped and counted. What UBI has no field for goes into ``query_attributes`` under names that begin
+with ``ssi_``, as texts; lists are joined by spaces.
 
 Source: UBI schema 1.3.0; the limits of lengths are those of the plugin's mapping.
 """
@@ -37,11 +35,9 @@ _log = logging.getLogger(__name__)
 class SearchRecord:
     """One answered search, as it is logged.
 
-    Clicks refer to the ``query_id``; ``time`` is UTC; ``model_id`` and ``encoder_id`` are empty where no version was
-    loaded; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text; ``first`` hits
-    stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode ``shadow``,
-    ``teams`` whose version put each hit there, ``versions`` the model ids of both, in mode ``interleave``;
-    ``randomised`` lists were shuffled.
+    ``time`` is UTC; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text;
+    ``first`` hits stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode
+    ``shadow``; ``teams`` say whose version put each hit there, ``versions`` are their model ids.
     """
 
     query_id: str
@@ -179,10 +175,7 @@ class Writer(Protocol):
     """Keeps rows."""
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Keep these rows and return how many were refused for good.
-
-        `RerankerError` or `OSError` if none of them could be kept now: they may be given again.
-        """
+        """Keep rows and return how many were refused for good; `RerankerError` or `OSError`: give them again."""
 
     def newest(self) -> bytes:
         """Return the newest rows as JSON lines, a bounded number; `RerankerError` if they cannot be read back."""
@@ -192,10 +185,7 @@ class Writer(Protocol):
 
 
 class FileWriter:
-    """Appends JSON lines to a file that nobody else may read: ``ssi clicks import`` reads it.
-
-    Raises `InputError` if the file cannot be opened for writing.
-    """
+    """Appends JSON lines to a file that only its owner reads; `InputError` if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -320,10 +310,7 @@ def _encode(row: Mapping[str, Any]) -> bytes:
 
 
 class ImpressionSink:
-    """Takes impressions and events, at most ``capacity`` rows at once, and hands them to a writer in its own thread.
-
-    Nothing here blocks or raises: a full sink drops and counts.
-    """
+    """Hands rows, at most ``capacity`` at once, to a writer's thread; a full sink drops and counts, never blocks."""
 
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep

@@ -1,7 +1,4 @@
-"""What lives as long as the service and is shared by all routes: settings, engine, versions, threads, metrics, sink.
-
-Work is done in bounded time: by threads, and with a circuit breaker around an engine that may not answer.
-"""
+"""What lives as long as the service and is shared by all routes, threads and the engine's circuit breaker included."""
 
 from __future__ import annotations
 
@@ -47,10 +44,8 @@ BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
 class Breaker:
     """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
 
-    Open: calls fail at once. Half open: one call goes through; if it succeeds the breaker closes, else the pause
-    begins anew. One that has not ended ``pause_s`` later is no longer waited for: another goes through.
-
-    ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
+    Open: calls fail at once. Half open: one call goes through, another ``pause_s`` later; if it succeeds the breaker
+    closes. ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
     """
 
     def __init__(
@@ -75,10 +70,8 @@ class Breaker:
     def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
         """Return what ``function`` returns, and count how it went.
 
-        Only an engine that does not answer counts as a failure; any other error of the engine is an answer. Errors of
-        other kinds, such as a version that cannot be loaded, say nothing of it; nor does silence in too little time
-        (``fair`` is False). `EngineUnavailable` at once where the breaker is open; ``retry_after_s`` says when it will
-        try again.
+        Only an engine that does not answer counts as a failure (not where ``fair`` is False); any other error of the
+        engine is an answer, errors of other kinds say nothing. `EngineUnavailable` at once where the breaker is open.
         """
         self.check(entering=True)
         try:
@@ -142,10 +135,7 @@ class Threads:
         return self.waiting * self._mean_s / self._n
 
     async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in a thread.
-
-        `ServiceError` 503 where no thread becomes free in time, or the function does not end by the deadline.
-        """
+        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
         free = self._free = self._free or asyncio.Semaphore(self._n)
         await self._wait(free, deadline)
         loop = asyncio.get_running_loop()
@@ -229,9 +219,8 @@ class Job:
 class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
-    ``store`` is that of route *beside* (None: where the indexer puts it); ``sink`` takes impressions (None: nobody);
-    ``golden`` is what a version must score before it is swapped in (None: queries of its own words). `ConfigError` if
-    the key file cannot be used.
+    ``store`` is that of route *beside* (None: where the indexer puts it); ``golden`` is what a version must score
+    before it is swapped in (None: queries of its own words). `ConfigError` if the key file cannot be used.
     """
 
     def __init__(
@@ -280,10 +269,7 @@ class ServiceState:
         return await self.threads.run(context.deadline, function)
 
     def ask_engine(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone.
-
-        With a deadline of which little is left, the engine's silence is not held against it.
-        """
+        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone."""
         fair = deadline is None or deadline.left_s >= FAIR_SHARE * (deadline.limit_s or 0.0)
         return self.breaker.call(function, fair=fair)
 
@@ -300,10 +286,7 @@ class ServiceState:
         serving.reranker.search(query, body, size=1)
 
     async def look(self) -> None:
-        """Find out whether searches can be answered: others' were since the last look, or the service's own is.
-
-        The own one takes a thread, the breaker and a connection like any other, so that it misses what they miss.
-        """
+        """Find out whether searches can be answered: others' were since the last look, or the service's own is."""
         answered, self.answered = self.answered, 0
         error: Exception | None = None
         if not answered:
@@ -365,11 +348,7 @@ def open_state(
     engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
     store: Path | None = None, sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
 ) -> ServiceState:  # fmt: skip
-    """Return the state of a service that has searched once.
-
-    ``model`` is one model folder; ``models`` a folder of them, of which the control record names the live one.
-    `ConfigError` if the key file cannot be used, or neither ``model`` nor ``models`` is given.
-    """
+    """Return the state of a service that has searched once; `ConfigError` for a bad key file, or no model folder."""
     path = models if model is None else model
     if path is None:
         raise ConfigError("neither a model folder nor a folder of model folders is given: give one of them")

@@ -1,8 +1,4 @@
-"""What operators see: metrics for Prometheus, and logs of one JSON object a line.
-
-No query, document, key or control character gets into either; every label of a metric has few values, none from a
-request's content.
-"""
+"""What operators see: metrics for Prometheus, and JSON log lines; neither has anything of a request's content."""
 
 from __future__ import annotations
 
@@ -80,11 +76,7 @@ class Latency(NamedTuple):
 
 
 def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
-    """Return below which value a share of the observations lies; None above the last finite bound, or of none.
-
-    ``buckets`` are (upper bound, observations up to it), ascending, the last bound infinite. Within a bucket they are
-    taken to lie evenly, as Prometheus' ``histogram_quantile`` does.
-    """
+    """Return below which value a share of observations lies, by (upper bound, n up to it); None if unknown."""
     wanted = share * buckets[-1][1]
     lower = before = 0.0
     for upper, n in buckets:
@@ -188,7 +180,6 @@ class Metrics:
         return registry
 
     def _samples(self, figure: Counter | Histogram) -> Sequence[Sample]:
-        """Return a figure's values of all processes."""
         (name,) = {family.name for family in figure.collect()}
         return [sample for family in self._of_all().collect() if family.name == name for sample in family.samples]
 
@@ -197,10 +188,7 @@ OWN_LOGS = "reranker"
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one JSON line; of an exception, its class and where it was raised, not what it says.
-
-    Of a library's record, whose values may be a request's, its text without them.
-    """
+    """Writes a record as one JSON line; of exceptions the class and place, of libraries the text without values."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
