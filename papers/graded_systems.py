@@ -29,13 +29,14 @@ from papers.methods.ranking_svm import (
     preference_pairs,
 )
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model
+from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
 from papers.registry import Fitted, Job, System
 from papers.study import Preferences, Study, Texts
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.scorers import Bilinear, Projection, Scorer
+from reranker.models.scorers import Projection, Scorer
 from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)

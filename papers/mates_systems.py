@@ -31,7 +31,7 @@ from papers.methods.projections import (
 )
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
-from papers.methods.word_pairs import Mix
+from papers.methods.word_pairs import Bilinear, Mix
 from papers.plain_sgd import PlainData
 from papers.registry import Fitted, Job, System
 from papers.study import Study, Texts
@@ -39,7 +39,7 @@ from reranker.arrays import Float64
 from reranker.baselines.lexical import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.scorers import Activation, Bilinear, Projection, Scorer
+from reranker.models.scorers import Activation, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 
 NOISES = (1e-5, 1e-4, 1e-3)

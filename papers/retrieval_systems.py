@@ -12,18 +12,19 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.fitting import Option, best_of, learn_mix, some, spread, tuned, tuned_plain
+from papers.methods import word_pairs
 from papers.methods.inverted_file import BooleanScorer, VectorSpace
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
 from papers.methods.rows import pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
-from papers.methods.word_pairs import FeatureMap, Mapped, Mix, correlated_map, dice_neighbours, identity_map, top_n_map
+from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
 from papers.registry import Fitted, Job, System
 from papers.retrieval_studies import BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Scorer
 
 DENSE_WORDS = 15_000
 """Words that a full W joins: 0.9 GB a copy. Rarer words keep what W starts from: the identity, or a diagonal of 0."""
@@ -86,10 +87,10 @@ def _dense(name: str) -> Fit:
             return Fitted(scorer, settings=settings)
         settings |= {"words": DENSE_WORDS, "note": UNSEEN if name == "zero_diagonal" else SMALLER}
         if name != "zero_diagonal":
-            rest = identity_map(n_words).matrix.tocsr().copy()
+            rest = word_pairs.identity_map(n_words).matrix.tocsr().copy()
             rest.data[:DENSE_WORDS] = 0.0
             rest.eliminate_zeros()
-            exact = Mapped(Bilinear.lexical(), FeatureMap(rest))
+            exact = word_pairs.Mapped(Bilinear.lexical(), word_pairs.FeatureMap(rest))
             scorer = Mix((scorer, exact), (1.0, 1.0))
         return Fitted(scorer, settings=settings)
 

@@ -12,14 +12,14 @@ from papers.corpora import read_corpus
 from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
 from papers.methods.rows import frequent_ngrams
-from papers.methods.word_pairs import Polynomial
+from papers.methods.word_pairs import Bilinear, Polynomial
 from papers.registry import Budget, Fitted, Job, Loss, Progress, Request, Section, System, Table, Task
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget
 from papers.study import Study
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
-from reranker.models.scorers import Bilinear, Projection, unit
+from reranker.models.scorers import Projection, unit
 from reranker.text.rows import Vocabulary, VocabularyBuilder
 from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 

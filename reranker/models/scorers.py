@@ -288,35 +288,6 @@ class FormScorer(VectorScorer):
         return self.documents.vectors(d_rows)
 
 
-class Bilinear(FormScorer):
-    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors are those of `DocumentForm` and `FormScorer`.
-
-    M01 is ``Bilinear.lexical()``, M05, tied, ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
-    ``restricted(n)``. ``V`` is (n_document_words, N) float32, as U is. Source: spec 2.2 and 2.1, storage by rows.
-    """
-
-    def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
-        super().__init__(U, DocumentForm(LINEAR, V), identity)
-
-    @property
-    def V(self) -> Float32:  # noqa: N802 - the papers' symbol
-        """(n_document_words, N) float32: Row = word of the document side; U itself for a tied model."""
-        return self.documents.V
-
-    @classmethod
-    def lexical(cls) -> Bilinear:
-        """Return M01: q.d alone, the tf-idf score."""
-        none = np.zeros((0, 0), np.float32)
-        return cls(none, none)
-
-    def restricted(self, n_words: int) -> Bilinear:
-        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
-        if n_words < 0:
-            raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
-        U = self.U[:n_words]
-        return Bilinear(U, U if self.is_tied else self.V[:n_words], self.identity)
-
-
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
     """Return U_i . V_j of each pair of word ids, (n_q, n_d) float64; 0 where a word has no learned row."""
     weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T

@@ -164,7 +164,7 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight; ``gain`` is what it adds to the others, ``missing`` candidates have no number."""
+    """A signal with its weight; ``gain`` is what it adds to the others, ``missing`` the share without a number."""
 
     signal: Signal
     gain: Gain

@@ -434,7 +434,10 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What makes the score of a hit, largest first, then ``others``, signals and ``engine``; they sum to ``score``."""
+    """What makes the score of a hit, the largest first, then ``others``, signals and ``engine``.
+
+    The values sum to ``score`` within 1e-6; ``others`` also holds what rounding of the stored vector adds or takes.
+    """
 
     id: str
     score: float

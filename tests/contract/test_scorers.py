@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.word_pairs import HashKernel, Mix, Polynomial, SeparateCubic
+from papers.methods.word_pairs import Bilinear, HashKernel, Mix, Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
-from reranker.models.scorers import Bilinear, DocumentForm, FormScorer, Scorer
+from reranker.models.scorers import DocumentForm, FormScorer, Scorer
 from tests.seeds import seeded_rng
 
 HASHED = 2**30

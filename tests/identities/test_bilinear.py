@@ -9,9 +9,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS, Float32, Float64
 from reranker.kernels import rows as compiled
-from reranker.models.scorers import Bilinear
 from reranker.text.rows import inner_products
 from tests.reference import rows as reference
 

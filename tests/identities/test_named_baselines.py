@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.word_pairs import DenseWordPairs, HashKernel
+from papers.methods.word_pairs import Bilinear, DenseWordPairs, HashKernel
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
-from reranker.models.scorers import Bilinear
 
 # One query of word 0, its document of words 1 and 2, another document of word 3: there is only one tuple to draw.
 QUERY = sp.csr_matrix(np.array([[1, 0, 0, 0]], np.float32))

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from papers.methods.projections import Mates, fit_lsa, random_start
-from reranker.models.scorers import Bilinear, Projection
+from papers.methods.word_pairs import Bilinear
+from reranker.models.scorers import Projection
 from reranker.training.s2net import S2NetObjective, S2NetSettings
 from tests.papers.study_rows import random_rows
 

@@ -11,10 +11,10 @@ import scipy.sparse as sp
 
 from papers.methods.inverted_file import VectorSpace
 from papers.methods.rows import idf_of, tfidf_rows
+from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
 from reranker.evaluation import draw_keywords
-from reranker.models.scorers import Bilinear
 from reranker.text.rows import LexicalSettings, TfIdf, Vocabulary, VocabularyBuilder
 
 DOCUMENTS = [["car", "auto", "car"], ["auto", "car"], ["flower", "petal"], ["petal", "flower", "flower"]]

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from papers.fitting import best_of, learn_mix
 from papers.methods.lexical import mixture
 from papers.methods.word_pairs import (
+    Bilinear,
     DenseWordPairs,
     Diagonal,
     Mapped,
@@ -22,7 +23,6 @@ from papers.methods.word_pairs import (
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.baselines.lexical import TENTHS
 from reranker.errors import ConfigError
-from reranker.models.scorers import Bilinear
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated
 

@@ -14,11 +14,10 @@ from papers.bilingual import BESIDE, TRANSLATIONS, read_bilingual, retrieval_stu
 from papers.mates_systems import CROSS_SYSTEMS, fitted_once, part
 from papers.measures import links_loss
 from papers.methods.lexical import OnView
-from papers.methods.word_pairs import Mix, join_columns
+from papers.methods.word_pairs import Bilinear, Mix, join_columns
 from papers.plain_sgd import PlainData
 from papers.registry import Budget, Fitted, Job
 from papers.study import Study, Texts, Trial
-from reranker.models.scorers import Bilinear
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=20_000, every=10_000, patience=1, n_iterations=3, rates=(0.1,), grid=3)

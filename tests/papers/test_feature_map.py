@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from papers.methods.rows import frequent_ngrams, ngram_counts
 from papers.methods.word_pairs import (
+    Bilinear,
     DenseWordPairs,
     HashKernel,
     Mapped,
@@ -20,7 +21,6 @@ from papers.methods.word_pairs import (
     top_n_map,
 )
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.scorers import Bilinear
 from reranker.words import ngrams
 from tests.reference.plain_sgd import pair_hash
 from tests.seeds import seeded_rng

@@ -13,10 +13,11 @@ import scipy.sparse as sp
 from papers.fitting import best_of, dimensions, s2net_option, some, spread, tuned, tuned_plain
 from papers.measures import links_loss
 from papers.methods.projections import Mates
+from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, Job
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.scorers import Bilinear, Projection, Scorer
+from reranker.models.scorers import Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 from tests.papers.test_runner import study_of
 

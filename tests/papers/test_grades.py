@@ -8,10 +8,10 @@ import pytest
 import scipy.sparse as sp
 
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ideal_dcg, ranking_loss
+from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted
 from papers.study import Study, Texts, Trial
 from reranker.evaluation import RankingTask, draw_tuples
-from reranker.models.scorers import Bilinear
 
 
 def texts(values: list[list[float]]) -> Texts:

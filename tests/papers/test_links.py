@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from papers.corpora import read_corpus
 from papers.measures import ONE_WAY, links_measure, retrieval_measure, without_pairs
+from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted
 from papers.retrieval_studies import Variant, retrieval_study
 from reranker.evaluation import RankingTask
-from reranker.models.scorers import Bilinear
 from tests.papers.corpus import write_corpus
 
 

@@ -17,11 +17,12 @@ from papers.mates_systems import MATES_SYSTEMS, as_bilinear
 from papers.measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from papers.methods.topics import TopicModel
+from papers.methods.word_pairs import Bilinear
 from papers.rank_measures import mate_ranks
 from papers.registry import Budget, Fitted, Job
 from papers.study import Study, Trial
 from reranker.errors import TrainingError
-from reranker.models.scorers import Bilinear, Projection
+from reranker.models.scorers import Projection
 from reranker.training.s2net import S2NetSettings
 from tests.papers.bilingual_corpus import quiet
 

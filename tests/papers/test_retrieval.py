@@ -220,7 +220,7 @@ def test_B17_and_finds_less_than_or(results: Results) -> None:
 
 
 def test_B21_the_prior_is_added_by_its_weight(corpus: Corpus) -> None:
-    from reranker.models.scorers import Bilinear
+    from papers.methods.word_pairs import Bilinear
 
     study = retrieval_study(corpus, Variant("x"))
     queries, documents = study.queries.view("prior")[:3], study.documents.view("prior")[:5]

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from papers.measures import links_loss, links_measure
+from papers.methods.word_pairs import Bilinear
 from papers.registry import Budget, Fitted, Job, Request, System
 from papers.results import CachedResult, ResultCache, Results, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
@@ -20,7 +21,6 @@ from papers.study import Study, Trial, study_texts, study_vocabulary
 from reranker.errors import ConfigError, MissingExtra, TrainingError
 from reranker.evaluation import draw_tuples, link_task
 from reranker.files import write_file
-from reranker.models.scorers import Bilinear
 
 TOKENS = [["cat", "dog", "cat"], ["cat", "fox"], ["dog", "eel"], ["eel", "fox", "gnu"], ["gnu", "cat"], ["owl", "eel"]]
 IDS = [str(number) for number in range(len(TOKENS))]

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted, System
 from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
 from reranker.errors import ShapeMismatch
 from reranker.evaluation import draw_tuples, link_task
-from reranker.models.scorers import Bilinear
 
 TOKENS = [["cat", "dog", "cat"], ["dog"], ["dog", "eel"], ["dog", "cat"]]
 

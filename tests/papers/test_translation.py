@@ -15,8 +15,8 @@ from papers.methods.inverted_file import VectorSpace
 from papers.methods.lexical import fit_language_model
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, TranslatedQueries, WordTable, fit_dice_table, fit_ibm_table
+from papers.methods.word_pairs import Bilinear
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.scorers import Bilinear
 
 # das Haus / the house, das Buch / the book, ein Buch / a book: the textbook example of model 1.
 DAS, HAUS, BUCH, EIN = range(4)

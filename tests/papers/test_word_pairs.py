@@ -10,9 +10,17 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 
-from papers.methods.word_pairs import DenseWordPairs, Diagonal, FullPolynomial, HashKernel, Polynomial, SeparateCubic
+from papers.methods.word_pairs import (
+    Bilinear,
+    DenseWordPairs,
+    Diagonal,
+    FullPolynomial,
+    HashKernel,
+    Polynomial,
+    SeparateCubic,
+)
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.scorers import Bilinear, Scorer
+from reranker.models.scorers import Scorer
 from tests.seeds import seeded_rng
 
 N_WORDS = 9

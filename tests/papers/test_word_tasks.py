@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from papers.bilingual import mates_study, read_bilingual
+from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted, Request
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
-from reranker.models.scorers import Bilinear, Projection
+from reranker.models.scorers import Projection
 from tests.papers.bilingual_corpus import quiet
 
 SPACE = WordSpace(

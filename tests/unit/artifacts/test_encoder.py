@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
 from reranker.artifacts import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
@@ -27,7 +28,6 @@ from reranker.kernels.packing import (
     unpack_terms,
     unpack_vectors,
 )
-from reranker.models.scorers import Bilinear
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
 from reranker.text.view import TextView

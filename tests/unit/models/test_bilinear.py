@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError, ShapeMismatch
-from reranker.models.scorers import Bilinear
 from reranker.text.rows import inner_products
 
 GOOD = np.ones((3, 2), np.float32)

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.word_pairs import Bilinear
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.scorers import Bilinear, Projection, Scorer, unit
+from reranker.models.scorers import Projection, Scorer, unit
 from tests.papers.study_rows import random_rows
 from tests.seeds import seeded_rng
 
