@@ -217,8 +217,8 @@ def table_line(n: int, job: str, found: dict[str, Any]) -> str:
         return f"{n:>12,}  {job:<8}  {found['error']}"
     counts = found["counts"]
     what = f"{counts['rows']:,} rows" if "rows" in counts else f"{counts['pairs']:,} pairs"
-    speed = n / found["seconds"]
-    return f"{n:>12,}  {job:<8}{found['seconds']:>9.1f} s{found['peak_mb']:>9,.0f} MB{speed:>12,.0f}/s  {what}"
+    speed = f"{found['s_per_million']:>9.1f} s a million{found['of_scan']:>7.1f} x scan"
+    return f"{n:>12,}  {job:<8}{found['seconds']:>9.1f} s{found['peak_mb']:>9,.0f} MB{speed}  {what}"
 
 
 def growth(results: dict[str, dict[str, Any]], job: str, key: str) -> list[float]:
@@ -263,7 +263,10 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         print(f"{n:>12,}  impressions: {size / 2**20:,.0f} MB of Parquet, made in {made_s:.0f} s", flush=True)
         results[str(n)] = {"bytes": size}
         for job in ("scan", *arguments.backends):
-            results[str(n)][job] = measure(job, folder, arguments)
+            found = results[str(n)][job] = measure(job, folder, arguments)
+            if "seconds" in found:
+                found["s_per_million"] = found["seconds"] / n * 1e6
+                found["of_scan"] = found["seconds"] / results[str(n)]["scan"].get("seconds", math.nan)
             print(table_line(n, job, results[str(n)][job]), flush=True)
     exponents = {job: {key: growth(results, job, key) for key in ("seconds", "peak_mb")}
                  for job in ("scan", *arguments.backends)}  # fmt: skip
