@@ -514,7 +514,10 @@ def _database(resources: Resources) -> Iterator[_Database]:
             message = f"DuckDB needs more than {resources.memory_mb} MB for a step of the click log"
             raise ConfigError(f"{message}: allow it more with --memory ({str(error).splitlines()[0][:300]})") from error
         except duckdb.Error as error:
-            raise InputError(f"DuckDB cannot work on the click log: {str(error)[:1000]}") from error
+            remedy = "bring a damaged file back from a copy, or import the logs again"
+            if "Could not write" in str(error):
+                remedy = "make room for it, or name a larger folder with --temporary"
+            raise InputError(f"DuckDB cannot work on the click log: {str(error)[:1000]}: {remedy}") from error
         finally:
             connection.close()
 

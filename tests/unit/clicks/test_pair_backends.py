@@ -24,7 +24,6 @@ from reranker.clicks.pairs import (
     ratings,
     steps,
 )
-from reranker.errors import InputError
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
 
@@ -91,19 +90,6 @@ def test_a_user_of_a_third_of_all_events_changes_nothing_in_parts(monkeypatch: p
     assert whole["counts"]["votes"] > 3
     monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / 3.5 / ONE_THREAD.memory_mb)
     assert results("duckdb", ONE_THREAD, tables, config, (None, None)) == whole
-
-
-def test_a_file_of_the_log_that_is_cut_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    tables = random_logs.tables(random_logs.of_seed(SEED), most=80)
-    work, folder = tmp_path / "work", tmp_path / "log"
-    work.mkdir()
-    folder.mkdir()
-    log = write_log(folder, tables.queries, tables.hits, tables.events)
-    cut = log.files("hits")[0]
-    cut.write_bytes(cut.read_bytes()[:-20])
-    with pytest.raises(InputError, match=rf"cannot work on the click log.*{cut.name}"):
-        make_pairs(log, PairConfig(), resources=Resources(threads=1, folder=work))
-    assert not list(work.iterdir())
 
 
 @pytest.mark.parametrize("n_parts", [1, 3])

@@ -411,6 +411,33 @@ def test_a_damaged_file_is_named(tmp_path: Path, backend: str) -> None:
     assert not list(tmp_path.glob("ssi-*"))
 
 
+def test_a_damaged_file_comes_with_a_remedy(tmp_path: Path) -> None:
+    log = write_log(tmp_path, [query("q1")], hits_of("q1", "a", "b"), [click("q1", "b")])
+    (damaged,) = log.files("events")
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    with pytest.raises(InputError, match=rf"{damaged.name}.*from a copy, or import the logs again"):
+        make_pairs(log, resources=dataclasses.replace(QUICK, folder=tmp_path))
+
+
+@pytest.mark.parametrize("n_parts", [1, 3])
+def test_a_disk_that_fills_is_told_and_nothing_is_left(n_parts: int, tmp_path: Path) -> None:
+    tables = random_logs.tables(random_logs.of_seed(1), most=2_000, n_lists=200)
+    log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
+    program = "import resource, sys; from pathlib import Path; from reranker.clicks import pairs; "
+    program += "from tests.unit.clicks.log_files import Log; "
+    program += f"pairs.ROWS_PER_MB = {len(tables.hits) / (n_parts - 0.5) / 400}; "
+    program += "resource.setrlimit(resource.RLIMIT_FSIZE, (400, 400)); "
+    paths = {name: list(map(str, files)) for name, files in log.paths.items()}
+    program += f"log = Log({{name: list(map(Path, files)) for name, files in {paths!r}.items()}}); "
+    program += "pairs.make_pairs(log, resources=pairs.Resources(1, 400, Path(sys.argv[1])))"
+    run = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert "InputError: DuckDB cannot work on the click log" in run.stderr
+    assert "make room for it, or name a larger folder with --temporary" in run.stderr
+    assert not list(tmp_path.glob("ssi-*"))
+
+
 def test_too_little_memory_says_what_to_do(tmp_path: Path) -> None:
     tables = random_logs.tables(random_logs.of_seed(1), most=20_000, n_lists=2_000)
     log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
