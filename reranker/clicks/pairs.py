@@ -457,7 +457,7 @@ def _values(task: Task) -> dict[str, str]:
 # that they need are written to a folder a part, once; each part is carried out in a schema of its own, where the steps
 # find these rows under the names of the whole tables.
 
-ROWS_PER_MB = 1_000
+ROWS_PER_MB = 4_000
 """Hits that a part may have for each MB of memory."""
 _SPLIT = {
     "queries_from_log": ("queries", "hits", "events"),
