@@ -1,8 +1,11 @@
 """Imports into a click log: each line of a file, or document of an engine's UBI indexes, once, however often they run.
 
-A file is known by its content up to the place where the last batch of rows ended, and reading goes on there. A run over
-an index reads a day of timestamps after the other; the next run begins two days before the end of the last one and
-passes over what it has, so that a document more than two days late is not seen.
+A log file of any form becomes batches of rows, each with the place in the file that it ends at: a file is known by its
+content up to there, and reading goes on where it ended.
+
+A run over an index reads a day of timestamps after the other, each over one view of it (a point in time). How far it
+came and which documents it has are committed together with the rows. As documents come late, the next run begins two
+days before the end of the last one and passes over what it has; a document more than two days late is not seen.
 """
 
 from __future__ import annotations
@@ -76,7 +79,12 @@ _NOTHING_READ = Place(digest=sha256().hexdigest())
 
 
 class Block(NamedTuple):
-    """Lines (blank ones too) from ``number`` and byte ``offset`` on; ``is_cut``: a last one without its end."""
+    """Lines that stand together, without line feeds; blank ones included, so that the numbers are right.
+
+    ``number`` is that of the first one, from 1, and ``offset`` the byte of the content where it begins; ``end`` is
+    where to go on after the block. ``is_cut``: it is the last line of the file, without a line end, and may still be
+    being written.
+    """
 
     lines: list[bytes]
     number: int
@@ -92,7 +100,10 @@ def read_blocks(
     start: Place | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> Iterator[Block]:
-    """Yield the lines of a file in blocks of a megabyte; longer lines go to ``rejects`` and are blank."""
+    """Yield the lines of a plain or gzipped file in blocks of about a megabyte.
+
+    Lines longer than ``max_line_bytes`` go to ``rejects`` without being held; what stands in their place is blank.
+    """
     with closing(open_content(path)) as stream:
         content = _Content(stream, path)
         if start is not None and not (content.read_to(start.offset) and start.digest in ("", content.place().digest)):
@@ -102,7 +113,11 @@ def read_blocks(
 
 
 def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> tuple[Place | None, bool]:
-    """Return the furthest of the ``places`` (offset → hashes) up to which a file is known, and whether that is all."""
+    """Return the furthest place up to which a file has a known content, and whether that is all of it.
+
+    ``places`` are offsets → hashes of the content before them: the content of plain and gzipped files counts, the
+    bytes of Parquet.
+    """
     furthest: Place | None = None
     with _content_of(path) as content:
         for offset in sorted(places):
@@ -248,7 +263,12 @@ _READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLin
 
 @dataclass
 class ReadCounts:
-    """Records of a log that gave rows, were passed over, or refused; ``notes`` are oddities met, with how often."""
+    """What became of the records of a log: ``good + skipped + bad`` is their number.
+
+    Those ``good`` gave rows, those ``skipped`` say nothing of searches (actions of the bulk API, Metarank's items and
+    users), and those ``bad`` went to the reject sink. ``notes`` are spellings and oddities met (``camel_case``,
+    ``wrapped``, ``impossible_time``), with how often.
+    """
 
     good: int = 0
     skipped: int = 0
@@ -262,7 +282,11 @@ class ReadCounts:
 
 
 class FileBatch(NamedTuple):
-    """Rows of a file, table → column → values; ``place`` is how far it is dealt with then, None where it has none."""
+    """Rows of a file, table → column → values, and the spellings and oddities met in them.
+
+    ``place`` is how far the file is dealt with once they are kept; None while that cannot be said (Parquet, JSON
+    documents).
+    """
 
     tables: dict[str, dict[str, list[Any]]]
     place: Place | None
@@ -283,8 +307,8 @@ def read_file(
 
     The file holds JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or
     Parquet, in one of the `FORMATS`. ``rejects`` gets each bad line, with its shape in the place of its content;
-    ``counts`` are added to. Reading goes on at ``start``, the ``place`` of the last batch that was kept. Times later
-    than ``now_ms`` (None: the clock) cannot be true.
+    ``counts`` are added to. Reading goes on at ``start``, the ``place`` of the last batch that was kept; files without
+    places begin anew. ``now_ms`` is the time it is said to be, and later times cannot be true; None asks the clock.
 
     `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
     """
@@ -416,7 +440,11 @@ FILE = "file"
 
 @dataclass
 class ImportReport:
-    """What an import did: rows added by table, records read, files ``known`` as a whole or ``resumed``."""
+    """What an import did.
+
+    ``rows`` are those added, by table; ``read`` says what became of the records read now; of the files ``known`` the
+    whole content was in the log already, of those ``resumed`` a part.
+    """
 
     rows: Counter[str] = field(default_factory=Counter)
     read: ReadCounts = field(default_factory=ReadCounts)
@@ -440,10 +468,15 @@ def import_files(
     now_ms: int | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport:
-    """Bring log files into a click log and return what was done; other parameters as in `read_file`.
+    """Bring log files into a click log and return what was done.
 
-    A file that was imported is passed over, under any name and compression; one that has grown, or whose import was
-    killed, is read from where it ended. One without a readable line can be brought again.
+    A file is known by its content: one that was imported is passed over, under any name and compression; one that has
+    grown is read from where it ended. After a kill the import is run again and goes on. A last line without its end
+    that cannot be read is rejected and read again when the file has grown. A file without one readable line can be
+    brought again: its form may have been another than was said.
+
+    ``privacy`` are the hashes of the log (`ClickLog.privacy`); ``format``, ``rejects`` and ``now_ms`` are as in
+    `read_file`; ``progress(records, None)`` is called now and then.
 
     `InputError` where a file cannot be read, the log is being changed by another process or has another key.
     """
@@ -504,9 +537,13 @@ def _import_file(
 def open_logs(
     paths: Sequence[str | os.PathLike[str]], *, format: str = "auto", rejects: RejectSink | None = None
 ) -> ClickLog:
-    """Return a click log: the folder of one as it is, or raw files brought into one that is removed with the object.
+    """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
 
-    Its hashes are the same every time (`Pseudonymiser.repeatable`). ``format`` and ``rejects`` are as in `read_file`.
+    The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
+    every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
+
+    ``format`` and ``rejects`` are as in `read_file`.
+
     `InputError` where a file cannot be read, or a folder and files are named together.
     """
     places = [Path(path) for path in paths]
@@ -533,14 +570,18 @@ _SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
 
 @dataclass(frozen=True)
 class LiveSource:
-    """Which documents of an engine are read; `ConfigError` for a time that cannot be read, or an empty range."""
+    """Which documents of an engine are read.
+
+    `ConfigError` for a time that cannot be read, or an empty range.
+    """
 
     queries: str = "ubi_queries"
     events: str = "ubi_events"
     """The indexes, aliases or data streams of UBI."""
     since: str | None = None
     until: str | None = None
-    """ISO 8601: the first moment, and the first one after the last; a log goes on where it ended."""
+    """ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds rows
+    of the index already, reading goes on where it ended, also if ``since`` is later."""
 
     def __post_init__(self) -> None:
         first, end = self.range_ms
@@ -571,9 +612,11 @@ def import_live(
     now_ms: int | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport:
-    """Bring the rows of an engine's UBI indexes into a click log and return what was done; as `import_files`.
+    """Bring the rows of an engine's UBI indexes into a click log and return what was done.
 
-    `EngineError` where the engine does not answer: what was committed stays, and the next run goes on from there;
+    Parameters as in `import_files`; ``rejects`` gets bad documents, whose line is their number in this run.
+
+    `EngineError` where the engine does not answer (what was committed stays, and the next run goes on from there);
     `InputError` where ``since`` is before the beginning of the first run.
     """
     report = ImportReport()
@@ -590,7 +633,10 @@ def import_live(
 
 
 class _IndexImport:
-    """The import of one index; which of its latest documents were read is kept as 64-bit hashes of their ids."""
+    """The import of one index.
+
+    Which of its documents of the last days were read is kept as 64-bit hashes of their ids with their days.
+    """
 
     def __init__(
         self, transaction: LogTransaction, engine: Engine, index: str, rows: Rows, sink: PrivateSink,

@@ -38,7 +38,10 @@ from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
-"""Table name → column name → values of one length; missing text is empty, flags false, numbers null."""
+"""Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
+
+A batch may leave tables and columns out: missing text is empty, missing flags are false, missing numbers null.
+"""
 
 QUERY_TIME = "query_time"
 """Column added to the files of ``hits``: the time of their query, by which they are kept and expire."""
@@ -65,7 +68,10 @@ def _arrow_schema(table: str) -> Any:
 
 
 def to_tables(batch: Batch) -> dict[str, Any]:
-    """Return the Arrow tables of a batch that are not empty; `InputError` where it does not fit `STORED`."""
+    """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
+
+    `InputError` for unknown tables or columns, columns of different lengths, or values of another type.
+    """
     unknown = sorted(set(batch) - set(STORED))
     if unknown:
         raise InputError(f"a batch has the table {unknown[0]!r}: tables are {', '.join(STORED)}", table=unknown[0])
@@ -119,7 +125,10 @@ MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 
 
 class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file: its rows, their first and last day (since 1970), and the day when they were ``imported``."""
+    """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
+
+    ``imported`` is the day it was written first: no row can be younger, whatever its time says.
+    """
 
     path: str
     table: str
@@ -130,7 +139,11 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
-    """How far a source was read: a file by the hash of its first ``offset`` bytes, others by their ``cursor``."""
+    """What has been read of one source.
+
+    A file is known by its content: ``digest`` is the BLAKE2b hash of its first ``offset`` bytes, decompressed. An
+    index of an engine, or a source made by a program, is known by its ``name``; ``cursor`` is where reading goes on.
+    """
 
     name: str
     kind: str
@@ -280,8 +293,11 @@ ROWS = "rows"
 class ClickLog:
     """A folder that keeps queries, hits and events of `reranker.clicks.schema` without personal data.
 
-    Reading needs no lock: parts are complete and never change. A process killed while it changes the log leaves it as
-    it was. `InputError` where the folder holds none, or a damaged one; ``create`` makes one in an empty folder.
+    Reading needs no lock: `files` names parts that are complete and never change. Adding, forgetting and expiring
+    lock the folder against each other; a process killed in between leaves the log as it was before.
+
+    `InputError` where the folder holds no click log, a damaged one, or (with ``create``, which makes one where none is)
+    something else.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -294,7 +310,11 @@ class ClickLog:
         self._searched: frozenset[str] = frozenset()
 
     def files(self, table: str) -> list[Path]:
-        """Return the Parquet files of a table, at least one, oldest import first; ``hits`` have ``query_time`` too."""
+        """Return the Parquet files of a table (``queries``, ``hits``, ``events``), oldest import first.
+
+        There is at least one, so that readers find the columns; it may be empty. The files of ``hits`` have a column
+        more, ``query_time``.
+        """
         if table not in STORED:
             raise ConfigError(f"a click log has no table {table!r}: its tables are {', '.join(STORED)}", value=table)
         return [self.folder / part.path for part in self.manifest.parts if part.table == table]
@@ -307,7 +327,10 @@ class ClickLog:
         return rows
 
     def privacy(self, key_file: str | os.PathLike[str] | None = None) -> Pseudonymiser:
-        """Return the hashes of this log by the key in its folder or ``key_file``; `InputError` for a wrong one."""
+        """Return the hashes of this log, with the key in its folder or in ``key_file``.
+
+        `InputError` where the key is missing, readable by others, or not the one that the log was made with.
+        """
         path = Path(key_file) if key_file is not None else self.folder / KEY_FILE
         known = self.manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))
@@ -319,8 +342,10 @@ class ClickLog:
     def add(self, batches: Iterable[Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
         """Add all rows of a source, or none; return the number of rows added by table.
 
-        A source of this name that was added before is not added again. Ids of people in the batches (`Batch`) must be
-        hashed already. ``now_ms`` is the time it is said to be, here and in the other methods; None asks the clock.
+        A source of this name that was added before is not added again. Rows of forgotten people are left out.
+
+        Ids of people in the batches (`Batch`) must be hashed already. ``now_ms`` is the time it
+        is said to be, here and in the other methods; None asks the clock.
         """
         with self.transaction(now_ms) as transaction:
             if not transaction.sources(ROWS, source):
@@ -331,7 +356,12 @@ class ClickLog:
 
     @contextmanager
     def transaction(self, now_ms: int | None = None) -> Iterator[LogTransaction]:
-        """Yield a `LogTransaction` with the log locked; what is not committed at the end is dropped."""
+        """Yield a `LogTransaction` with the log locked; what is not committed when the block ends is dropped.
+
+        Then rows go that a forgotten person left under client ids which the log links to them only now.
+
+        `InputError` where another process changes the log.
+        """
         with _locked(self.folder):
             self._look()
             transaction = LogTransaction(self.folder, now_ms)
@@ -354,9 +384,10 @@ class ClickLog:
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
 
-        So go the rows of every client id that was seen together with it, and of the user that a session is of, where it
-        is of one alone; and rows without any id of a query of theirs. The hash of the id is kept, so that an old copy
-        of a log does not bring the person back; what they do later is kept again.
+        Removed are the rows with this id; those of every client id that was seen together with it, and of the user
+        that a session is of, where it is of one alone; and rows without any id that belong to a query of theirs: an
+        impression is forgotten as a whole. The hash of the id is kept, so that an old copy of a log does not bring the
+        person back, under whichever client id; what they do later is kept again.
         """
         _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
@@ -369,7 +400,11 @@ class ClickLog:
             return transaction.forget(_Person(self, users, sessions), transaction.now_ms)
 
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
-        """Remove all rows of a UTC day D after D + ``days`` (D of their import, if undated); return counts by table."""
+        """Remove all rows older than a number of days; return the number removed by table.
+
+        A row of the UTC day D is there until the end of day D + ``days``. A row whose time is missing, or later than
+        its import, counts from the day of its import. With 0 days only the current day stays.
+        """
         if days < 0:
             raise ConfigError(f"days is {days}: it is 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
@@ -379,7 +414,11 @@ class ClickLog:
 
 
 class LogTransaction:
-    """What one process does to a locked log: each `commit` puts rows and replaced parts into it in one step."""
+    """What one process does to a locked log: rows put and parts replaced, which one commit makes part of it.
+
+    Made by `ClickLog.transaction`. Each `commit` replaces the ``manifest`` on disk; ``now_ms`` is the time it is said
+    to be.
+    """
 
     def __init__(self, folder: Path, now_ms: int | None) -> None:
         self.folder, self.now_ms = folder, clock(now_ms)
@@ -567,7 +606,10 @@ def _query_hash(query_id: str) -> str:
 
 
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
-    """Return the clients linked to forgotten people in parts not yet ``searched``: time of forgetting → clients."""
+    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
+
+    Parts (by path) that were ``searched`` before are not read again.
+    """
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
     for _, table in _tables(log, (PEOPLE,) if known else (), searched):
@@ -579,7 +621,11 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
 
 
 class _Person:
-    """The ids and queries of one person in a log; rows later than ``until_ms`` are not theirs to be removed."""
+    """The ids and the queries of one person in a log; holds one part of the log at a time.
+
+    All rows of ``sessions`` are theirs; of other sessions of theirs, rows that name no user. With ``until_ms`` rows of
+    later times are not theirs to be removed.
+    """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
         self._log, self.users, self.named_sessions, self._until_ms = log, users, sessions, until_ms

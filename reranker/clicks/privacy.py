@@ -1,4 +1,7 @@
-"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed (`redact`)."""
+"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed.
+
+E-mail addresses, card and telephone numbers in a query become marks (`redact`).
+"""
 
 from __future__ import annotations
 
@@ -56,9 +59,11 @@ def redact(text: str) -> str:
       digits or more) or with a bracketed area code of two digits or more; ten digits with a North American area code,
       in one run or as 3-3-4, also after a 1.
 
-    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years,
-    national numbers without a 0); digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where
-    the word ISBN or a last group of one digit tells them.
+    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years);
+    digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where the word ISBN or its own
+    grouping (a last group of one digit) tells them. A part number or a bare ISBN-10 that looks exactly like a telephone
+    number is taken for one: a lost query costs less than a stored number. National numbers without a 0, such as nine
+    digits beginning with 6 in Spain, cannot be told from part numbers and stay.
 
     Digits of every script count. Runs of white space, line ends too, become one space; escape sequences of terminals,
     control and direction marks, signs without width and lone surrogates are removed.
@@ -151,6 +156,7 @@ def _continues(after: str) -> bool:
 
 
 def _is_other(text: str, window: list[_Group], digits: str) -> bool:
+    """Return whether digits are a date, an ISBN, or decimals."""
     lengths = [len(group.digits) for group in window]
     if len(window) > 1 and lengths[-1] == 1 and len(digits) in (10, 13):
         return True
@@ -166,8 +172,11 @@ def _is_other(text: str, window: list[_Group], digits: str) -> bool:
 class Pseudonymiser:
     """Keyed hashes of ids: the same id gives the same hash, and nobody without the key can tell which id it was.
 
-    BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits. The ``key`` has 16 to 64
-    bytes, else `InputError`; without it all hashes are anonymous.
+    BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
+    two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
+
+    The ``key`` has 16 to 64 bytes, else `InputError`; keep it as long as people must be found again, and delete it to
+    make all hashes anonymous.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -177,7 +186,10 @@ class Pseudonymiser:
 
     @classmethod
     def repeatable(cls) -> Pseudonymiser:
-        """Return one of a key that is no secret, for logs that are removed at once: never for what is kept."""
+        """Return one whose hashes are the same every time, for logs that are removed at once.
+
+        Its key is no secret, so ids that can be guessed can be told from their hashes: never for what is kept.
+        """
         return cls(blake2b(b"ssi-reranker temporary click log", digest_size=KEY_BYTES).digest())
 
     @property
@@ -186,7 +198,10 @@ class Pseudonymiser:
         return self._hash("key", "")
 
     def of(self, kind: Kind, value: str) -> str:
-        """Return the hash of an id, or of an address' network (`network_of`); empty where there is none."""
+        """Return the hash of an id; empty for an empty one.
+
+        Of a network address only the network is hashed (`network_of`); an address that is none gives an empty string.
+        """
         cut = network_of(value) if kind == "network" else value
         return self._hash(kind, cut) if cut else ""
 
@@ -196,7 +211,11 @@ class Pseudonymiser:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an internet address, the first of a list: its /24 or /48; empty where it is none."""
+    """Return the network of an internet address: its /24 or /48; empty where it is no address.
+
+    A version 4 address in a version 6 one (``::ffff:192.0.2.1``) counts as version 4. Of a list, as proxies write it,
+    the first address counts; a port after it (``192.0.2.1:443``, ``[2001:db8::1]:443``) does not.
+    """
     text = address.partition(",")[0].strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -213,7 +232,10 @@ def network_of(address: str) -> str:
 
 
 def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
-    """Return the key of a file, made now if it is missing and ``create`` is set; `InputError` if it cannot be one."""
+    """Return the key kept in a file, made now with 32 random bytes if there is none and ``create`` is set.
+
+    `InputError` where the file is missing, can be read by others than its owner, or holds no key.
+    """
     place = Path(path)
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)

@@ -1,14 +1,18 @@
 """How much less the lower ranks are looked at, and what a click there therefore weighs.
 
-The examination propensity p_k is the probability that rank k is looked at, relative to the rank looked at most; a click
-at rank k stands for 1 / p_k likings (Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k:
+A click says that a document was looked at *and* liked. The examination propensity p_k is the probability that rank k
+is looked at, relative to the rank looked at most; a click at rank k stands for 1 / p_k likings (inverse propensity
+scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what the log holds:
 
-- ``randomised``: by the click rates of lists that were shuffled; assumes nothing of the readers.
-- ``em``: P(click) = p_rank * liking(query, document), by expectation maximisation (Wang, Golbandi, Bendersky, Metzler,
-  Najork 2018); needs documents that were seen often, at several ranks for the same query.
+- ``randomised``: some lists were shuffled and marked so. Every document is at every rank equally often, so click rates
+  by rank show examination alone. The only way that assumes nothing of the readers.
+- ``em``: the position-based model, P(click) = p_rank * liking(query, document), by expectation maximisation (Wang,
+  Golbandi, Bendersky, Metzler, Najork 2018, with a liking of its own for each query and document in the place of their
+  regression). It needs documents that were seen often, at several ranks for the same query.
 - ``harvest``: the same model, by an equation that holds however rarely each document was seen (Agarwal, Zaitsev, Wang,
   Li, Najork, Joachims 2019).
-- ``rate``: the click rate by rank itself, which takes part of the better documents' merit for bias.
+- ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
+  gives too much to clicks on low ranks.
 """
 
 from __future__ import annotations
@@ -98,7 +102,10 @@ def ranks_with_enough(shown: Int64) -> int:
 
 
 def comparable_ranks(counts: ClickCounts) -> int:
-    """Return how many ranks from 1 on have enough showings of clicked documents in common with others."""
+    """Return how many ranks from 1 on have enough showings and documents in common with others.
+
+    Documents that were never clicked tell no rank from another, and do not count.
+    """
     liked = counts.only(np.isin(counts.item, counts.item[counts.clicked > 0]))
     return min(_linked_ranks(liked), ranks_with_enough(liked.by_rank()[0]))
 
@@ -121,7 +128,10 @@ def _linked_ranks(counts: ClickCounts) -> int:
 
 
 def count_log(log: LogFiles) -> ClickCounts:
-    """Return `count_clicks` of a log without robots; errors as in `reranker.clicks.pairs.make_pairs`."""
+    """Return how often each document of each query was shown at each rank and clicked there, robots left out.
+
+    The same as `count_clicks` of the log's impressions; errors as in `reranker.clicks.pairs.make_pairs`.
+    """
     with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
         counted = connection.execute(_COUNTS).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
@@ -159,7 +169,16 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 
 
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
-    """Return p (n_ranks,), up to a factor, by EM. Source: Wang et al. 2018; Chuklin, Markov, de Rijke 2015, 4.2.2."""
+    """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
+
+    Likings have a prior too weak to matter. Where documents were seen only a few times each, so many likings to find
+    bend the propensities: `fit_harvest` does not mind.
+
+    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
+    lists: where that depends much on what stands above, no number for a rank is right.
+
+    Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
+    """
     _, item = np.unique(counts.item, return_inverse=True)
     rank = counts.rank - 1
     shown, clicked = counts.shown.astype(np.float64), counts.clicked.astype(np.float64)
@@ -191,7 +210,10 @@ def _settled(before: Float64, after: Float64) -> bool:
 
 @dataclass(frozen=True)
 class Propensities:
-    """Examination by rank, relative to the rank looked at most; `InputError` for no value or one outside of (0, 1]."""
+    """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
+
+    `InputError` for an empty list or a value outside of (0, 1].
+    """
 
     by_rank: tuple[float, ...]
     """p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one."""
@@ -271,9 +293,13 @@ METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
 def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
     """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
 
-    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks; else it harvests, where the order
-    of results has changed, else it takes click rates. `ConfigError` for an unknown method; `InputError` if the log does
-    not hold what the method needs.
+    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
+    lists that were not shuffled: then, and wherever else the order of results has changed, it harvests, else it takes
+    click rates.
+
+    `ConfigError` for an unknown method; `InputError` if the log does not hold what the method needs: lists marked as
+    shuffled, an order of results that changed (so that merit and rank can be told apart), or enough showings and a
+    click at rank 1.
     """
     if method not in ("auto", *METHODS):
         raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)

@@ -36,7 +36,10 @@ TITLE_WORDS = 12
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A query with grades by document id, relevant above 0; ``excluded`` documents are left out of the ranking."""
+    """A query and what is known of its answers: grades by document id, relevant above 0.
+
+    ``excluded`` documents are left out of the ranking: the one the query was made from.
+    """
 
     query: str
     grades: Mapping[str, float]
@@ -44,7 +47,10 @@ class Topic:
 
 
 def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
-    """Return the queries that have a relevant document, in the order of the file; `InputError` if none has."""
+    """Return the queries that have at least one relevant document, in the order of the query file.
+
+    `InputError` if no query has one, or a file cannot be read.
+    """
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
         grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
@@ -72,8 +78,9 @@ def topics_of_links(
 ) -> list[Topic]:
     """Return one topic a linking document: a short query made of it, the documents it links to as answers.
 
-    ``queries`` is ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words), else
-    `ConfigError`; `InputError` if no link starts at a document of the file.
+    The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
+    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
+    another value of ``queries``; `InputError` if no link starts at a document of the file.
     """
     n_words = parse_link_queries(queries)
     targets: dict[str, dict[str, float]] = {}
@@ -137,7 +144,9 @@ MAX_MISSING: Final = 0.5
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
 """The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
 SIGNAL_ERRORS: Final = 2.0
-"""Standard errors that are taken from what a signal's weight gains: of several signals, one gains by chance."""
+"""Standard errors that are taken from what a signal's weight gains: signals are several, and with one of them every
+seventh that carries nothing would count (of draws of noise in the shop of benchmarks/signals.py), with two every
+fiftieth."""
 MAX_ROUNDS: Final = 4
 """Rounds over alpha and the weights; most fits rest after two."""
 Point = tuple[float, ...]
@@ -145,7 +154,10 @@ Point = tuple[float, ...]
 
 
 class Gain(NamedTuple):
-    """The difference of the means of two fits on held-out queries, its standard error, and the p of a paired t-test."""
+    """What one fit is worth above another on held-out queries.
+
+    It is the difference of the means of the measure, with its standard error and the p of a paired t-test.
+    """
 
     mean: float
     error: float
@@ -164,7 +176,10 @@ class Gain(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight; ``gain`` is what it adds to the others, ``missing`` the share without a number."""
+    """A signal with its weight, and ``gain``, what it adds to the others: the same fits less this signal.
+
+    ``missing`` is the share of candidates without a number.
+    """
 
     signal: Signal
     gain: Gain
@@ -176,7 +191,11 @@ class FittedSignal:
 
 
 class FittedProbability(NamedTuple):
-    """The probability of relevance by f; ``error`` is the mean over ten held-out bins, ``share`` are relevant."""
+    """The probability of relevance by f, and how far it is off.
+
+    ``error`` is the mean difference of what it says and the share that is relevant, in ten bins of equally many
+    candidates, on held-out queries; ``share`` of all are relevant.
+    """
 
     probability: Probability
     error: float
@@ -191,13 +210,15 @@ class FittedProbability(NamedTuple):
 class Fit:
     """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
 
-    ``engine``, ``fitted`` and ``model`` are its means in the engine's own order, with alpha and the signals, and for
-    the model alone; ``curve`` is (alpha, mean) without signals, ``errors`` the standard errors of what each of these
-    gains over the engine. ``held_out`` is the mean of queries that had no part in choosing their alpha and weights
-    (cross-validated in 5 parts); ``gain`` is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling``
-    is the mean if the candidates were ordered perfectly. ``zero_share`` of the candidates have q·d = 0: the model's
-    text view or analyzer does not see their words. ``signals`` are all that were tried, and ``signals_gain`` what they
-    are worth together above alpha alone.
+    The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
+    engine's own order, with alpha and the signals, and for the model alone; ``curve`` is (alpha, mean) without signals,
+    and ``errors`` are the standard errors of what each of these gains over the engine. ``held_out`` is the mean of
+    queries that had no part in choosing their alpha and weights (cross-validated in 5 parts), what to expect; ``gain``
+    is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were
+    ordered perfectly: no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were
+    found by words that the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
+    ``signals`` are all that were tried, those of weight 0 too, and ``signals_gain`` what they are worth together above
+    alpha alone. ``probability`` is that of relevance by f, where it was wanted.
     """
 
     alpha: float
@@ -299,7 +320,8 @@ def rank_topics(
 ) -> Rankings:  # fmt: skip
     """Ask the engine once a topic and return the candidates, to be ordered by any alpha and weights of the signals.
 
-    ``signals`` have their kinds (`signals.typed`). `InputError` for one that no candidate has a number of.
+    ``signals`` have their kinds (`signals.typed`); the knots are made here, of all candidates. `InputError` for one
+    that no candidate has a number of.
     """
     rankings = Rankings(signals)
     for number, topic in enumerate(topics):
@@ -347,7 +369,10 @@ class BlendSearch:
         return self._known[point]
 
     def best(self, topics: Bool) -> Point:
-        """Return the best point for a mask of topics: alpha, then each weight, the others held, until none moves."""
+        """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
+
+        Alpha first, by `_best`, then each signal's weight, by `_surest`, each with the others held, until none moves.
+        """
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
             before = point
@@ -360,7 +385,10 @@ class BlendSearch:
         return point
 
     def held_out(self, seed: int, without: int | None = None) -> Float64:
-        """Return each topic's value at the best point of the other parts, (n_topics,) float64, ``without`` a signal."""
+        """Return each topic's value at the point that is best for the topics of the other parts, (n_topics,) float64.
+
+        ``seed`` draws the parts; the signal of number ``without`` is left out of the points found, the others held.
+        """
 
         def fitted(others: Bool) -> Float64:
             point = self.best(others)
@@ -380,12 +408,15 @@ def fit_alpha(
 ) -> Fit:  # fmt: skip
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
-    Of equal means the smallest alpha wins; where it gains no more than a standard error over the engine's order it is
-    0. The weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). For
-    ``probability`` a candidate without a judgement is not relevant.
+    Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
+    standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
+    weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). With
+    ``probability``, f of the candidates and their judgements say how likely a candidate is relevant; one without a
+    judgement is not.
 
-    ``measure`` is one of `reranker.evaluation`. `InputError` if there are fewer topics than 2 * `N_FOLDS`, or no
-    candidate has a number of a signal; `EngineError` if the engine does not answer.
+    ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
+    if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
+    does not answer.
     """
     if len(topics) < 2 * N_FOLDS:
         raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
@@ -420,7 +451,10 @@ def fit_alpha(
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
-    """Return the probability of relevance by f; `InputError` if f does not tell relevant candidates from others."""
+    """Return the probability of relevance by f, of all candidates that count and have an f.
+
+    `InputError` if f does not tell relevant candidates from others.
+    """
     scores, relevant, topics = [], [], []
     for number, window in enumerate(rankings.windows):
         grades = qrels[str(number)]
@@ -481,18 +515,27 @@ def _best(values: Float64) -> int:
 
 
 def _surest(values: Float64) -> int:
-    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS`."""
+    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS` of its own.
+
+    The first where no row gains more than these standard errors; of equal ones the smallest weight.
+    """
     bounds = [gains.mean() - SIGNAL_ERRORS * standard_error(gains) for gains in values - values[0]]
     return int(np.argmax(bounds))
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
-    """Return each topic's value, of (n_alphas, n_topics), under the alpha best for the topics of the other parts."""
+    """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
+
+    ``values`` are (n_alphas, n_topics) float64, those of the engine's order first.
+    """
     return _by_parts(values.shape[1], seed, lambda others: values[_best(values[:, others])])
 
 
 def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Float64:
-    """Return each topic's value, (n_topics,) float64, by ``fitted(mask of the topics of the other parts)``."""
+    """Return each topic's value, fitted to the topics of the other parts, (n_topics,) float64.
+
+    ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all by what is best for these.
+    """
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
     held_out = np.empty(n_topics)
     for fold in range(N_FOLDS):
@@ -504,7 +547,10 @@ def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Fl
 def keep_in_release(
     engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
 ) -> ControlRecord:
-    """Write the fit into the model's release and return the stored record; `InputError` if there is no release."""
+    """Write the fitted alpha, and the signals that count, into the model's release and return the stored record.
+
+    `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
+    """
     entry = {
         "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
         "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),

@@ -37,7 +37,11 @@ Fields = TypeVar("Fields")
 
 
 class CandidatePart(NamedTuple):
-    """Some candidates: their places (m,) int64, f(q, d) (m,) float32, and lexical rows (1, 2**31 - 1) each."""
+    """Some of the candidates, at ``places`` (m,) int64, and how they are scored.
+
+    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the lexical rows of
+    these documents, (1, 2**31 - 1) each.
+    """
 
     places: Int64
     score: Callable[[QueryVectors], Float32]
@@ -88,7 +92,10 @@ class CandidateVectors:
     def add_texts(
         self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]], ids: Sequence[str]
     ) -> int:
-        """Add candidates, encoded from their text, and return how many had any; ``ids`` are empty for no documents."""
+        """Add the candidates at ``places``, encoded from their text, and return how many had any text.
+
+        ``ids`` are theirs, by which they have a memory; empty for a text that is no document.
+        """
         if not len(places):
             return 0
         encoded = model.encoder.encode(sources, ids)
@@ -137,7 +144,10 @@ class LocalStore:
 
 @dataclass(frozen=True, slots=True)
 class StoredFields:
-    """Route *fetch*: packed vectors of ``dims`` numbers, and words, come with the hits, in fields of ``encoder_id``."""
+    """Route *fetch*: the packed vectors and words come with the hits, in fields that ``encoder_id`` names.
+
+    A vector of another length than ``dims`` is as good as none.
+    """
 
     encoder_id: str
     dims: int
@@ -174,7 +184,10 @@ class StoredFields:
 
 @dataclass(slots=True)
 class EngineScript:
-    """Route *inside*: the engine is asked a second time, for f of the candidates' ids, by fields of ``encoder_id``."""
+    """Route *inside*: the engine is asked a second time, for f of the candidates' ids.
+
+    All indexes behind ``index`` must have the fields that ``encoder_id`` names.
+    """
 
     engine: Engine
     index: str
@@ -239,7 +252,10 @@ Route = LocalStore | StoredFields | EngineScript
 def route_of(
     name: str, model: RankingModel | None, store: VectorStore | None, engine: Engine, index: str
 ) -> Route | None:
-    """Return the way to the vectors, None where there is none; `EncoderMismatch` for another encoder's store."""
+    """Return the way to the vectors, or None where there is no model or no store.
+
+    `EncoderMismatch` if the store holds another encoder's vectors.
+    """
     if model is not None and store is not None and store.encoder_id != model.encoder_id:
         raise EncoderMismatch(
             f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
@@ -266,8 +282,8 @@ def fields_of_index(
     """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
 
     ``read(properties of a mapping, encoder id, capabilities)`` returns the fields, None where one is missing.
-    `EncoderMismatch` if an index has none of this encoder; `Unsupported` if the engine has no such fields at all;
-    `EngineError` if it does not answer.
+    `EncoderMismatch` if an index has none of this encoder; the message names the command that writes them;
+    `Unsupported` if the engine has no such fields at all; `EngineError` if it does not answer.
     """
     capabilities = engine.capabilities()
     first_stage = route == "first-stage"
@@ -308,7 +324,10 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
 
 
 class EncodedQuery(NamedTuple):
-    """A query as the model sees it: Uq' and q, c(q), which divides the engine's scores, and the listed words."""
+    """A query as the model sees it: Uq', the lexical row q, and c(q), the ``scale`` that divides the engine's scores.
+
+    ``n_listed`` words of q are in the query vocabulary; the others count by their hashed ids in q.d alone.
+    """
 
     vectors: QueryVectors
     scale: float
@@ -321,7 +340,10 @@ class EncodedQuery(NamedTuple):
 
 
 def lexical_scale(idf: AnyFloat) -> float:
-    """Return c(q), the sum of ln(N / df) of the distinct words, (n_words,) float; 1 where it would be 0."""
+    """Return c(q), the sum of the idf of the query's distinct words; 1 where it would be 0 (no word tells apart).
+
+    ``idf`` is ln(N / df) of each distinct word, (n_words,) float.
+    """
     total = float(np.sum(idf, dtype=np.float64))
     return total if total > 0 else 1.0
 
@@ -340,7 +362,10 @@ def encode_query(model: RankingModel, query: str) -> EncodedQuery:
 def read_whole(
     search: Callable[[int], SearchAnswer], size: int, enough: Callable[[Sequence[Hit]], bool]
 ) -> Sequence[Hit]:
-    """Return the hits of ``search(size)``; several indexes may hold an id, so it is asked again until ``enough``."""
+    """Return the hits of ``search(size)``, asked again with a larger size while that may bring more that are wanted.
+
+    An alias may stand for several indexes that hold the same id: there may be more documents than ids.
+    """
     size = min(size, MAX_HITS)
     while True:
         hits = search(size).hits
@@ -353,7 +378,10 @@ def documents_of(
     engine: Engine, index: str, body: Mapping[str, Any], hits: Sequence[Hit | RankedHit], *, preference: str | None,
     timeout_s: float | None,
 ) -> dict[tuple[str, str], Hit]:  # fmt: skip
-    """Return (concrete index, id) → the document, of ``hits`` still there; ``body`` finds them by their ids."""
+    """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
+
+    ``body`` finds the documents by their ids; its size is set here.
+    """
     wanted = {(hit.index, hit.id) for hit in hits}
     size = len({name for _, name in wanted}) * len({name for name, _ in wanted})
 
@@ -390,7 +418,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Asks one index (or alias) for candidates and scores them by one route; None: they cannot be scored."""
+    """Asks one index (or alias) for candidates and scores them by one route.
+
+    ``route`` is None where there is no model or no store: candidates can be asked for, not scored.
+    """
 
     engine: Engine
     index: str
@@ -400,7 +431,11 @@ class Candidates:
         self, body: Mapping[str, Any], size: int, preference: str, deadline: Deadline, *, answers: bool = True,
         with_source: bool = False, doc_values: Sequence[Mapping[str, str]] = (),
     ) -> SearchAnswer:  # fmt: skip
-        """Return the engine's first hits with what the route needs, and the doc values in ``fields``."""
+        """Return the engine's first ``size`` hits with what the route needs of them, and in ``fields`` the doc values.
+
+        ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
+        there is nothing to show.
+        """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
         request["_source"] = self.source_of(body, with_source=with_source)
@@ -421,7 +456,10 @@ class Candidates:
         return [*source, *fields] if isinstance(source, list) else True
 
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
-        """Return the scores, encoding what has no vector; `FallbackError` past the deadline, or `EngineError`."""
+        """Return the candidates' scores; those without a vector are encoded from their text.
+
+        `FallbackError` if the deadline passes; `EngineError` if the texts cannot be read.
+        """
         deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))
         if self.route:

@@ -1,13 +1,16 @@
 """What a reranked search is asked, the order of its hits by one score, and the page that answers, with its reasons.
 
-The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add (`reranker.rerank.signals`). BM25 grows with
-the number and the rarity of the query's words, f (unit rows) does not: c(q) takes that growth out, so that one alpha
-serves short and long queries. It depends on the query alone, so that every route can compute the blend. ::
+The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add, where there are any: numbers of the document
+(`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, f (unit
+rows) does not: c(q) takes that growth out, so that one alpha serves short and long queries. c depends on the query
+alone, so the blend is linear in BM25 and every route, also one inside the engine, can compute it. ::
 
     c(q) = sum over the distinct words i of q of idf_i
 
-is BM25's own upper bound of one field, up to a constant factor that differs between engines and that alpha absorbs. The
-highest BM25 of the answer would not do: adding one document would reorder the others.
+is BM25's own upper bound of one field, up to a constant factor that differs between engines (OpenSearch leaves k1 + 1
+out since 3.0, the others keep it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the
+highest BM25 of the answer, which depends on the documents: adding one document would reorder the others, and pages
+would not fit.
 
 An alpha, and the signals beside it, belong to a query body and a window; `reranker.rerank.calibrate` fits them.
 """
@@ -49,7 +52,13 @@ PINNED_SCORE: Final = 1e30
 
 @dataclass(frozen=True, slots=True)
 class RerankSettings:
-    """How a search is reranked; `ConfigError` if a value is out of its range."""
+    """How a search is reranked.
+
+    Raises
+    ------
+    ConfigError
+        If a value is out of its range.
+    """
 
     window: int = 200
     """Candidates that are reranked; past it the engine's order goes on."""
@@ -63,10 +72,12 @@ class RerankSettings:
     """Weight of the model, 0 to 1; None takes the calibrated one."""
     one_request_bytes: int = 512 * 1024
     """Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-    this together, they come with the candidates: a second request costs more (see benchmarks/bench_search.py), unless
-    the engine is in this process and the route wants no field. 0: always two requests."""
+    this together, they come with the candidates and the second request is spared: its round trip costs more (see
+    benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
+    requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'hybrid'}: the body's own hits, or these and the ``neighbours`` documents of nearest vectors."""
+    """{'bm25', 'hybrid'}: The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest
+    vectors."""
     neighbours: int = 100
     """Documents that ``hybrid`` asks for."""
     rescore_from: int | None = 500
@@ -75,25 +86,31 @@ class RerankSettings:
     first-stage ranks."""
 
     def __post_init__(self) -> None:
+        if not 1 <= self.window <= 10_000:
+            raise ConfigError(f"window is {self.window}; it lies between 1 and 10000")
         if self.deadline_ms is not None and not self.deadline_ms > 0:
             raise ConfigError(f"deadline_ms is {self.deadline_ms}; it is above 0, or absent for no limit")
         if not 0.0 <= self.max_unscored <= 1.0:
             raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
-        for name in ("keep_top", "one_request_bytes"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it is 0 or more")
+        if self.keep_top < 0:
+            raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
+        if self.one_request_bytes < 0:
+            raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
         if self.alpha is not None:
             check_alpha(self.alpha)
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
-        for name in ("window", "neighbours", "rescore_from"):
+        for name in ("neighbours", "rescore_from"):
             value = getattr(self, name)
             if value is not None and not 1 <= value <= 10_000:
                 raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
 
 
 class ChosenAlpha(NamedTuple):
-    """An alpha, ``given``, ``calibrated`` or ``default``, with the signals that were fitted with it."""
+    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``; the signals that were fitted with it.
+
+    An alpha that is given stands alone.
+    """
 
     value: float
     origin: str
@@ -105,7 +122,11 @@ DEFAULT: Final = ChosenAlpha(DEFAULT_ALPHA, "default")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One search: its body (filled, and as ``template``), page, shard copies, deadline, and alpha."""
+    """One search, as all its steps need it.
+
+    ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
+    page; ``preference`` says which shard copies answer; by ``alpha`` the scores are blended.
+    """
 
     query: str
     body: Mapping[str, Any]
@@ -152,9 +173,15 @@ def blend(
 
 
 def final_order(scores: Float64, kept: Bool) -> Int64:
-    """Return the candidates' places in final order, (n,) int64: by (-score, first-stage rank), kept ones as they were.
+    """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
 
-    ``scores``, (n,) float64, are in first-stage order; NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
+    The first-stage rank settles every tie, so ids never have to. ``scores``, (n,) float64, are in first-stage order;
+    NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
+
+    Returns
+    -------
+    (n,) int64
+        A permutation: element r is the first-stage place of the candidate at final place r.
     """
     order = np.arange(len(scores), dtype=np.int64)
     free = np.flatnonzero(~(kept | np.isnan(scores)))
@@ -163,7 +190,10 @@ def final_order(scores: Float64, kept: Bool) -> Int64:
 
 
 def why_not(body: Mapping[str, Any]) -> str:
-    """Return why all hits of a body keep the engine's order (groups too), or an empty string."""
+    """Return why the hits of a body all keep the engine's order, or an empty string.
+
+    Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
+    """
     if body.get("collapse") is not None:
         return "the body collapses hits into groups, which keep the engine's order"
     return not_rerankable(body)
@@ -189,7 +219,11 @@ def _pinned(node: Any) -> set[str]:
 
 
 def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
-    """Return which hits must not move, (n,) bool: pinned ones, also by a rule of the engine, and the ``keep_top``."""
+    """Return which hits must not move, (n,) bool.
+
+    Recognised: the documents of a ``pinned`` query, any hit with a pinned query's score (also when a rule of the
+    engine applied it), and the first ``keep_top`` hits, for teams that keep their own on top.
+    """
     pinned = pinned_ids(body)
     kept = [
         place < keep_top or hit.id in pinned or (hit.score is not None and hit.score >= PINNED_SCORE)
@@ -213,7 +247,11 @@ _ALL_MUST_MATCH = frozenset(
 
 
 def body_hash(template: Mapping[str, Any]) -> str:
-    """Return 16 hex digits that name a body template by what decides scores: not what only filters or is shown."""
+    """Return 16 hexadecimal digits that name a body template by what decides the scores of its hits.
+
+    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters: a click
+    on a facet leaves alpha and with it the order of what remains as it is.
+    """
     scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
     content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.blake2b(content.encode("ascii"), digest_size=8).hexdigest()
@@ -241,7 +279,10 @@ def _without_filters(node: Any) -> Any:
 
 
 class Probability(NamedTuple):
-    """The probability that a candidate is relevant, 1 / (1 + e^-(slope f + offset)), slope > 0: it keeps the order."""
+    """What turns f into the probability that a candidate is relevant: 1 / (1 + e^-(slope f + offset)), slope > 0.
+
+    So it keeps the order. `reranker.rerank.calibrate` fits it.
+    """
 
     slope: float
     offset: float
@@ -268,7 +309,10 @@ class Probability(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """A release's alphas, signals and probabilities of relevance by f, by ``<body hash>:<window>``."""
+    """What a release keeps of its fits, by ``<body hash>:<window>``.
+
+    The ``alphas``, 0 to 1, the ``signals`` fitted with them, and the ``probabilities`` of relevance by f.
+    """
 
     alphas: Mapping[str, float] = field(default_factory=dict)
     signals: Mapping[str, tuple[Signal, ...]] = field(default_factory=dict)
@@ -286,7 +330,11 @@ class Calibration:
 
     @classmethod
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
-        """Return the calibration kept in a release; `ConfigError` where an alpha is missing, or a part is damaged."""
+        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
+
+        Signals and probability may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or one of these
+        is damaged.
+        """
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
         probabilities: dict[str, Probability] = {}
@@ -362,7 +410,11 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """First-stage hits with the order of their window (None: as they are); ``offset`` hits stand before."""
+    """The engine's hits with the final order of their window; ranked hits are made for the page alone.
+
+    ``hits`` are in first-stage order, and those past the window stay in it; ``scored`` is None where all do. ``offset``
+    hits of the engine stand before these.
+    """
 
     hits: Sequence[Hit]
     scored: Scored | None = None
@@ -420,9 +472,10 @@ class Contribution:
     where the text that was encoded is not at hand: then it is the whole learned part, (Uq').(Vd'), and what the memory
     adds is in ``identity``.
 
-    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned (U_i . (V_j o t(d)) in the cubic
-    forms and in ``unit``). ``value`` is what the row adds to the score: alpha q_i W_ij d_j; w s(x) for ``signal``, and
-    for ``engine`` (1 - alpha) BM25 / c(q).
+    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit``
+    the learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value``
+    is what the row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for
+    identity and memory; w s(x) for ``signal``, and for ``engine`` (1 - alpha) BM25 / c(q).
     """
 
     kind: Literal["identity", "memory", "learned", "others", "signal", "engine"]
@@ -434,9 +487,9 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What makes the score of a hit, the largest first, then ``others``, signals and ``engine``.
+    """The contributions to the score of one hit, largest first, then ``others``, the signals and ``engine``.
 
-    The values sum to ``score`` within 1e-6; ``others`` also holds what rounding of the stored vector adds or takes.
+    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
     """
 
     id: str
@@ -540,8 +593,9 @@ def explanations_of(
 def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
     """Return the rows of a hit whose lexical row is stored; None for what is not known of them.
 
-    With lexical settings d' is not stored: it is that of the text that came with the hit, where this gives the stored
-    lexical row. What the memory adds is the stored row without that of the text alone, in the words of the memory.
+    With lexical settings d' is not stored (only Vd' is): it is that of the text that came with the hit, unless this is
+    another text than was encoded, in part or since changed, so that it gives another lexical row than the stored one.
+    What the memory of queries adds is the stored row without that of the text alone, in the words of the memory.
     """
     encoder = model.encoder
     if encoder.lexical is None:
@@ -571,9 +625,12 @@ def explain_hit(
 ) -> Explanation:  # fmt: skip
     """Return the explanation of one hit.
 
-    ``document`` are the hit's rows, None for a hit without a score of the model; ``name(word id, True for the query's
-    side)`` returns the word; ``beside`` are the rows of the signals and of the engine. Without the row that V read,
-    (Uq').(Vd') is one row of kind ``learned``, without words, so that the rows still add up to the score.
+    ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
+    ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
+    engine, as they were added to the score; ``n_pairs`` are shown.
+
+    Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
+    without words, so that the rows still add up to the score.
     """
     rows, whole = [], []
     if document is not None:

@@ -91,7 +91,11 @@ MIN_PAGE_SECONDS = 0.05
 
 @dataclass(slots=True)
 class NearestDocuments:
-    """A first stage by vectors: the ``k`` documents nearest to the query that meet the conditions of the body."""
+    """A first stage by vectors, which finds documents that share no word with the query.
+
+    They are the ``k`` documents whose vectors, in the field that ``encoder_id`` names, are nearest to the query's and
+    which meet the conditions of the team's body.
+    """
 
     engine: Engine
     index: str
@@ -121,9 +125,13 @@ class NearestDocuments:
     ) -> tuple[Sequence[Hit], int, str]:
         """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
 
-        They are the first ``window`` of the engine's ``hits``, then the documents found by vectors alone, with the
-        score that the team's own query gives them (0 where they share no word), then the engine's other hits; the
-        engine's alone, with the reason, where the other stage fails. ``source`` is the ``_source`` of a candidate.
+        They are the engine's window in its order, then the documents found by vectors alone, then the engine's other
+        hits; the engine's alone, with the reason, where the other stage fails.
+
+        Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
+        shares no word: all candidates are blended alike.
+
+        ``hits`` are the engine's own, of which ``window`` are candidates; ``source`` is the ``_source`` of a candidate.
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
@@ -156,7 +164,10 @@ class NearestDocuments:
 
 @dataclass(slots=True)
 class Rescorer:
-    """Asks for a page in final order, its first-stage ranks unknown (0): one request, or two on several shards."""
+    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
+
+    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
+    """
 
     script: EngineScript
     candidates: Candidates
@@ -198,7 +209,11 @@ class Rescorer:
         )
 
     def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
-        """Return the first hits in final order and what made it; None where a document of the window has no vector."""
+        """Return the first hits up to the end of the page in final order, and what it was made of.
+
+        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
+        from its text, which the engine cannot do.
+        """
         answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
@@ -260,7 +275,12 @@ class Reranker:
     Without a model (one that could not be loaded), or on route *beside* without a store, pages come in the engine's
     order; without the fitted alphas of a ``calibration`` the default alpha counts. The answer says so.
 
-    `EncoderMismatch` if the store holds another encoder's vectors; `ConfigError` for an unknown route.
+    Raises
+    ------
+    EncoderMismatch
+        If the store holds another encoder's vectors.
+    ConfigError
+        For an unknown route.
     """
 
     def __init__(
@@ -289,9 +309,14 @@ class Reranker:
 
         Without a body, later pages say which of the model's text fields no document has.
 
-        `EncoderMismatch` or `Unsupported` if the index lacks the fields of route *inside* or of the first stage;
-        `InputError` if there is no body and no document has one of the model's text fields; `EngineError` if the engine
-        does not answer.
+        Raises
+        ------
+        EncoderMismatch, Unsupported
+            If the index lacks the fields of route *inside* or of the first stage; the message names the command.
+        InputError
+            If there is no body and no document has one of the model's text fields.
+        EngineError
+            If the engine does not answer.
         """
         if isinstance(self._candidates.route, EngineScript):
             self._candidates.route.fields()
@@ -314,13 +339,28 @@ class Reranker:
     ) -> RerankedPage:  # fmt: skip
         """Return one page of hits.
 
-        ``body`` is the team's own with ``{{query}}`` where the text belongs; None searches the model's text fields.
-        ``size`` and ``from_`` are the page; None takes the body's, else 10 and 0. ``explain`` also returns why each hit
-        has its score; ``preference`` says which shard copies answer (None: by the query); ``deadline_ms`` may be less
-        than the settings'; ``off`` says why this page is to come back in the engine's order.
+        Parameters
+        ----------
+        query : str
+        body : mapping or None
+            The team's search body with ``{{query}}`` where the text belongs; None searches the model's text fields.
+        size, from_ : int or None
+            The page; None takes the body's, else 10 and 0.
+        explain : bool
+            Also return why each hit of the page has its score.
+        preference : str or None
+            Which shard copies answer; None derives one from the query, the same for all its pages.
+        deadline_ms : float or None
+            Time for this search, where less is left than ``settings.deadline_ms``.
+        off : str
+            Why this page is to come back in the engine's order; empty to rerank it.
 
-        `EngineError` if the engine does not answer the first request; `ConfigError` or `InputError` if body or page
-        cannot be used.
+        Raises
+        ------
+        EngineError
+            If the engine does not answer the first request: then there is no order to fall back to.
+        ConfigError, InputError
+            If body or page cannot be used.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
         reason = off or why_not({**request.body, "size": request.size})
@@ -333,7 +373,11 @@ class Reranker:
     def score_window(
         self, query: str, body: Mapping[str, Any] | None = None, signals: tuple[Signal, ...] = ()
     ) -> tuple[Window, EncodedQuery, Bool]:
-        """Return the scored candidates of a query and which must not move; `FallbackError` or `EngineError`."""
+        """Return the candidates of a query with both their scores, and which of them must not move.
+
+        Their hits come with the numbers of ``signals``. `FallbackError` if the search would have fallen back;
+        `EngineError` if the engine does not answer.
+        """
         if self.model is None:
             raise FallbackError("no model is loaded")
         request = self._request(query, body)
@@ -357,10 +401,11 @@ class Reranker:
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
     ) -> tuple[dict[str, Any], ChosenAlpha]:  # fmt: skip
-        """Return a search body by which the engine itself, by the script ``stored``, gives the order served now.
+        """Return a search body by which the engine itself gives the order served now, and the alpha in it.
 
-        With it the alpha. `InputError` if the engine cannot order the hits of this body by itself; `EncoderMismatch` or
-        `Unsupported` if the index lacks the fields.
+        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*. `InputError` if the
+        engine cannot order the hits of this body by itself; `EncoderMismatch` or `Unsupported` if the index lacks the
+        fields.
         """
         if self._rescorer is None:
             raise ConfigError(f"route {self.route!r} is not computed by the engine; use 'inside'")
@@ -469,7 +514,12 @@ class Reranker:
         return answer, Ranking(scored.window.hits, scored, notices=notices)
 
     def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
-        """Return the hits, and those added, in final order; `FallbackError` or `EngineError` without scores."""
+        """Return the hits, and those that the first stage adds, with the final order of the window.
+
+        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
+        `FallbackError` if the candidates cannot be scored in time, or too few of them can; `EngineError` if the engine
+        does not answer.
+        """
         query = self._query(request)
         if query.is_empty:
             raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
@@ -572,7 +622,10 @@ def _has_key(node: Any, names: set[str]) -> bool:
 
 
 class SourceSizes:
-    """How large documents are as JSON, by what of ``_source`` is shown: of every 16th page; none before the first."""
+    """How large the documents of an index are as JSON, by what of ``_source`` is shown: from every 16th page or so.
+
+    Nothing is known before the first page, which therefore takes two requests.
+    """
 
     def __init__(self) -> None:
         self._mean_bytes: dict[str, float] = {}
@@ -599,7 +652,11 @@ def without_own_fields(hit: RankedHit) -> RankedHit:
 
 
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
-    """Return the page's hits as the body shows them (a deleted one without source); `EngineError` without an answer."""
+    """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
+
+    A document deleted since the first request keeps its place with an empty source. `EngineError` if the engine does
+    not answer.
+    """
     if not page:
         return ()
     shown = request.body
@@ -627,10 +684,21 @@ def open_reranker(
 ) -> Reranker:  # fmt: skip
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
-    A role that may not read the control index still searches: with the default alpha. The store lies at ``store_path``;
-    None: beside the model. ``body`` is what searches will be made by; None: the model's text fields.
+    A role that may not read the control index still searches: with the default alpha, which the answer states.
 
-    `ArtifactError` if route is *beside* and there is no store; other errors as `Reranker` and `Reranker.check`.
+    The store lies at ``store_path``; None: beside the model, where the indexer puts it. ``body`` is what searches will
+    be made by; None: the model's text fields.
+
+    Raises
+    ------
+    ArtifactError
+        If route is *beside* and there is no store.
+    EncoderMismatch
+        If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
+    Unsupported
+        If the engine cannot carry them.
+    InputError
+        If there is no body, and no document has one of the model's text fields.
     """
     store = None
     if route == "beside":
@@ -645,7 +713,11 @@ def open_reranker(
 
 
 def read_body(path: Path, *, as_template: bool = False) -> Mapping[str, Any]:
-    """Return the search body of a JSON file; `InputError` for none, `ConfigError` for a variable without a default."""
+    """Return the search body of a JSON file, each variable at its default unless it is wanted ``as_template``.
+
+    `InputError` if the file cannot be read, is too large, or holds no JSON object; `ConfigError` for a variable without
+    a default that is not marked as one that may be absent.
+    """
     try:
         content = path.read_bytes()
         if len(content) > MAX_BODY_BYTES:

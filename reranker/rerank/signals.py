@@ -1,9 +1,13 @@
 """Numbers of a document that count beside its words: popularity, recency, price, rating, stock, a smoothed click rate.
 
-A signal adds w s(x) to the score of a document, w >= 0. x is the document's number in one field, by its doc values: of
-several the smallest; a date is its milliseconds since 1970, false and true are 0 and 1. s rises with x from 0 to 1
-(falls where lower is better): the share of the candidates, seen when it was fitted, whose number is smaller, equal ones
-counted half; a straight line between `N_KNOTS` quantiles of theirs. Without a finite number it is 1/2, the mean of s.
+A signal adds w s(x) to the score of a document, w >= 0. x is the document's number in one field, read from doc values,
+so that it needs no ``_source``: of several the smallest; a date is its milliseconds since 1970, false and true are 0
+and 1. s rises with x from 0 to 1 (falls where lower is better): the share of the candidates, seen when it was fitted,
+whose number is smaller, equal ones counted half; a straight line between `N_KNOTS` quantiles of theirs.
+
+So unit, sign and spread of the numbers do not matter, and one beyond all that were seen (an outlier, a date since)
+counts as the last of these. A document without a number, or with one that is not finite, gets 1/2, the mean of s: the
+signal neither lifts nor lowers it.
 """
 
 from __future__ import annotations
@@ -94,7 +98,10 @@ class Signal:
         return np.array([_smallest(hit.fields.get(self.field)) for hit in hits], dtype=np.float64)
 
     def with_knots(self, numbers: Float64) -> Signal:
-        """Return the signal with the knots of numbers, (n,) float64, NaN for none; `InputError` if all are."""
+        """Return the signal with the knots of some candidates' numbers, (n,) float64, NaN for none.
+
+        `InputError` if there is no number among them.
+        """
         known = np.sort(np.clip(numbers[np.isfinite(numbers)], -_LARGEST, _LARGEST))
         if not len(known):
             raise InputError(
@@ -163,7 +170,11 @@ def parse_signals(text: str) -> tuple[Signal, ...]:
 
 
 def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal, ...]:
-    """Return the signals with the kinds of their fields; `InputError` for one not of one kind, `EngineError`."""
+    """Return the signals with the kinds of their fields in all indexes behind a name.
+
+    `InputError` for a field that none of them has, whose type is no number, date or truth value, that has no doc
+    values, or that is of different kinds in them; `EngineError` if the engine does not answer.
+    """
     mapped: dict[str, dict[str, str]] = {}  # field → type → an index
     for name in engine.index_names(index):
         for path, definition in _leaves(engine.index_info(name).properties):

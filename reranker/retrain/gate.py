@@ -1,22 +1,29 @@
 """Whether a new model goes live: both models on what people clicked, and on what judges said.
 
-The clicks were made on the live model's order: counted plainly, they find every other model worse. A click at shown
-rank r therefore counts 1/p(r), p(r) the chance that a person looks there (Joachims, Swaminathan, Schnabel 2017), at the
-rank where either model would have put the document among those shown. With w the weights, a model's value is ::
+The clicks were made on the live model's order, which puts its own favourites where people look: counted plainly, a
+click log finds every other model worse. A click at shown rank r therefore counts 1/p(r), p(r) the chance that a person
+looks there (Joachims, Swaminathan, Schnabel 2017), and is asked at which rank either model would have put the document
+among those shown. With w the weights and λ the discount, a model's value is ::
 
     RR   = sum w / rank       / sum w                      over clicks
     nDCG = sum w / log2(1 + rank) / sum of the same in the order of w, the best that is possible
 
-Both are additive over clicks, so that weighting makes them unbiased, and divided once, over all impressions: dividing
-within each would cancel the weights wherever there is one click. Both models rank the shown documents only, on the
-ranks at which they were shown; those of equal score share their places' mean discount.
+Both are additive over clicks, so that weighting makes them unbiased (the reciprocal rank of the *first* click is not),
+and both are divided once, over all impressions. Dividing within each impression would cancel the weights wherever there
+is one click, and bring the bias back; not dividing would leave a figure in units of p(1), which no click log tells.
 
-Weights that are too steep favour any change whatever; click rates by rank, taken for propensities, are the worst case.
-Two comparisons with a random order of each list (exact, by its mean) guard against that: the new model must beat it,
-and so must the live one, or the weights are not believed.
+Documents never shown are unknown, and both models rank the shown ones only, on the ranks at which they were shown.
+Documents of equal score share their places' mean discount, which is what a random order of them has in the long run.
 
-Ranks are those of serving. Each distinct query is sent once, as the team's body with a filter on the documents shown
-for it. Documents are encoded from their stored text, so a model is scored before its vectors are in any index.
+Weights that are too steep favour any change whatever. Click rates by rank, taken for propensities, are the worst case:
+they credit all of the live order's merit to where people look, so that it seems no better than a random order, and a
+worse model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean)
+guard against that: the new model must beat it, and so must the live one, or the weights are not believed.
+
+Ranks are those of serving: blended, as `reranker.rerank` blends. Each distinct query is sent once, as the team's body
+with a filter on the documents that were shown for it: the scores are those of the body alone, since a filter adds
+nothing. Documents are encoded from their stored text, once a document and encoder, so a model is scored before its
+vectors are in any index.
 """
 
 from __future__ import annotations
@@ -81,7 +88,11 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class ShownLists:
-    """Whole impressions, scored by both models; rows of impression i are ``indptr[i]:indptr[i + 1]``."""
+    """Whole impressions, and how both models score what was shown.
+
+    Rows are the shown documents of all impressions one after the other; those of impression i are
+    ``indptr[i]:indptr[i + 1]``.
+    """
 
     indptr: Int64
     rank: Int64
@@ -89,7 +100,8 @@ class ShownLists:
     clicked: Bool
     live: Float64
     candidate: Float64
-    """(n_rows,) float64: Scores as served, bigger is better. NaN in both: the document is gone."""
+    """(n_rows,) float64: Scores as they would be served, bigger is better. NaN in both: the document is gone, and is
+    left out."""
     query: Sequence[str]
     cluster: Sequence[str]
     """Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's."""
@@ -132,9 +144,12 @@ class JudgedQueries:
 def shown_lists(
     impressions: Sequence[Impression], live: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]
 ) -> ShownLists:
-    """Return the arrays of impressions with a click (others add 0) and of the scores of their shown documents.
+    """Return the arrays of impressions and of the scores of their shown documents, in the order shown.
 
-    An impression's cluster is its user, else its session. `ShapeMismatch` if it and its scores differ in length.
+    Impressions without a click are left out: they add 0 to numerators and denominators alike. An impression's cluster
+    is its user, else its session.
+
+    `ShapeMismatch` if an impression and its scores differ in length.
     """
     if not len(impressions) == len(live) == len(candidate):
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
@@ -179,7 +194,8 @@ class Interval:
     n_clusters: int
     """Clusters with a denominator above 0."""
     n_effective: float
-    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same."""
+    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single one
+    has all the weight."""
     n_differing: int
     """Clusters whose numerator is not 0."""
 
@@ -195,9 +211,13 @@ def ratio_interval(
 ) -> Interval:
     """Return the interval of R = sum(numerator) / sum(denominator) by a bootstrap over clusters.
 
-    Each bound is the more cautious of two: the percentile bound, the quantile of R* itself; and the studentised one,
-    R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of the resample: each is too narrow for
-    some skewed values. All arrays are (n,), denominators at least 0; ``confidence`` is that of each bound.
+    Clusters are drawn with replacement. Each bound is the more cautious of two: the percentile bound, the quantile of
+    R* itself; and the studentised one, R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of
+    the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
+    and the second for those skewed to the other, or for values that are nearly all 0.
+
+    All three arrays are (n,), one value an observation, and denominators at least 0; ``confidence`` is that of each
+    bound by itself.
 
     `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
 
@@ -233,7 +253,10 @@ def ratio_interval(
 
 
 def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
-    """Return the clusters that would show the difference, K (z_c + z_p)² s² / (estimate - margin)²; None: none do."""
+    """Return how many clusters would show the estimated difference to be above the margin; None where it is not.
+
+    K (z_confidence + z_power)² s² / (estimate - margin)²: the usual normal approximation.
+    """
     from scipy import stats
 
     gap = interval.estimate - margin
@@ -327,7 +350,10 @@ class ClickedLists:
 
 
 def click_weights(rank: Int64, propensities: Sequence[float] | None, max_weight: float) -> Float64:
-    """Return min(max p / p(rank), max_weight) of each click; `ConfigError` if a p is not finite and positive."""
+    """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
+
+    `ConfigError` if a propensity is not finite and positive.
+    """
     if propensities is None:
         return np.ones(len(rank))
     p = np.asarray(propensities, dtype=np.float64)
@@ -349,7 +375,10 @@ def _cluster_numbers(clusters: Sequence[str]) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measure of both models, or ``compared`` orders, with the difference candidate - live."""
+    """A measure of both models; ``difference`` is of candidate - live.
+
+    ``compared`` names whose values ``live`` and ``candidate`` are, where one of the orders compared is a random one.
+    """
 
     name: str
     live: float
@@ -386,7 +415,8 @@ class Verdict:
     """True where every check passed."""
     checks: tuple[Check, ...]
     measured: tuple[Measured, ...]
-    """``clicks nDCG``, ``clicks RR``, those against a random order, and ``judgements``: those that could be."""
+    """``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
+    ``judgements``: those that could be."""
     losers: tuple[QueryChange, ...] = ()
     winners: tuple[QueryChange, ...] = ()
     """Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements."""
@@ -510,14 +540,18 @@ def decide(
 
     With clicks: enough people; the lower bound of the difference in nDCG above the margin, that in RR above
     - tolerance; the random-order checks; and judged queries, where given, not worse by more than the tolerance on
-    average. Without a click: the lower bound of the judged difference above the margin.
-
-    ``propensities`` are p(1), p(2), ..., up to a factor; the last one holds for deeper ranks. None: all clicks count
-    alike, which favours the live model. `ConfigError` if they are not finite and positive; `InputError` if an
-    impression shows two documents at one rank.
+    average (they are the queries that the team chose to protect, not a sample). Without a single click: the lower
+    bound of the judged difference above the margin.
 
     Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
     Joachims 2015 (dividing by the sum of the weights).
+
+    `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
+    rank.
+
+    The ``clicks`` are of the newest slice, which neither model was trained on. ``propensities`` are p(1), p(2), ..., up
+    to a factor; the last one holds for deeper ranks. None: all clicks count alike, which favours the live model.
+    ``rng`` draws the resamples: people for the clicks, queries for the judgements.
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
@@ -553,7 +587,10 @@ def decide(
 
 
 def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured:
-    """Return how far the live order is above a random one by the weights as given, not clipped."""
+    """Return how far the live order is above a random one by the weights, which `believable` judges.
+
+    The weights are as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
+    """
     whole = lists.whole_weight
     live, random, ideal = (
         lists.gains(scores, lists.discount, whole) for scores in (lists.live, np.zeros(len(lists.rank)), whole)
@@ -605,7 +642,10 @@ LIVE, NEW = 0, 1
 
 
 class ServedModel(NamedTuple):
-    """What is or would be served: a model (None: the engine's own order), its weight, and the signals beside it."""
+    """What is or would be served: a model (None: the engine's own order) and its weight beside the engine's score.
+
+    ``signals`` count with both.
+    """
 
     model: RankingModel | None
     alpha: float = 0.0
@@ -614,7 +654,11 @@ class ServedModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RankedList:
-    """The documents of one query in first-stage order, and their 1-based ranks by each model, (n_models, n) int64."""
+    """The documents of one query that the engine still finds, and their ranks.
+
+    ``documents`` are in first-stage order; ``ranks``, (n_models, n) int64, are the 1-based ranks in each model's order
+    of just these documents.
+    """
 
     documents: tuple[str, ...]
     ranks: Int64
@@ -630,8 +674,11 @@ class Comparison:
 
     ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
     those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed; ``study`` gives
-    numbers of preferences learned from, with the difference in nDCG to the live model. ``changes`` are shares of the
-    ``queries`` with two documents or more: ``reordered``, ``new_first``, and the ``mean_overlap`` of the first three.
+    numbers of preferences learned from, with the difference in nDCG to the live model.
+
+    ``changes`` say how the new order differs from the live one: of the ``queries`` with at least two documents, the
+    share in which any document moves (``reordered``) and in which another one is first (``new_first``), and the mean
+    share of the first three documents that stay among the first three (``mean_overlap``).
     """
 
     verdict: Verdict
@@ -652,9 +699,10 @@ def compare(
     seed: int,
     study: Sequence[int] = (),
 ) -> Comparison:
-    """Return the verdict on the second model of ``scores`` against the first; then follows one for each of ``study``.
+    """Return the verdict on the second model of ``scores`` against the first.
 
-    ``judged`` gives query text → document id → grade, ``window`` the hits reranked for a judged query.
+    Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
+    query text → document id → grade, ``window`` the hits reranked for a judged query; ``seed`` draws the resamples.
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in newest:
@@ -774,12 +822,17 @@ class EncodedPool:
 
 @dataclass
 class ServingScores:
-    """Ranks documents as some models would be served, over one index; errors as `check_body`."""
+    """Ranks documents as some models would be served, over one index.
+
+    `ConfigError` if the body's hits are not reranked, or are found by other means than its ``query``.
+    """
 
     engine: Engine
     index: str
+    """Index or alias."""
     models: Sequence[ServedModel]
-    """At least one is no engine's own order; all are searched by one body."""
+    """At least one is no engine's own order; all are searched by one body, so their text fields must be the same where
+    none is given."""
     body: Mapping[str, Any] | None = None
     """The team's search body with ``{{query}}`` in it; None searches the models' own text fields."""
     progress: Progress = no_progress

@@ -1,4 +1,8 @@
-"""What a retraining learns from, but for the newest part of the log, which is the gate's; and the models."""
+"""What a retraining learns from, and the models that it learns.
+
+The older part of a click log becomes preferences, beside links and judgements; the newest part is kept for the gate,
+as whole impressions, and is never learned from.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,8 @@ from reranker.training.training_set import mix
 
 PRIOR_LOOKS = 2.0
 REMEMBERED_BY = 2
-"""People who must have clicked a document before a model remembers it: nobody alone leaves words in it."""
+"""People who must have clicked a document for a query before a model remembers it by the query's words: nobody alone
+leaves words in a model, and one click, which may be a mistake, does not count as much as a judgement."""
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 BATCH = 500
 MARK = "retrain"
@@ -57,7 +62,10 @@ _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """A share of the dated impressions, or days up to the last of them; `ConfigError` where it is not possible."""
+    """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
+
+    `ConfigError` where the share does not lie between 0 and 1, or the days are not positive.
+    """
 
     share: float = 0.2
     days: float | None = None
@@ -83,7 +91,15 @@ class Newest:
 
 
 def cutoff_of(times: Int64, newest: Newest) -> int:
-    """Return where the newest slice of times, (n,) int64 milliseconds, begins; `NothingToLearn` if it is all."""
+    """Return the time that parts the log: what is as late or later is the newest slice, the rest is learned from.
+
+    Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
+    have no place in the order and are learned from.
+
+    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order.
+
+    `NothingToLearn` where no impression has a time, or none is older than the slice.
+    """
     if not len(times):
         raise NothingToLearn(
             "no impression of the log has a time, so there is no newest slice to judge a new model by: import logs "
@@ -109,11 +125,13 @@ class RetrainSettings:
     models: Path
     """Folder of the model folders, each named by the first 12 digits of its model id."""
     base: Path | None = None
-    """Model that every retraining starts from; None: the one that the live model started from, or the live model."""
+    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
+    if no retraining made it."""
     train: TrainConfig = field(default_factory=TrainConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     newest: Newest = field(default_factory=Newest)
+    """What is kept for the gate."""
     since: int | None = None
     """Milliseconds: what is older is not read."""
     propensities: Propensities | None = None
@@ -123,6 +141,7 @@ class RetrainSettings:
     query_side_only: bool = False
     """Learn U alone: the vectors of documents stay."""
     body: Mapping[str, Any] | None = None
+    """The team's search body."""
     window: int = 200
     """Hits that are reranked when served; with the body it names the calibration."""
     docs: Path | None = None
@@ -134,10 +153,13 @@ class RetrainSettings:
     store: str | None = None
     """``default`` or a folder: also write the local store of route *beside*."""
     max_docs_per_s: float | None = None
+    """Speed limit of the writes."""
     max_judged: int = 20_000
     """Impressions that the gate looks at; more are sampled."""
     study: bool = False
+    """Also learn from parts of the preferences."""
     allow_unsound: bool = False
+    """Learn from a log that the doctor calls unsound."""
     dry_run: bool = False
     """Stop before the index or its record is changed."""
 
@@ -168,6 +190,7 @@ class RetrainResult:
 
     outcome: Literal["promoted", "refused", "would promote"]
     reason: str
+    """Sentences of the gate."""
     index: str
     live_before: str | None
     live_after: str | None
@@ -175,13 +198,16 @@ class RetrainResult:
     candidate: str
     """Model ids."""
     encoder: str
+    """Encoder id of the candidate."""
     model_path: Path
+    """Where the candidate lies."""
     data: Mapping[str, Any]
     """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
     ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; the
     ``people`` of that slice (users, or sessions where no user is known); preferences of clicks (``pairs``) and
     ``other`` ones; ``documents``; what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
+    """The gate's, as JSON."""
     documents_written: int = 0
     """Updates of the index; 0 where the encoder stayed."""
     seconds: Mapping[str, float] = field(default_factory=dict)
@@ -232,7 +258,11 @@ class History:
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
-    """Return what one retraining needs of a log; `NothingToLearn` if a part of it is empty."""
+    """Return what one retraining needs of a log.
+
+    `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in it, or no click in the newest
+    slice.
+    """
     config, since = settings.pairs, settings.since
     moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
     if not moments:
@@ -277,8 +307,9 @@ def _shared(pairs: Iterable[Pair]) -> list[Pair]:
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
     """Return, for some queries, 1 for the shown documents that are liked more than the others on average, else 0.
 
-    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks.
-    Queries whose documents are all liked alike are left out.
+    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
+    so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
+    liked alike are left out.
     """
     clicks = looks = 0.0
     counts: dict[str, dict[str, tuple[int, float]]] = {}
@@ -297,6 +328,7 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
 
 
 def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
+    """Note showings and clicks by rank, and find the propensities."""
     counts = count_clicks(lists)
     shown, clicked = counts.by_rank()
     history.shown, history.clicked = shown.tolist(), clicked.tolist()
@@ -324,7 +356,11 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
 
 
 def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
-    """Return what the doctor warns of; `NothingToLearn` without a click, `GateRefused` for an unsound log."""
+    """Return what the doctor warns of.
+
+    `NothingToLearn` if there is no click, and nothing else is wrong; `GateRefused` if learning from the log would be
+    unsound, unless ``allow_unsound``.
+    """
     diagnosis = examine(log, engine, index, config=config)
     unsound = [finding for finding in diagnosis.findings if finding.severity == "unsound"]
     if unsound and all(finding.code == "clicks" for finding in unsound):
@@ -341,7 +377,11 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
 
 
 def propensity_finding(log: LogFiles) -> Finding:
-    """Return whether the gate will believe what a log says of how much each rank is looked at; needs no model."""
+    """Return whether the gate will believe what a log says of how much each rank is looked at.
+
+    The gate's own question on its own newest slice, with the lists as they were shown for the live order: no model is
+    needed to answer it.
+    """
     try:
         history = read_history(log, RetrainSettings(Path()))
     except NothingToLearn as error:
@@ -362,7 +402,10 @@ def propensity_finding(log: LogFiles) -> Finding:
 
 @dataclass(frozen=True)
 class LinksAndJudgements:
-    """Evidence of links and half of the judged queries; ``judged``, query → document → grade, are for the gate."""
+    """Evidence beside the clicks: of links, and of half of the judged queries.
+
+    ``judged`` are the other half, query text → document id → grade: for the gate, never learned from.
+    """
 
     evidence: tuple[TrainingSet, ...] = ()
     judged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -381,8 +424,8 @@ def read_links_and_judgements(
 ) -> LinksAndJudgements:
     """Return what the files of links and of judged queries say.
 
-    Judged queries are parted by a hash of their text. For the gate, queries of one text are one, and of two grades of
-    a document the first holds.
+    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
+    queries of one text are one; where two grade the same document, the first one's grade holds.
     """
     evidence = []
     judged: dict[str, dict[str, float]] = {}
@@ -416,7 +459,10 @@ class Learner:
     listener: Listener
 
     def model(self, history: History, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
-        """Return the model of all preferences, and how it came about; a run that was killed goes on."""
+        """Return the model of all preferences, and how it came about; a run that was killed goes on.
+
+        What the model keeps about itself depends on the log and the settings alone, so equal logs give equal bytes.
+        """
         model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
         mark = {
             "base": self.base.model_id,
@@ -429,7 +475,10 @@ class Learner:
         return replace(model, training={**model.training, MARK: mark}), report
 
     def study(self, history: History) -> list[tuple[int, RankingModel]]:
-        """Return models of growing parts of the preferences, whole queries, with the number of preferences."""
+        """Return models of growing parts of the preferences, few epochs each, with the number of preferences.
+
+        Each part holds the ones before it; whole queries are drawn.
+        """
         pairs = history.pairs
         queries = sorted({pair.query for pair in pairs})
         order = np.random.default_rng([self.settings.train.seed, 1]).permutation(len(queries))
@@ -443,9 +492,11 @@ class Learner:
         return models
 
     def _evidence(self, pairs: Sequence[Pair], history: History) -> TrainingSet:
-        """Return what is learned from; held-out queries are validated on the documents shown for them."""
+        """Return what is learned from; held-out queries are validated on the documents shown for them.
+
+        Grades by pairs would not do: the live order put what was skipped above what was clicked, and loses every pair.
+        """
         clicks = from_pairs(pairs)
-        # Grades by pairs would not do: the live order put what was skipped above what was clicked.
         graded = {query: history.grades.get(query, judged) for query, judged in clicks.grades.items()}
         preferences = tuple(
             p if (p.query, p.better) in history.remembered else replace(p, remembered=0.0) for p in clicks.preferences
@@ -470,10 +521,13 @@ class Learner:
 
 
 def export_documents(engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress) -> int:
-    """Write the text fields of all documents of an index as JSON lines, sorted by id, and return their number.
+    """Write the text fields of all documents of an index as JSON lines and return their number.
 
-    Takes about 150 bytes of memory a document. An id that several indexes of an alias hold is written once, with the
-    text that sorts first. `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
+    Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by
+    id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
+    indexes of an alias hold is written once, with the text that sorts first.
+
+    `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unsorted = path.with_name(f".{path.name}.unsorted")

@@ -78,7 +78,10 @@ def folder_of(models: Path, model_id: str) -> Path:
 
 
 def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> StoredModel:
-    """Return the model of an id, of any folder under ``models`` or of one of some others; `ArtifactError` for none."""
+    """Return the model of an id: in its folder, in one of some others, or in any folder under ``models``.
+
+    `ArtifactError` if no folder holds it.
+    """
     under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
     for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
         if _manifest_of(path).get("model_id") == model_id:
@@ -112,7 +115,10 @@ def models_that_remember(models: Path) -> list[str]:
 
 
 def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
-    """Return whether a model may remember queries of people who were forgotten since its newest slice began."""
+    """Return whether a model may remember queries of people who were forgotten since it was made from clicks.
+
+    It does not where they were forgotten before its newest slice began, and so before it was made.
+    """
     made = model.training.get(MARK)
     if made is None or model.encoder.memory is None:
         return False
@@ -120,7 +126,12 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
 
 
 def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Path | None) -> StoredModel:
-    """Return the model to start from: named, or under the live one; `ConfigError` or `ArtifactError` for none."""
+    """Return the model to start from: the one named, else the one that the live model was started from.
+
+    A live model that no retraining made is itself the base. So one that learned from last night's clicks never is.
+
+    `ConfigError` if none is named and none is live; `ArtifactError` if its folder is not there.
+    """
     if base is not None:
         return StoredModel(load_model(base, engine), base)
     if live is None:
@@ -175,7 +186,10 @@ def _name(model_id: str | None) -> str:
 
 @dataclass
 class Retraining:
-    """One retraining of one index (or alias); ``before`` is its record at the start, ``report`` the HTML's place."""
+    """One retraining of one index (or alias); ``report`` is where the HTML report goes.
+
+    Writes to this index and its record, and nowhere else; ``before`` is the record as it was read at the start.
+    """
 
     engine: Engine
     index: str
@@ -190,8 +204,10 @@ class Retraining:
     def run(self) -> RetrainResult:
         """Retrain, and return how it ended.
 
-        `NothingToLearn` if the log or the index holds too little; `GateRefused` where a check stops it, and the live
-        version stays; `ArtifactError` if the live model or the base is missing; `EngineError`: run it again.
+        `NothingToLearn` if the log or the index holds too little; `GateRefused` if another retraining of the index is
+        at work, the log is unsound, the index cannot take new vectors, another version went live meanwhile, or a
+        document lacks the vector (the live version stays); `ArtifactError` if the live model or the base is not where
+        it should be; `EngineError` if the engine does not do what is asked (run again: what is written is skipped).
         """
         self.settings.models.mkdir(parents=True, exist_ok=True)
         work = work_folder(self.settings.models, self.engine.spec, self.index)
@@ -317,7 +333,10 @@ class Retraining:
         return ServedModel(model, alpha.value, alpha.signals)
 
     def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
-        """Save the model: by its id where it may go live (its base beside it), else over the last refused one."""
+        """Save the model: by its id where it may go live, else over the last one that was refused.
+
+        Its base is kept beside it, so that the next retraining finds where to start.
+        """
         models = self.settings.models
         if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
             save_model(base.model, folder_of(models, base.model.model_id))
@@ -328,6 +347,7 @@ class Retraining:
         return StoredModel(load_model(path, self.engine), path)
 
     def _publish(self, stored: StoredModel, rejects: Path) -> int:
+        """Make a model live and return how many documents were written."""
         model, check = stored.model, still_live(self.before.live)
         written = 0
         check(read_control(self.engine, self.index))  # before hours of writing, too

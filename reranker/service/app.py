@@ -1,12 +1,16 @@
 """The application, routes behind admission control, and the server that runs it in this process until it is to stop.
 
 How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
-``APIRouter(route_class=JsonRoute)``, and its routes take ``state: State`` and ``context: Context``.
+``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes take
+``state: State`` and ``context: Context``.
 
-``serving = state.serving`` is the version that answers: taken once a request. Anything that takes more than a
-millisecond goes into a thread: ``await state.run(context, function)``; what asks the engine is wrapped by
-``state.ask_engine``. Nothing reaches a route before `AdmissionControl` has checked its size, pace, key and place in the
-queue. Errors are raised: a `ServiceError`, whose message has nothing of the request, or any error of `reranker.errors`.
+``serving = state.serving`` is the version that answers: taken once a request, passed on, never asked for twice.
+Anything that takes more than a millisecond goes into a thread, within the deadline: ``await state.run(context,
+function)``. A function that asks the engine is wrapped, ``state.run(context, lambda: state.ask_engine(function))``, so
+that an engine that is down costs nothing. Nothing reaches a route before `AdmissionControl` has checked its size, pace,
+key and place in the queue. Errors are raised: a `ServiceError`, whose message has nothing of the request, or any error
+of `reranker.errors`; pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes. Figures go into
+``state.metrics``, where no label comes from a request's content, searches into ``state.record``.
 """
 
 from __future__ import annotations
@@ -75,7 +79,11 @@ class GoneError(Exception):
 
 
 class AdmissionControl:
-    """Checks the head of a request (431, 503, 401, 403, 415, 413, 429), then reads its body whole (413, 408, 503)."""
+    """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
+
+    In this order: headers too large (431), draining (503), key (401, 403), encoding (415), announced length (413),
+    queue (429), then the body as it comes (413, 408, 503).
+    """
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
         self._app, self._state = app, state
@@ -232,7 +240,10 @@ class AdmissionControl:
 
 
 def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
-    """Return whether callers without a key may ask this: a public path (or prefix) is open to readers alone."""
+    """Return whether callers without a key may ask this: a public path is open to readers alone.
+
+    It is named itself, or by a prefix that ends in ``/``.
+    """
     return path in ALWAYS_OPEN or any(
         method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
         for name in public
@@ -415,7 +426,11 @@ for _path in FILES:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of the service; ``public`` paths (or prefixes that end in ``/``) are read without a key."""
+    """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
+
+    ``public`` paths are read (`READING`) without a key: exact ones, or prefixes that end in ``/`` (``/`` itself is the
+    exact path).
+    """
 
     router: APIRouter
     shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
@@ -428,7 +443,11 @@ OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.route
 
 
 def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[Part, ...]:
-    """Return what `ssi serve` offers besides `OWN_PARTS`; ``proxied`` is the index answered as by the engine."""
+    """Return what `ssi serve` offers besides `OWN_PARTS`.
+
+    The challenger is interleaved with the live version; ``proxied`` is the index whose clients are answered as the
+    engine answers them.
+    """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
     page = Part(page_router, public=(CONFIG, *FILES))
@@ -436,7 +455,10 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
-    """Return the application; `ConfigError` if a route reads bodies by another way than `JsonRoute`."""
+    """Return the application of `OWN_PARTS` and other parts.
+
+    `ConfigError` if a route reads bodies by another way than `JsonRoute`.
+    """
     app = FastAPI(
         title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
@@ -474,7 +496,10 @@ def _ask_for_keys(app: FastAPI) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that alone listens at this address; `ConfigError` if that cannot be."""
+    """Return a socket that alone listens at this address: the server's own shares its port, and half of the requests.
+
+    `ConfigError` if another process listens there, or the address is not of this machine.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -497,7 +522,11 @@ def listen(host: str, port: int) -> socket.socket:
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and end within ten seconds; SIGHUP looks for another version. As `listen`."""
+    """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
+
+    SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
+    `listen`.
+    """
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
     gc.freeze()
@@ -505,7 +534,11 @@ def run_server(
 
 
 def end_process() -> NoReturn:
-    """End this process with status 0, all that was buffered written: the server's native threads could abort it."""
+    """End this process with status 0, all that was buffered written.
+
+    The server's native threads may still be ending; one that asks for the interpreter while that is being taken down
+    aborts the process, and with it the status of a service that stopped as it should.
+    """
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,10 @@
 """What is done with a search: reranked, left in the engine's order, scored in the shadow, shuffled, or interleaved.
 
-Team-draft interleaving puts two versions in one list. Each picks its best document that is not yet there, in rounds; a
-coin decides who picks first. A click counts for the version that put the document there. The verdict counts sessions:
-the winner of one is the team with more clicked documents (each once a list); the others are ties.
+Team-draft interleaving puts two versions in one list, and the clicks on it say which is better. Each version picks its
+best document that is not yet in the list, in rounds; who picks first in a round is decided by a coin. A click counts
+for the version that put the document there: whichever ranks better is clicked more often, whatever the position. The
+verdict counts sessions, since clicks of one visitor are not independent: the winner of one is the team with more
+clicked documents (a document clicked twice in one list counts once); the others are ties.
 
 Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), algorithm 2 and
 section 5.
@@ -59,7 +61,11 @@ class SearchCall:
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """A page, its version, and of interleaving the team of each hit and the model ids of the teams."""
+    """What a mode made of a search.
+
+    ``serving`` is the version that made the page; ``teams`` say whose version put each hit there, ``versions`` are the
+    model ids of the teams: both empty where there are none. ``randomised``: the page was shuffled.
+    """
 
     page: RerankedPage
     serving: Serving
@@ -73,7 +79,10 @@ SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
 
 
 def _version_of(versions: Versions, model_id: str | None) -> Serving:
-    """Return the served version, or the one named, maybe from files; `ServiceError` 404 if it cannot be used."""
+    """Return the served version, or the one named; may read files: call it in a thread.
+
+    `ServiceError` 404 if the named version is not known or cannot be used.
+    """
     if model_id is None:
         return versions.current
     try:
@@ -100,7 +109,9 @@ MAX_SHUFFLED = 50
 def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
     """Return the reranked page with its hits shuffled, the same way whenever the session asks this query again.
 
-    A later page, one of more than `MAX_SHUFFLED` hits, with a hit that must not move, or not reranked comes as it is.
+    Every hit of a first page is then as often at one rank as at another, and the clicks by rank say how often each rank
+    is looked at. A later page, one of more than `MAX_SHUFFLED` hits, one with a hit that must not move and one that is
+    not reranked come as they are.
     """
     outcome = rerank(versions, call)
     page = outcome.page
@@ -126,7 +137,10 @@ INTERLEAVE = "interleave"
 
 
 def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) -> str:
-    """Return the mode: the request's wish, the session's group (none is shuffled without), then the settings."""
+    """Return the mode of a search: the request's wish, then the session's group, then how the service was started.
+
+    Without a session nobody's lists are shuffled: the order of a query would be one and the same for all.
+    """
     if call.off:
         return "off"
     if call.version is not None:
@@ -151,7 +165,11 @@ MAX_WAITING = 32
 
 
 class Shadow:
-    """One thread that reranks what was answered in the engine's order; ``log`` gets the record with ``shadow_ids``."""
+    """One thread that reranks what was answered in the engine's order, to see what reranking would have done.
+
+    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the record,
+    with ``shadow_ids`` filled as far as it could be scored.
+    """
 
     def __init__(
         self,
@@ -211,8 +229,10 @@ def team_draft(
 ) -> list[tuple[Key, str]]:
     """Return at most ``size`` documents with the team that put each there.
 
-    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`; one that is used up leaves
-    the rest to the other. One coin a round is drawn, needed or not, so that a longer list begins like a shorter one.
+    A team whose list is used up leaves the rest to the other; nothing of either list is lost before ``size`` is
+    reached. One coin a round is drawn, whether it is needed or not, so that a longer list begins like a shorter one.
+
+    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`.
     """
     rankings = {LIVE: first, CHALLENGER: second}
     places = {LIVE: 0, CHALLENGER: 0}
@@ -243,7 +263,11 @@ def coins(session: str, query: str) -> np.random.Generator:
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """The live version against another; where either falls back, the live page is shown, nobody credited."""
+    """The mode: the live version against another one, named by its model id or the beginning of it.
+
+    Both versions search, so a search costs the engine twice. Where either falls back, or both are one version, the
+    live version's page is shown and nobody is credited.
+    """
 
     challenger: str
 
@@ -290,7 +314,10 @@ _Z_OF_POWER = 1.959964 + 0.841621
 
 
 class TeamList(NamedTuple):
-    """One interleaved list: its session ("" is one of its own), both model ids, and the team of each document id."""
+    """One shown list of an interleaving: model ids of teams `LIVE` and `CHALLENGER`, and the team of each document id.
+
+    ``session`` is empty where it is not known: the list is then a session of its own.
+    """
 
     session: str
     versions: tuple[str, ...]
@@ -302,8 +329,9 @@ class Verdict:
     """What the clicks say of two versions.
 
     ``live`` and ``challenger`` are model ids; ``lists`` were shown, ``clicked_lists`` and ``sessions`` have a click;
-    wins and ties are counted in sessions. ``preference`` is the share of sessions that the challenger wins, ties
-    counted half, ``low`` to ``high`` its 95 % interval, ``p`` the two-sided p of the exact sign test.
+    clicks are the credited ones, wins and ties are counted in sessions. ``preference`` is the share of sessions that
+    the challenger wins, ties counted half (.5 is none), ``low`` to ``high`` its 95 % interval, resampling sessions,
+    ``p`` the two-sided p of the exact sign test over sessions that are no ties.
     """
 
     live: str
@@ -391,7 +419,8 @@ def verdicts(
 ) -> list[Verdict]:
     """Return the verdict of every pair of versions that were interleaved, the most clicked first.
 
-    ``lists`` are by query id; ``clicks`` are (query id, document id), and count where the document was shown.
+    ``lists`` are by query id. ``clicks`` are (query id, document id); those of other lists, or of documents that were
+    not shown, count for nobody. ``rng`` draws the sessions of the intervals.
     """
     credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
     clicked: dict[tuple[str, ...], set[str]] = {}

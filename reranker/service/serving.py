@@ -1,4 +1,8 @@
-"""The version that answers: opened from a model folder, tested against the index, replaced while it runs."""
+"""The version that answers: opened from a model folder, tested against the index, replaced while the service runs.
+
+A `Serving` never changes and a request takes it once, so that one answer comes from one version. `Versions` opens them
+and `Watcher` lets another one answer, once it is shown to score what the index holds.
+"""
 
 from __future__ import annotations
 
@@ -44,9 +48,11 @@ LEAST_DIGITS = 6
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A version as it serves; without a ``model`` searches come back in the engine's order.
+    """A version as it serves.
 
-    ``path`` is the model's folder; ``problem`` says why there is no model or no store; ``loaded`` is Unix time.
+    The reranker's ``model`` is None where none could be loaded: searches come back in the engine's order. ``path`` is
+    the model's folder; ``problem`` says why there is no model or no store, empty where all is well; ``loaded`` is Unix
+    time.
     """
 
     reranker: Reranker
@@ -81,7 +87,11 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """A ``single`` model folder (``--model``), or a folder of them, of which the record says the live one."""
+    """The model folders of a service.
+
+    ``path`` is a ``single`` model folder (``--model``), of which a replacement is noticed, or a folder of them
+    (``--models``), where the control record of the index says which version is live.
+    """
 
     engine: Engine
     index: str
@@ -90,7 +100,10 @@ class ModelFolders:
     _last_calibrations: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     def wanted(self) -> Wanted:
-        """Return the version to be served now; `ArtifactError` if no release is live, or its folder is not here."""
+        """Return the version that should be served now.
+
+        `ArtifactError` if no release is live, or its folder is not here.
+        """
         if self.single:
             model_id = _model_id(self.path)
             # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
@@ -143,7 +156,13 @@ def _described(error: Exception) -> str:
 
 
 class Versions:
-    """The version that is served, else without its store, else without a model; and others asked for by name."""
+    """The version that is served, and a few others that were asked for by name.
+
+    The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
+    one that could answer better. What is not whole is looked at again.
+
+    ``store_path`` is that of route *beside*; None: where the indexer puts it.
+    """
 
     def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
         self.settings, self.folders, self._store_path = settings, folders, store_path
@@ -208,7 +227,10 @@ class Versions:
         return wanted._replace(store_generation=VectorStore.open(self._store_folder(wanted.path)).generation)
 
     def open(self, wanted: Wanted) -> Serving:
-        """Return the version, every byte verified; `ArtifactError` if model or store cannot be used."""
+        """Return the version, every byte of it verified.
+
+        `ArtifactError` if model or store cannot be used, or the folder holds another version by now.
+        """
         model = load_model(wanted.path, self.engine)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
@@ -219,7 +241,10 @@ class Versions:
         return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
-        """Return a version by 6 digits or more of its id; `ArtifactError` or `InputError` if it cannot be used."""
+        """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
+
+        `ArtifactError` or `InputError` if there is no such version, or it cannot be used.
+        """
         current = self.current
         if _names(model_id, current.model_id):
             return current
@@ -264,7 +289,10 @@ class GoldenQuery(NamedTuple):
 
 
 def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
-    """Return the golden set of JSON lines ``{"query": ..., "expect": "document id"}``; `InputError` if unreadable."""
+    """Return the golden set of a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` optional).
+
+    `InputError` if the file cannot be read, or a line is no such object.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -295,7 +323,10 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
 
 
 def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
-    """Return if a version scores what the index holds; else `GateRefused`, or `EngineUnavailable`: not known."""
+    """Return if a version may answer: it scores what the index holds; no ``golden`` set: some of its own words.
+
+    `GateRefused` with the reason; `EngineUnavailable` if the engine does not answer, so that nothing can be said.
+    """
     try:
         serving.reranker.check(settings.default_body)
     except EngineUnavailable:
@@ -357,7 +388,11 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
 
 
 class Watcher:
-    """A thread that keeps the served version the one that is wanted; a refused one is not tried again unchanged."""
+    """A thread that keeps the served version the one that is wanted.
+
+    A version that cannot be loaded, or does not pass `verify`, leaves the old one answering; it is not tried again
+    until something about it changes or a reload is asked for.
+    """
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:
         self._versions, self._metrics, self._golden = versions, metrics, golden
