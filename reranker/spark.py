@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,7 +32,10 @@ def spark_session(
     if spark is None:
         builder = SparkSession.builder.appName(command)
         if master or not os.environ.get("SPARK_REMOTE"):
-            builder = builder.master(master or f"local[{threads or '*'}]")
+            master = master or f"local[{threads or '*'}]"
+            builder = builder.master(master)
+            if master.startswith("local"):
+                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first on the PATH
         settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16"}
         for name, value in settings.items():
             builder = builder.config(name, value)
