@@ -42,7 +42,7 @@ from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpa
 from reranker.progress import Progress, no_progress
 from reranker.spark import spark_session
 
-PART_BYTES, MAX_PARTS = 32 * 1024 * 1024, 10_000
+PART_BYTES, MAX_PARTS = 8 * 1024 * 1024, 10_000
 """What a task of Spark reads at least, more where there would be more tasks than that."""
 _GROUP_BYTES = 16 * 1024 * 1024
 _READ_ROWS = 4096
@@ -97,16 +97,18 @@ def vectorize(
     check_fields(job.docs, encoder.view, job.id_field)
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
     n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
-    seen, group, n_rows = SeenIds(), list[Row](), 0
+    seen, group, size, n_rows = SeenIds(), list[Row](), 0, 0
     job.out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(job.out) as file, closing(BACKENDS[backend](job, encoder)) as batches:
         with pa.parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
             for rows in itertools.chain(batches, [None]):
-                group += _accepted(rows or [], seen, rejects)
-                if rows is None or sum(len(row.terms) + len(row.vec or b"") for row in group) >= _GROUP_BYTES:
+                accepted = list(_accepted(rows or [], seen, rejects))
+                group += accepted
+                size += sum(len(row.terms) + len(row.vec or b"") for row in accepted)
+                if rows is None or size >= _GROUP_BYTES:
                     columns = [[getattr(row, name) for row in group] for name in schema.names]
                     writer.write_table(pa.table(columns, schema=schema))
-                    n_rows, group = n_rows + len(group), []
+                    group, size, n_rows = [], 0, n_rows + len(group)
                 if rows:
                     progress(rows[-1].line, round(n_bytes * rows[-1].line / rows[-1].end) or None)
     return n_rows
