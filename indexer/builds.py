@@ -469,6 +469,31 @@ def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, An
     return {**old.mapping, "properties": {**kept, **properties}}, settings
 
 
+def check_fields(path: Path, view: TextView, id_field: str | None = None, notice: Say | None = None) -> None:
+    """Raise `InputError` for a field of a model's view that no document of the file has, most likely misspelt.
+
+    With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
+    """
+    paths = set[str]()
+    missing = [spec.path for spec in view.fields]
+    for document in read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
+        here = set(paths_of(document.source))
+        missing = [name for name in missing if name not in here]
+        if not missing:
+            return
+        paths |= here if len(paths) < _MAX_PATHS else set()
+    if not paths or (view.is_default and len(missing) < len(view.fields)):
+        return
+    message = (
+        f"no document of {str(path)!r} has the field {missing[0]!r}, which the model reads: the nearest of "
+        f"their fields are {nearest_paths(missing[0], paths)}; name the field so in the documents, or train a "
+        "model with --fields of these"
+    )
+    if notice is None:
+        raise InputError(message, field=missing[0])
+    notice(message)
+
+
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
     """What is built, besides the documents."""
@@ -587,6 +612,10 @@ class _Build:
             forget_control(engine, [before.key])
         return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
 
+    def _check_fields(self, notice: Say | None) -> None:
+        if self.model is not None:
+            check_fields(self.path, self.model.encoder.view, self.options.load.id_field, notice)
+
     def _new_index(self, concrete: str) -> None:
         view = self.model.encoder.view if self.model else TextView()
         mapping = index_mapping([spec.path for spec in view.fields], self.properties)
@@ -656,30 +685,6 @@ class _Build:
         while engine.index_names(f"{self.index}-{number:06d}"):
             number += 1
         return f"{self.index}-{number:06d}"
-
-    def _check_fields(self, notice: Say | None) -> None:
-        """Raise `InputError`, or say it by ``notice``, where no document of the file has a field of the model."""
-        if self.model is None:
-            return
-        view, paths = self.model.encoder.view, set[str]()
-        missing = [spec.path for spec in view.fields]
-        id_field = self.options.load.id_field
-        for document in read_documents(self.path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
-            here = set(paths_of(document.source))
-            missing = [path for path in missing if path not in here]
-            if not missing:
-                return
-            paths |= here if len(paths) < _MAX_PATHS else set()
-        if not paths or (view.is_default and len(missing) < len(view.fields)):
-            return
-        message = (
-            f"no document of {str(self.path)!r} has the field {missing[0]!r}, which the model reads: the nearest of "
-            f"their fields are {nearest_paths(missing[0], paths)}; name the field so in the documents, or train a "
-            "model with --fields of these"
-        )
-        if notice is None:
-            raise InputError(message, field=missing[0])
-        notice(message)
 
     def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
         if (self.engine.index_info(concrete).mapping.get("_routing") or {}).get("required"):

@@ -21,7 +21,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import blake2b
@@ -176,11 +176,25 @@ class Line:
     data: bytes
 
 
+class Part(NamedTuple):
+    """What begins in a part of a file, by default all of it."""
+
+    start: int = 0
+    end: int | None = None
+    """Bytes of a file of lines, where lines begin; row groups of Parquet; None: to the end."""
+    before: int = 0
+    """Lines, or rows, before it."""
+
+
+WHOLE = Part()
+
+
 def read_lines(
     path: _Path,
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
+    part: Part = WHOLE,
 ) -> Iterator[Line]:
     """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
@@ -189,8 +203,10 @@ def read_lines(
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
-        offset = number = 0
-        while data := _readline(stream, max_line_bytes + 2, path, number):
+        offset, limit, number = part
+        if offset:
+            stream.seek(offset)
+        while (limit is None or offset < limit) and (data := _readline(stream, max_line_bytes + 2, path, number)):
             number += 1
             end = offset + len(data)
             if len(data) - (2 if data.endswith(b"\r\n") else data.endswith(b"\n")) > max_line_bytes:
@@ -215,10 +231,11 @@ def read_records(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
+    part: Part = WHOLE,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each of `read_lines`; those that it refuses by a `RecordError` are rejected."""
     sink = rejects or StrictSink(path)
-    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes):
+    for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes, part=part):
         try:
             record = parse(line)
         except RecordError as error:
@@ -428,6 +445,11 @@ def check_id(value: object, what: str = "id") -> str:
     return value
 
 
+def id_key(id_: str) -> int:
+    """Return the 64-bit BLAKE2b hash of an id."""
+    return int.from_bytes(blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
 class SeenIds:
     """Which ids have been seen, in 8 bytes each.
 
@@ -441,7 +463,7 @@ class SeenIds:
 
     def add(self, id_: str) -> bool:
         """Remember an id; return whether it is new."""
-        key = int.from_bytes(blake2b(id_.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        key = id_key(id_)
         if key in self._recent:
             return False
         for run in self._runs:
@@ -479,6 +501,7 @@ def read_documents(
     duplicates: Literal["reject", "keep"] = "reject",
     max_line_bytes: int = MAX_DOCUMENT_BYTES,
     id_field: str | None = None,
+    part: Part = WHOLE,
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
@@ -488,7 +511,8 @@ def read_documents(
 
     ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``,
     later documents of an id go there too (kind ``duplicate_id``; 8 bytes a document), with ``keep`` all are yielded,
-    for a destination that keeps one of each. `InputError` where the file is missing, damaged, or of another kind.
+    for a destination that keeps one of each. ``part``, one of `document_parts`, is what is read of the file.
+    `InputError` where the file is missing, damaged, or of another kind.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
@@ -497,7 +521,7 @@ def read_documents(
     if is_parquet(path):
         columns = ID_FIELDS if id_field is None else (id_field.partition(".")[0],)
         rows = read_rows(
-            path, [columns], lambda row, value: _document(value, id_field, seen, row + 1, row, row + 1), sink
+            path, [columns], lambda row, value: _document(value, id_field, seen, row + 1, row, row + 1), sink, part
         )
         yield from rows
         return
@@ -505,8 +529,41 @@ def read_documents(
         path, lambda line: _document(
             parse_json(line.data), id_field, seen, line.number, line.offset, line.end_offset
         ),
-        rejects=sink, max_line_bytes=max_line_bytes,
+        rejects=sink, max_line_bytes=max_line_bytes, part=part,
     )  # fmt: skip
+
+
+def document_parts(path: _Path, n_bytes: int) -> list[Part]:
+    """Return the parts of a document file, of some ``n_bytes`` each, which read one after the other are the whole.
+
+    Gzipped files are one part, as are row groups of Parquet that are larger. All others are read, to count their lines.
+    `InputError` where the file cannot be read.
+    """
+    if is_parquet(path):
+        parts, size, rows = [WHOLE], 0, 0
+        with open_parquet(path) as file:
+            groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+        for number, group in enumerate(groups):
+            if size >= n_bytes:
+                parts[-1:] = [parts[-1]._replace(end=number), Part(number, None, rows)]
+                size = 0
+            size, rows = size + group.total_byte_size, rows + group.num_rows
+        return parts
+    parts = []
+    start = before = 0
+    with closing(open_content(path)) as stream:
+        while peek_bytes(path, 2) != b"\x1f\x8b" and (data := stream.read(n_bytes)):
+            size, lines = len(data), data.count(b"\n")
+            while not data.endswith(b"\n") and (data := stream.readline(_BLOCK)):
+                size, lines = size + len(data), lines + data.endswith(b"\n")
+            parts.append(Part(start, start + size, before))
+            start, before = start + size, before + lines
+    return parts or [WHOLE]
+
+
+def duplicate_id(id_: str) -> RecordError:
+    """Return the error for a document whose id was given before."""
+    return RecordError("duplicate_id", f"the id {id_!r} was given before: the first document counts")
 
 
 def _document(
@@ -524,7 +581,7 @@ def _document(
     if len(set(ids)) > 1:
         raise RecordError("id_ambiguous", f"'id' is {ids[0]!r} and '_id' is {ids[1]!r}: keep one of them")
     if seen is not None and not seen.add(ids[0]):
-        raise RecordError("duplicate_id", f"the id {ids[0]!r} was given before: the first document counts")
+        raise duplicate_id(ids[0])
     for name in ID_FIELDS if id_field is None else ("_id",):  # no engine takes a source with _id
         value.pop(name, None)
     return DocumentLine(ids[0], value, line, offset, end_offset)
@@ -685,6 +742,7 @@ def read_rows(
     required: Sequence[Sequence[str]],
     parse: Callable[[int, _Row], _Record],
     rejects: RejectSink,
+    part: Part = WHOLE,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 
@@ -693,16 +751,7 @@ def read_rows(
     carry (NaN, Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as
     offset. `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
     """
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet") from error
-    try:
-        file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
-    with file:
+    with open_parquet(path) as file:
         names = file.schema_arrow.names
         for choices in required:
             if not set(choices) & set(names):
@@ -710,18 +759,29 @@ def read_rows(
                 message = f"the Parquet file {os.fspath(path)!r} has no column {wanted}"
                 remedy = f"its columns are {', '.join(names)[:500]}: rename one"
                 raise InputError(f"{message}; {remedy}", path=os.fspath(path))
-        first = 0
-        for group in range(file.num_row_groups):
-            batches = file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False)
-            while True:
-                try:
-                    batch = next(batches, None)
-                except (OSError, pa.ArrowException) as error:
-                    raise _damaged(path, error) from error
-                if batch is None:
-                    break
+        first = part.before
+        for group in range(part.start, file.num_row_groups if part.end is None else part.end):
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group], use_threads=False):
                 yield from _batch_rows(batch, first, parse, rejects)
                 first += batch.num_rows
+
+
+@contextmanager
+def open_parquet(path: _Path) -> Iterator[Any]:
+    """Yield a ``pyarrow.parquet.ParquetFile``; checksums of its pages are verified where it has them.
+
+    `InputError` where it is damaged, which may show only as it is read within; `MissingExtra` without pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield file
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
 
 
 def _batch_rows(

@@ -22,7 +22,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.progress",
         "reranker.records",
     ),
-    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files"),
+    ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files", "reranker.spark"),
     ("reranker.models", "reranker.evaluation", "reranker.engines"),
     ("reranker.artifacts", "reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.baselines", "reranker.rerank", "reranker.words", "indexer"),

@@ -1,4 +1,4 @@
-"""``ssi index``, ``revectorize`` and ``sync``: documents, with their vectors, into an engine, kept current."""
+"""``ssi index``, ``vectorize``, ``revectorize`` and ``sync``: documents, with their vectors, into an engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,18 @@ if TYPE_CHECKING:
     from indexer.builds import BuildReport
     from indexer.encoding import Plan
     from indexer.renewal import RenewOptions, RenewReport, Target
+    from reranker.artifacts import RankingModel
+    from reranker.engines import Engine
     from reranker.errors import EngineError
+
+_vectors_option = click.option(
+    "--vectors", "vectors_path", type=FILE,
+    help="Send the vectors of this file, written by `ssi vectorize`, in place of encoding. What it lacks, or has of "
+         "another text, is encoded here, and counted.",
+)  # fmt: skip
+_rejects_option = click.option("--rejects", "reject_path", type=FILE,
+                               help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
+                                    "folder]")  # fmt: skip
 
 
 @click.command("index", epilog="""\b
@@ -28,6 +39,7 @@ Examples:
 @click.argument("file", type=FILE)
 @common.engine_options
 @common.model_option(required=False)
+@_vectors_option
 @common.write_store_option
 @common.routes_option
 @click.option("--rebuild", is_flag=True, help="Fill a new index and swap the alias at the end: no downtime.")
@@ -35,9 +47,7 @@ Examples:
               help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
               )  # fmt: skip
 @common.id_field_option
-@click.option("--rejects", "reject_path", type=FILE,
-              help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
-                   "folder]")  # fmt: skip
+@_rejects_option
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
 @common.max_docs_option
 @click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
@@ -55,11 +65,10 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     engine = common.open_engine_of(options["engine_spec"])
     model = None
     if model_path is not None:
-        from reranker.artifacts import load_model
-
-        model = load_model(model_path, engine)
-    elif options["store"]:
-        raise click.UsageError("--store keeps a model's vectors: give --model too")
+        model = _model_of(model_path, engine, options["vectors_path"])
+    elif options["store"] or options["vectors_path"]:
+        name = "store" if options["store"] else "vectors"
+        raise click.UsageError(f"--{name} keeps a model's vectors: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(
         version_field=options["version_field"], id_field=options["id_field"], reject_path=rejects,
@@ -79,6 +88,67 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     else:
         _show(report, rejects, refused, model.model_id if model else "")
     _end_with(report.load.bulk.stopped, refused)
+
+
+def _model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> RankingModel:
+    """Return the model of a folder, with the vectors of ``--vectors``; at the end it is said how many these lacked."""
+    from reranker.artifacts import load_model
+
+    model = load_model(model_path, engine)
+    if vectors_path is None:
+        return model
+    from indexer.vectorizing import with_vectors
+
+    model, vectors = with_vectors(model, vectors_path)
+
+    def say_missing() -> None:
+        if vectors.missing:
+            common.warn(f"{vectors.missing:,} documents had no vector of their text in {vectors_path}: encoded here")
+
+    click.get_current_context().call_on_close(say_missing)
+    return model
+
+
+@click.command("vectorize", epilog="""\b
+Examples:
+  ssi vectorize --docs docs.jsonl --model model/ --out vectors.parquet
+  ssi vectorize --docs /data/docs.parquet --model /data/model/ --out /data/vectors.parquet --backend spark
+  ssi index docs.jsonl --engine tantivy:./index --index docs --model model/ --vectors vectors.parquet
+""")  # fmt: skip
+@click.option("--docs", "file", required=True, type=FILE, help="Documents: JSON lines (also gz) or Parquet.")
+@common.model_option()
+@click.option("--out", "target", required=True, type=FILE, help="File of vectors to write (Parquet).")
+@click.option("--backend", type=click.Choice(["local", "spark"]), default="local",
+              help="local: this process; spark: a local Spark or a cluster, whose machines see documents, model and "
+                   "target under the same paths.")  # fmt: skip
+@click.option(
+    "--spark-master", metavar="URL", help="Cluster of spark; else SPARK_REMOTE, or all cores of this machine."
+)
+@common.id_field_option
+@_rejects_option
+@common.json_option
+def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -> None:
+    """Compute the vectors of documents ahead of `ssi index` or `ssi revectorize`, which take them by --vectors.
+
+    The rows are the same from both backends, and what the index gets is the same with and without them. Gzipped files
+    and row groups of Parquet are not split.
+    """
+    from indexer.vectorizing import Job, vectorize
+    from reranker.formats import RejectLog
+
+    rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
+    job = Job(file, options["model_path"], target, options["id_field"], options["spark_master"])
+    with common.progress(f"vectorize {file.name}") as update, RejectLog(rejects) as log:
+        n_vectors = vectorize(job, options["backend"], rejects=log, progress=update)
+    if not log.count:
+        rejects.unlink(missing_ok=True)
+    if as_json:
+        common.print_json({"out": str(target), "documents": n_vectors, "rejects_by_kind": dict(log.kinds)})
+    else:
+        common.out().print(f"{n_vectors:,} documents, written to {target}", markup=False)
+        if log.count:
+            common.out().print(log.summary(), markup=False)
+    _end_with(None, log.count)
 
 
 def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> None:
@@ -122,6 +192,7 @@ Examples:
   ssi promote VERSION --engine opensearch:http://localhost:9200 --index shop
 """)  # fmt: skip
 @_renewal_options
+@_vectors_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
 @common.json_option
 def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
@@ -194,10 +265,9 @@ def sync_command(
 def _target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
     from indexer.bulk import BulkLimits
     from indexer.renewal import RenewOptions, Target
-    from reranker.artifacts import load_model
 
     engine, index = common.open_engine_of(options["engine_spec"]), options["index"]
-    model = load_model(options["model_path"], engine)
+    model = _model_of(options["model_path"], engine, options.get("vectors_path"))
     store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
     rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")
     renewal = RenewOptions(max_docs_per_s=options["rate"], reject_path=rejects, limits=BulkLimits(options["max_docs"]))

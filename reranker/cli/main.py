@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "init": "Look at an index that is there, and write the configuration to begin with.",
     "train": "Learn a model from documents and links, judgements or pairs.",
     "index": "Send documents, with their vectors, to an engine.",
+    "vectorize": "Compute the vectors of very many documents ahead, also by Spark.",
     "search": "Search an index and rerank the hits.",
     "serve": "Serve search with reranking, and rerank APIs, over HTTP.",
     "evaluate": "Rank every document and compare the model with lexical baselines.",
@@ -43,8 +44,9 @@ COMMANDS: dict[str, str] = {
 """Command names with the line that ``ssi --help`` shows; each lives in a module of its name, except for those below."""
 
 MODULES = {
-    "calibrate": "search", "revectorize": "index", "sync": "index", "promote": "versions", "rollback": "versions",
-    "gc": "versions", "uninstall": "versions", "drift": "versions", "interleave": "serve", "retrain": "clicks",
+    "calibrate": "search", "vectorize": "index", "revectorize": "index", "sync": "index", "promote": "versions",
+    "rollback": "versions", "gc": "versions", "uninstall": "versions", "drift": "versions", "interleave": "serve",
+    "retrain": "clicks",
 }  # fmt: skip
 """Commands that share a module."""
 

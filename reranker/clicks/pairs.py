@@ -32,6 +32,7 @@ from reranker.config import from_mapping
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.files import replacing
 from reranker.records import Pair
+from reranker.spark import spark_session
 
 UNIT = 1_000_000
 """Weights are counted in millionths, as integers: sums are then the same in every order of adding."""
@@ -661,43 +662,16 @@ class _Database(NamedTuple):
 
 def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     target = folder / task.goal
-    with _spark_session(resources) as spark, tempfile.TemporaryDirectory(prefix="steps-", dir=folder) as kept:
+    session = spark_session(
+        "ssi clicks pairs", master=resources.spark_master, threads=resources.threads, instead="duckdb"
+    )
+    with session as spark, tempfile.TemporaryDirectory(prefix="steps-", dir=folder) as kept:
         last = _run_in_spark(spark, task, Path(kept))
         spark.sql(last.text).write.parquet(str(target))
         counts = {}
         if task.goal == "pairs":
             counts = {row["name"]: row["n"] for text in _count_texts(task) for row in spark.sql(text).collect()}
     return tuple(sorted(target.glob("part-*.parquet"))), counts
-
-
-@contextlib.contextmanager
-def _spark_session(resources: Resources) -> Iterator[Any]:
-    """Yield a session of the active Spark with temporary views of its own, or of a new one that ends with it."""
-    try:
-        from pyspark.errors import PySparkException, PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingExtra("pyspark", "spark") from error
-    active = spark = SparkSession.getActiveSession()
-    if spark is None:
-        builder = SparkSession.builder.appName("ssi clicks pairs")
-        if resources.spark_master or not os.environ.get("SPARK_REMOTE"):
-            builder = builder.master(resources.spark_master or f"local[{resources.threads or '*'}]")
-        settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16"}
-        for name, value in settings.items():
-            builder = builder.config(name, value)
-        try:
-            spark = builder.getOrCreate()
-        except PySparkRuntimeError as error:
-            remedy = "it needs Java 17 or 21 in JAVA_HOME or on the PATH; or take --backend duckdb"
-            raise ConfigError(f"Spark cannot be started ({str(error)[:200]}): {remedy}") from error
-    try:
-        yield spark.newSession()
-    except PySparkException as error:
-        raise InputError(f"Spark cannot make pairs of the click log: {str(error)[:2000]}") from error
-    finally:
-        if active is None:
-            spark.stop()
 
 
 def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:

@@ -1,0 +1,75 @@
+"""How many documents a second `ssi vectorize` encodes: by one process, and by Spark on this machine.
+
+    python benchmarks/bench_vectorize.py [--documents 100000] [--cores 2] [--dim 128]
+
+Documents are those of `benchmarks/scale_data.py`, with a random V over all their words. Both backends do a tenth of
+them first, for nothing, then again, then all: what starting takes (Spark's session, the model in each worker) is thus
+told apart; the rate is that of the nine tenths in between. Ends with status 1 unless both wrote the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from scale_data import World, write_documents
+
+from indexer.vectorizing import Job, vectorize
+from reranker.artifacts import Encoder, RankingModel, save_model
+from reranker.formats import read_documents
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
+from reranker.text.rows import VocabularyBuilder
+from reranker.text.view import TextView
+
+
+def save_random_model(docs: Path, folder: Path, dim: int) -> None:
+    """Write a model over the words of the documents."""
+    view, analyzer = TextView.parse(["title^2", "text"]), make_analyzer(AnalyzerConfig())
+    builder = VocabularyBuilder()
+    documents: Iterator[str] = ("\n".join(view.texts(document.source)) for document in read_documents(docs))
+    while texts := list(itertools.islice(documents, 1000)):
+        builder.add(analyzer.tokens(texts))
+    vocabulary = builder.build(None)
+    V = np.random.default_rng(0).normal(scale=0.1, size=(len(vocabulary), dim)).astype(np.float32)
+    save_model(RankingModel(Encoder(view, analyzer, vocabulary, "log", V), vocabulary, V), folder)
+    print(f"{vocabulary.n_documents:,} documents, {len(vocabulary):,} words, V of {V.nbytes / 1e6:,.0f} MB")
+
+
+def main() -> int:
+    """Measure both backends; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--cores", type=int, default=2, help="of Spark")
+    parser.add_argument("--dim", type=int, default=128)
+    options = parser.parse_args()
+    rates = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_documents(World(options.documents, 0), folder)
+        docs, tenth = folder / "docs.jsonl", folder / "tenth.jsonl"
+        with docs.open("rb") as whole, tenth.open("wb") as part:
+            part.writelines(itertools.islice(whole, options.documents // 10))
+        save_random_model(docs, folder / "model", options.dim)
+        for backend in ("local", "spark"):
+            seconds, counts = [], []
+            for path in (tenth, tenth, docs):
+                started = time.monotonic()
+                job = Job(path, folder / "model", folder / f"{backend}.parquet", None, f"local[{options.cores}]")
+                counts.append(vectorize(job, backend))
+                seconds.append(time.monotonic() - started)
+            rates.append((counts[2] - counts[1]) / (seconds[2] - seconds[1]))
+            print(f"{backend}: {rates[-1]:,.0f} documents/s; {counts[2]:,} in {seconds[2]:.1f} s", flush=True)
+        same = pq.read_table(folder / "local.parquet").equals(pq.read_table(folder / "spark.parquet"))
+    print(f"spark on {options.cores} cores is {rates[1] / rates[0]:.2f} times one process; rows the same: {same}")
+    return 0 if same else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

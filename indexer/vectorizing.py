@@ -1,0 +1,314 @@
+"""Vectors of documents in a file of their own: computed by this process or by Spark, and sent in place of encoding.
+
+The file is Parquet: ``id``, ``src`` (the hash of the text), ``vec`` and ``terms``, packed as in an index; ``vec`` is
+null where there is no text. The fields of all routes and engines are made of these. Both backends read the document
+file by one reader, in parts or whole, encode by one encoder, and have one writer: their rows are the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from indexer.builds import check_fields
+from indexer.encoding import ENCODE_BATCH
+from reranker.artifacts import EncodedDocuments, Encoder, RankingModel, load_model
+from reranker.errors import ConfigError, EncoderMismatch, InputError, MissingExtra
+from reranker.files import replacing
+from reranker.formats import (
+    MAX_SAMPLE_CHARS,
+    WHOLE,
+    Part,
+    RecordError,
+    RejectSink,
+    SeenIds,
+    document_parts,
+    duplicate_id,
+    id_key,
+    is_parquet,
+    open_parquet,
+    peek_bytes,
+    read_documents,
+)
+from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpack_vectors
+from reranker.progress import Progress, no_progress
+from reranker.spark import spark_session
+
+PART_BYTES, MAX_PARTS = 8 * 1024 * 1024, 10_000
+"""What a task of Spark reads at least, more where there would be more tasks than that."""
+_GROUP_BYTES = 16 * 1024 * 1024
+_READ_ROWS = 4096
+_ENCODER_KEY = b"ssi_encoder_id"
+_STOPPED = "stopped"
+_Packed = tuple[bytes | None, bytes]
+
+
+class Row(NamedTuple):
+    """The vector of a document and its place in the file, or, with ``kind``, a refused line."""
+
+    line: int
+    offset: int
+    end: int
+    id: str = ""
+    src: str = ""
+    vec: bytes | None = None
+    terms: bytes = b""
+    kind: str | None = None
+    reason: str = ""
+    sample: str = ""
+
+
+_ROW_TYPES = dict.fromkeys(Row._fields, "string") | dict.fromkeys(Row._fields[:3], "int64")
+_ROW_TYPES |= {"vec": "binary", "terms": "binary"}
+
+
+class Job(NamedTuple):
+    """What is vectorised, by the model of which folder, into which file."""
+
+    docs: Path
+    model: Path
+    out: Path
+    id_field: str | None = None
+    spark_master: str | None = None
+
+
+def vectorize(
+    job: Job, backend: str = "local", *, rejects: RejectSink | None = None, progress: Progress = no_progress
+) -> int:
+    """Write the vectors of a document file, whole or not at all, and return their number.
+
+    Of an id the first document counts; refused lines go to ``rejects``.
+
+    `InputError` where the documents cannot be read, or none has a field of the model; `ConfigError` for an unknown
+    backend; `ArtifactError` for the model; `MissingExtra` without pyarrow, or pyspark.
+    """
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
+    pa = _arrow()
+    encoder = load_model(job.model).encoder
+    check_fields(job.docs, encoder.view, job.id_field)
+    schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
+    n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
+    seen, group, size, n_rows = SeenIds(), list[Row](), 0, 0
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(job.out) as file, closing(BACKENDS[backend](job, encoder)) as batches:
+        with pa.parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
+            for rows in itertools.chain(batches, [None]):
+                accepted = list(_accepted(rows or [], seen, rejects))
+                group += accepted
+                size += sum(len(row.terms) + len(row.vec or b"") for row in accepted)
+                if rows is None or size >= _GROUP_BYTES:
+                    columns = [[getattr(row, name) for row in group] for name in schema.names]
+                    writer.write_table(pa.table(columns, schema=schema))
+                    group, size, n_rows = [], 0, n_rows + len(group)
+                if rows:
+                    progress(rows[-1].line, round(n_bytes * rows[-1].line / rows[-1].end) or None)
+    return n_rows
+
+
+def _accepted(rows: Sequence[Row], seen: SeenIds, rejects: RejectSink | None) -> Iterator[Row]:
+    """Yield the rows of documents; refused lines, and ids for the second time, go to ``rejects``."""
+    for row in rows:
+        if row.kind == _STOPPED:
+            raise InputError(row.reason)
+        error = RecordError(row.kind, row.reason) if row.kind else None
+        if error is None and seen.add(row.id):
+            yield row
+        elif rejects is not None:
+            error = error or duplicate_id(row.id)
+            rejects.reject(row.line, row.offset, error.message, row.sample or row.id, kind=error.kind)
+
+
+class _Refused:
+    """Keeps refused lines (a `reranker.formats.RejectSink`)."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
+        text = sample.decode("utf-8", "replace") if isinstance(sample, bytes) else sample
+        self.rows.append(Row(line, offset, offset + 1, kind=kind, reason=reason, sample=text[:MAX_SAMPLE_CHARS]))
+
+
+def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[list[Row]]:
+    """Yield documents and refused lines of a part of the file in order, some at a time; ids may come twice."""
+    refused = _Refused()
+    documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
+    while batch := list(itertools.islice(documents, ENCODE_BATCH)):
+        encoded = encoder.encode([one.source for one in batch], [one.id for one in batch])
+        rows = [
+            Row(one.line, one.offset, one.end_offset, one.id, src, *packed)
+            for one, src, packed in zip(batch, encoded.source_hashes, _packed(encoder, encoded), strict=True)
+        ]
+        yield sorted([*rows, *refused.rows], key=lambda row: row.offset)
+        refused.rows = []
+    yield refused.rows
+
+
+def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
+    """Return vector (None where there is no text) and lexical row of each document as bytes."""
+    vectors = pack_vectors(encoded.vectors, encoder.quantisation)
+    known = [vector if has_text else None for vector, has_text in zip(vectors, encoded.has_text, strict=True)]
+    return list(zip(known, pack_rows(encoded.rows, encoder.quantisation), strict=True))
+
+
+def _spark_rows(job: Job, encoder: Encoder) -> Generator[list[Row]]:
+    """Yield all rows in order, made by Spark: each task encodes one part of the file into a file of its own.
+
+    All is read and written by path: documents, model and target must be on storage that all machines see.
+    """
+    job = job._replace(docs=job.docs.absolute(), model=job.model.absolute())
+    encoder_id = encoder.encoder_id
+    parts = document_parts(job.docs, max(PART_BYTES, job.docs.stat().st_size // MAX_PARTS))
+
+    def encode(batches: Iterator[Any]) -> Iterator[Any]:
+        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+            yield from _task(job, encoder_id, parts[number])
+
+    with tempfile.TemporaryDirectory(prefix=".ssi-vectors-", dir=job.out.parent.absolute()) as folder:
+        target = Path(folder) / "rows"
+        with spark_session("ssi vectorize", master=job.spark_master, instead="local") as spark:
+            numbers = spark.range(0, len(parts), 1, len(parts))
+            columns = ", ".join(f"`{name}` {kind.replace('int64', 'bigint')}" for name, kind in _ROW_TYPES.items())
+            numbers.mapInArrow(encode, columns).write.parquet(target.as_uri())
+        for path in sorted(target.glob("part-*.parquet")):
+            with open_parquet(path) as file:
+                for batch in file.iter_batches(batch_size=ENCODE_BATCH, use_threads=False):
+                    yield [Row(**values) for values in batch.to_pylist()]
+
+
+def _task(job: Job, encoder_id: str, part: Part) -> Iterator[Any]:
+    """Yield the rows of a part as batches of Arrow; a damaged file is told by a row, so that its error is ours."""
+    pa = _arrow()
+    encoder = _encoder_of_worker(job.model)
+    if encoder.encoder_id != encoder_id:
+        raise EncoderMismatch(f"a worker finds another model in {str(job.model)!r}: give all machines the same folder")
+    rows = _rows(job, encoder, part)
+    while True:
+        try:
+            batch = next(rows, None)
+        except InputError as error:
+            batch = [Row(0, 0, 1, kind=_STOPPED, reason=error.message)]
+        if batch is None:
+            return
+        if batch:
+            yield pa.RecordBatch.from_pylist([row._asdict() for row in batch], pa.schema(_ROW_TYPES.items()))
+
+
+@lru_cache(maxsize=1)
+def _encoder_of_worker(model: Path) -> Encoder:
+    return load_model(model).encoder
+
+
+BACKENDS: dict[str, Callable[[Job, Encoder], Generator[list[Row]]]] = {"local": _rows, "spark": _spark_rows}
+"""What computes the rows, by the names that ``--backend`` takes."""
+
+
+class StoredVectors:
+    """The vectors of a file that `vectorize` wrote, by id: mapped from a temporary copy, 16 bytes a document in memory.
+
+    ``missing`` counts the documents asked for whose vector is not there, or of another text.
+
+    `EncoderMismatch` if they are of another encoder; `InputError` if the file is damaged or another one.
+    """
+
+    def __init__(self, path: Path, encoder_id: str) -> None:
+        pa = _arrow()
+        self.missing = 0
+        self._asked = SeenIds()
+        keys = [np.zeros(0, np.uint64)]
+        with tempfile.NamedTemporaryFile(prefix="ssi-vectors-") as copy:
+            try:
+                with pa.ipc.new_file(copy, _schema()) as writer:
+                    for batch in _stored_batches(path, encoder_id):
+                        writer.write_batch(batch)
+                        keys.append(np.fromiter(map(id_key, batch.column(0).to_pylist()), np.uint64, batch.num_rows))
+                copy.flush()
+            except OSError as error:
+                error.filename = f"{tempfile.gettempdir()} (TMPDIR names another folder)"
+                raise
+            self._columns = pa.ipc.open_file(pa.memory_map(copy.name)).read_all().columns
+        found = np.concatenate(keys)
+        self._order = np.argsort(found)
+        self._keys = found[self._order]
+
+    def find(self, ids: Sequence[str], hashes: Sequence[str]) -> list[_Packed | None]:
+        """Return the vector and lexical row of each document of this id whose text has this hash, or None."""
+        keys = np.fromiter(map(id_key, ids), np.uint64, len(ids))
+        places = np.searchsorted(self._keys, keys)
+        rows: list[_Packed | None] = []
+        for id_, src, key, place in zip(ids, hashes, keys, places.tolist(), strict=True):
+            row = None
+            if place < len(self._keys) and self._keys[place] == key:
+                stored_id, stored_src, *values = (one[int(self._order[place])].as_py() for one in self._columns)
+                row = (values[0], values[1]) if (stored_id, stored_src) == (id_, src) else None
+            self.missing += row is None and self._asked.add(id_)
+            rows.append(row)
+        return rows
+
+
+def _stored_batches(path: Path, encoder_id: str) -> Iterator[Any]:
+    with open_parquet(path) as file:
+        of = ((file.schema_arrow.metadata or {}).get(_ENCODER_KEY) or b"").decode("ascii", "replace")
+        if not of or not file.schema_arrow.equals(_schema()):
+            raise InputError(f"{str(path)!r} is no file of vectors: write one with `ssi vectorize`", path=str(path))
+        if of != encoder_id:
+            raise EncoderMismatch(
+                f"the vectors of {str(path)!r} are of encoder {of[:12]}, and the model's is {encoder_id[:12]}: write "
+                "them again with `ssi vectorize` and this model, or give the model that made them",
+                vectors=of, model=encoder_id,
+            )  # fmt: skip
+        yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
+
+
+@dataclass(frozen=True, eq=False)
+class VectorisedEncoder(Encoder):
+    """An encoder that takes the vectors of a file, where they are of the document's present text, and makes others."""
+
+    stored: StoredVectors = field(kw_only=True)
+
+    def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
+        """Return vectors, rows and hashes of documents, see `Encoder.encode`; without ``ids`` all are made."""
+        if ids is None:
+            return super().encode(documents, ids)
+        hashes = [self.view.source_hash(source) for source in documents]
+        found = self.stored.find(ids, hashes)
+        lacking = [place for place, row in enumerate(found) if row is None]
+        made = super().encode([documents[place] for place in lacking], [ids[place] for place in lacking])
+        rows = dict(zip(lacking, _packed(self, made), strict=True))
+        whole = [row or rows[place] for place, row in enumerate(found)]
+        has_text = np.array([vector is not None for vector, _ in whole], bool)
+        vectors = np.zeros((len(whole), self.n_dims), np.float32)
+        vectors[has_text] = unpack_vectors([vector for vector, _ in whole if vector is not None], self.n_dims)
+        return EncodedDocuments(vectors, unpack_terms([terms for _, terms in whole]), hashes, has_text)
+
+
+def with_vectors(model: RankingModel, path: Path) -> tuple[RankingModel, StoredVectors]:
+    """Return the model with an encoder that takes the vectors of a file, and these; errors as `StoredVectors`."""
+    stored = StoredVectors(path, model.encoder_id)
+    own = {part.name: getattr(model.encoder, part.name) for part in fields(model.encoder)}
+    return replace(model, encoder=VectorisedEncoder(**own, stored=stored)), stored
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "parquet") from error
+    return pyarrow
+
+
+def _schema() -> Any:
+    """Return the columns of a file of vectors."""
+    pa = _arrow()
+    text, data = pa.string(), pa.binary()
+    columns = [("id", text, False), ("src", text, False), ("vec", data, True), ("terms", data, False)]
+    return pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in columns])
