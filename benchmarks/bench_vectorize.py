@@ -1,6 +1,6 @@
 """How many documents a second `ssi vectorize` encodes: by one process, and by Spark on this machine.
 
-    python benchmarks/bench_vectorize.py [--documents 100000] [--cores 2] [--dim 128]
+    python benchmarks/bench_vectorize.py [--documents 400000] [--cores 2] [--dim 128]
 
 Documents are those of `benchmarks/scale_data.py`, with a random V over all their words. Both backends do a tenth of
 them first, for nothing, then again, then all: what starting takes (Spark's session, the model in each worker) is thus
@@ -45,7 +45,7 @@ def save_random_model(docs: Path, folder: Path, dim: int) -> None:
 def main() -> int:
     """Measure both backends; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--documents", type=int, default=400_000)
     parser.add_argument("--cores", type=int, default=2, help="of Spark")
     parser.add_argument("--dim", type=int, default=128)
     options = parser.parse_args()

@@ -66,10 +66,6 @@ class Row(NamedTuple):
     sample: str = ""
 
 
-_ROW_TYPES = dict.fromkeys(Row._fields, "string") | dict.fromkeys(Row._fields[:3], "int64")
-_ROW_TYPES |= {"vec": "binary", "terms": "binary"}
-
-
 class Job(NamedTuple):
     """What is vectorised, by the model of which folder, into which file."""
 
@@ -97,34 +93,33 @@ def vectorize(
     check_fields(job.docs, encoder.view, job.id_field)
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
     n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
-    seen, group, size, n_rows = SeenIds(), list[Row](), 0, 0
+    seen, group, n_rows = SeenIds(), [], 0
     job.out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(job.out) as file, closing(BACKENDS[backend](job, encoder)) as batches:
         with pa.parquet.ParquetWriter(file, schema, compression="zstd", write_page_checksum=True) as writer:
             for rows in itertools.chain(batches, [None]):
-                accepted = list(_accepted(rows or [], seen, rejects))
-                group += accepted
-                size += sum(len(row.terms) + len(row.vec or b"") for row in accepted)
-                if rows is None or size >= _GROUP_BYTES:
-                    columns = [[getattr(row, name) for row in group] for name in schema.names]
-                    writer.write_table(pa.table(columns, schema=schema))
-                    group, size, n_rows = [], 0, n_rows + len(group)
-                if rows:
-                    progress(rows[-1].line, round(n_bytes * rows[-1].line / rows[-1].end) or None)
+                if rows is not None:
+                    group.append(_accepted(rows, seen, rejects))
+                    line, end = rows["line"][-1].as_py(), rows["end"][-1].as_py()
+                    progress(line, round(n_bytes * line / end) or None)
+                if group and (rows is None or sum(some.nbytes for some in group) >= _GROUP_BYTES):
+                    table = pa.Table.from_batches(group).select(schema.names)
+                    writer.write_table(table.cast(schema))
+                    group, n_rows = [], n_rows + len(table)
     return n_rows
 
 
-def _accepted(rows: Sequence[Row], seen: SeenIds, rejects: RejectSink | None) -> Iterator[Row]:
-    """Yield the rows of documents; refused lines, and ids for the second time, go to ``rejects``."""
-    for row in rows:
+def _accepted(rows: Any, seen: SeenIds, rejects: RejectSink | None) -> Any:
+    """Return the rows of documents; refused lines, and ids for the second time, go to ``rejects``."""
+    identified = zip(rows["id"].to_pylist(), rows["kind"].to_pylist(), strict=True)
+    new = np.array([kind is None and seen.add(id_) for id_, kind in identified], bool)
+    for row in (Row(**values) for values in rows.filter(~new).to_pylist()):
         if row.kind == _STOPPED:
             raise InputError(row.reason)
-        error = RecordError(row.kind, row.reason) if row.kind else None
-        if error is None and seen.add(row.id):
-            yield row
-        elif rejects is not None:
-            error = error or duplicate_id(row.id)
+        error = RecordError(row.kind, row.reason) if row.kind else duplicate_id(row.id)
+        if rejects is not None:
             rejects.reject(row.line, row.offset, error.message, row.sample or row.id, kind=error.kind)
+    return rows.filter(new)
 
 
 class _Refused:
@@ -138,8 +133,8 @@ class _Refused:
         self.rows.append(Row(line, offset, offset + 1, kind=kind, reason=reason, sample=text[:MAX_SAMPLE_CHARS]))
 
 
-def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[list[Row]]:
-    """Yield documents and refused lines of a part of the file in order, some at a time; ids may come twice."""
+def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[Any]:
+    """Yield documents and refused lines of a part of the file in order, in batches of Arrow; ids may come twice."""
     refused = _Refused()
     documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
     while batch := list(itertools.islice(documents, ENCODE_BATCH)):
@@ -148,9 +143,14 @@ def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[list[Row]
             Row(one.line, one.offset, one.end_offset, one.id, src, *packed)
             for one, src, packed in zip(batch, encoded.source_hashes, _packed(encoder, encoded), strict=True)
         ]
-        yield sorted([*rows, *refused.rows], key=lambda row: row.offset)
+        yield _batch(sorted([*rows, *refused.rows], key=lambda row: row.offset))
         refused.rows = []
-    yield refused.rows
+    if refused.rows:
+        yield _batch(refused.rows)
+
+
+def _batch(rows: Sequence[Row]) -> Any:
+    return _arrow().RecordBatch.from_pydict(dict(zip(Row._fields, zip(*rows, strict=True), strict=True)), _row_schema())
 
 
 def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
@@ -160,47 +160,44 @@ def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
     return list(zip(known, pack_rows(encoded.rows, encoder.quantisation), strict=True))
 
 
-def _spark_rows(job: Job, encoder: Encoder) -> Generator[list[Row]]:
+def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
     """Yield all rows in order, made by Spark: each task encodes one part of the file into a file of its own.
 
-    All is read and written by path: documents, model and target must be on storage that all machines see.
+    All is read and written by path: documents, model and target must be on storage that all machines see. The rows do
+    not pass through Spark, which gets the names of the files: a task that is done again writes another.
     """
-    job = job._replace(docs=job.docs.absolute(), model=job.model.absolute())
+    job = job._replace(docs=job.docs.absolute(), model=job.model.absolute(), out=job.out.absolute())
     encoder_id = encoder.encoder_id
     parts = document_parts(job.docs, max(PART_BYTES, job.docs.stat().st_size // MAX_PARTS))
+    with tempfile.TemporaryDirectory(prefix=".ssi-vectors-", dir=job.out.parent) as folder:
 
-    def encode(batches: Iterator[Any]) -> Iterator[Any]:
-        for number in (number for batch in batches for number in batch.column(0).to_pylist()):
-            yield from _task(job, encoder_id, parts[number])
+        def encode(batches: Iterator[Any]) -> Iterator[Any]:
+            for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+                path = _encode_part(job, encoder_id, parts[number], folder)
+                yield _arrow().RecordBatch.from_pydict({"part": [number], "path": [path]})
 
-    with tempfile.TemporaryDirectory(prefix=".ssi-vectors-", dir=job.out.parent.absolute()) as folder:
-        target = Path(folder) / "rows"
         with spark_session("ssi vectorize", master=job.spark_master, instead="local") as spark:
             numbers = spark.range(0, len(parts), 1, len(parts))
-            columns = ", ".join(f"`{name}` {kind.replace('int64', 'bigint')}" for name, kind in _ROW_TYPES.items())
-            numbers.mapInArrow(encode, columns).write.parquet(target.as_uri())
-        for path in sorted(target.glob("part-*.parquet")):
-            with open_parquet(path) as file:
-                for batch in file.iter_batches(batch_size=ENCODE_BATCH, use_threads=False):
-                    yield [Row(**values) for values in batch.to_pylist()]
+            paths = dict(numbers.mapInArrow(encode, "part bigint, path string").collect())
+        for number in range(len(parts)):
+            with open_parquet(paths[number]) as file:
+                yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
 
 
-def _task(job: Job, encoder_id: str, part: Part) -> Iterator[Any]:
-    """Yield the rows of a part as batches of Arrow; a damaged file is told by a row, so that its error is ours."""
-    pa = _arrow()
+def _encode_part(job: Job, encoder_id: str, part: Part, folder: str) -> str:
+    """Return the path of a new file with the rows of a part; a damaged file is told by a row, so its error is ours."""
     encoder = _encoder_of_worker(job.model)
     if encoder.encoder_id != encoder_id:
         raise EncoderMismatch(f"a worker finds another model in {str(job.model)!r}: give all machines the same folder")
-    rows = _rows(job, encoder, part)
-    while True:
-        try:
-            batch = next(rows, None)
-        except InputError as error:
-            batch = [Row(0, 0, 1, kind=_STOPPED, reason=error.message)]
-        if batch is None:
-            return
-        if batch:
-            yield pa.RecordBatch.from_pylist([row._asdict() for row in batch], pa.schema(_ROW_TYPES.items()))
+    descriptor, path = tempfile.mkstemp(suffix=".parquet", dir=folder)
+    with open(descriptor, "wb") as file:
+        with _arrow().parquet.ParquetWriter(file, _row_schema(), use_dictionary=False, write_page_checksum=True) as out:
+            try:
+                for batch in _rows(job, encoder, part):
+                    out.write_batch(batch)
+            except InputError as error:
+                out.write_batch(_batch([Row(0, 0, 1, kind=_STOPPED, reason=error.message)]))
+    return path
 
 
 @lru_cache(maxsize=1)
@@ -208,8 +205,8 @@ def _encoder_of_worker(model: Path) -> Encoder:
     return load_model(model).encoder
 
 
-BACKENDS: dict[str, Callable[[Job, Encoder], Generator[list[Row]]]] = {"local": _rows, "spark": _spark_rows}
-"""What computes the rows, by the names that ``--backend`` takes."""
+BACKENDS: dict[str, Callable[[Job, Encoder], Generator[Any]]] = {"local": _rows, "spark": _spark_rows}
+"""What yields the rows, in batches of Arrow, by the names that ``--backend`` takes."""
 
 
 class StoredVectors:
@@ -304,6 +301,12 @@ def _arrow() -> Any:
     except ImportError as error:
         raise MissingExtra("pyarrow", "parquet") from error
     return pyarrow
+
+
+def _row_schema() -> Any:
+    """Return the columns of `Row`."""
+    types = dict.fromkeys(Row._fields, "string") | dict.fromkeys(Row._fields[:3], "int64")
+    return _arrow().schema((types | {"vec": "binary", "terms": "binary"}).items())
 
 
 def _schema() -> Any:

@@ -283,7 +283,7 @@ def test_a_damaged_model_or_another_one_on_a_worker(folder: Path) -> None:
     job = Job(folder / "docs.jsonl", folder / "model", folder / "v")
     vectorizing._encoder_of_worker.cache_clear()
     with pytest.raises(EncoderMismatch, match="same folder"):
-        next(vectorizing._task(job, "0" * 64, WHOLE))
+        vectorizing._encode_part(job, "0" * 64, WHOLE, str(folder))
 
 
 def test_no_documents_make_an_empty_file(folder: Path) -> None:
