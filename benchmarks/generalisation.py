@@ -2,6 +2,7 @@
 
     python benchmarks/generalisation.py --json benchmarks/results/generalisation.json --minilm FOLDER
     python benchmarks/generalisation.py --small --corpora cppdocs,nfcorpus --peers joint-bm25
+    SSI_DATA=FOLDER python benchmarks/generalisation.py --corpora foldoc,qt  # made by package_corpora.py
 
 Rows of linked corpora (cppdocs, mdn, aws, rfc; random links, the whole collection ranked): one default model asked with
 whole pages, 5 and 10 of their words; models specialised in each (``*-only``); and pages apart, learned from the links
@@ -390,7 +391,9 @@ def _names(legal: Sequence[str]) -> Any:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for option, legal in {"corpora": (*LINKED, *JUDGED), "rows": tuple(ROWS), "peers": tuple(PEERS)}.items():
+    made.add_argument("--corpora", type=_names(tuple(MEASURES)), default=[*LINKED, *JUDGED], metavar="LIST",
+                      help=f"comma list of {','.join(MEASURES)}; default: those of SSI_DATA")  # fmt: skip
+    for option, legal in {"rows": tuple(ROWS), "peers": tuple(PEERS)}.items():
         made.add_argument(f"--{option}", type=_names(legal), default=list(legal), metavar="LIST",
                           help=f"comma list; all: {','.join(legal)}")  # fmt: skip
     made.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0], metavar="LIST")

@@ -10,6 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from end_to_end_data import N_PARTS, read_collection
+from package_corpora import PACKAGES
 
 from reranker.evaluation import RankingTask, draw_keywords, link_task, qrels_task
 from reranker.formats import read_ids, read_links, read_qrels, read_queries
@@ -18,7 +19,7 @@ from reranker.text.rows import VocabularyBuilder, count_rows
 
 LINKED = ("cppdocs", "mdn", "aws", "rfc")
 JUDGED = ("nfcorpus", "insuranceqa", "msrd_movies", "esci_sample")
-MEASURES = {name: "AP" for name in (*LINKED, *JUDGED)} | {"msrd_movies": "nDCG@10", "esci_sample": "nDCG@10"}
+MEASURES = {name: "AP" for name in (*LINKED, *PACKAGES, *JUDGED)} | {"msrd_movies": "nDCG@10", "esci_sample": "nDCG@10"}
 """What each corpus is measured by."""
 SMALL_DOCUMENTS, SMALL_QUERIES = 400, 200
 HELD_OUT = 5
@@ -104,11 +105,11 @@ def together(*parts: Grades) -> Grades:
 
 def read_corpus(folder: Path, work: Path, small: bool) -> Corpus:
     """Return a corpus; ``small`` keeps 400 linked documents, or 200 queries and the documents judged for them."""
-    if folder.name in LINKED:
+    if folder.name in (*LINKED, *PACKAGES):
         return _linked(folder, work, small)
     if folder.name in JUDGED:
         return _judged(folder, work, small)
-    raise SystemExit(f"corpus {folder.name!r} is not known: choose of {', '.join((*LINKED, *JUDGED))}")
+    raise SystemExit(f"corpus {folder.name!r} is not known: choose of {', '.join(MEASURES)}")
 
 
 def _linked(folder: Path, work: Path, small: bool) -> Corpus:
