@@ -280,6 +280,7 @@ _GAIN = 1e-5  # of mean average precision: less is no reason to move
 _GAP = 0.25
 _LEAST_GAP = 1e-6  # scores are of the size of an idf: less is rounding
 _N_PAIRS = 5_000
+_LACKING = 10.0
 
 
 @dataclass(frozen=True)
@@ -309,11 +310,15 @@ class LexicalTask:
 
 @dataclass(frozen=True)
 class TunedLexical:
-    """A lexical score's settings, the mean AP they reach in tuning (None: not tuned), and ``notes`` for the user."""
+    """A lexical score's settings, the mean AP they reach in tuning (None: not tuned), and ``notes`` for the user.
+
+    ``values`` are those of each task.
+    """
 
     settings: LexicalSettings
     value: float | None = None
     notes: tuple[str, ...] = ()
+    values: tuple[float, ...] = ()
 
 
 def tune_lexical(
@@ -325,6 +330,7 @@ def tune_lexical(
     *,
     with_coverage: bool = False,
     start: LexicalSettings | None = None,
+    floor: float = 0.0,
 ) -> dict[str, TunedLexical]:
     """Return the settings found best for each form; `best_lexical` takes the best of them.
 
@@ -347,7 +353,8 @@ def tune_lexical(
     are of `reranker.text.rows.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of fields in documents
     that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
     stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
-    ``start``, the text fields' settings without a memory, is tried beside weights of it.
+    ``start``, settings of the text fields, is tried too, where there is a memory beside weights of it. ``floor`` is the
+    mean average precision that the first task is to have: what it lacks counts `_LACKING` times against a setting.
     """
     given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0
@@ -360,7 +367,7 @@ def tune_lexical(
     tuned: dict[str, TunedLexical] = {}
     for form in forms:
         covers = with_coverage and form == "bm25"
-        tuned |= _tuned(corpus, samples, form, weights, covers, start, np.random.default_rng(seed))
+        tuned |= _tuned(corpus, samples, form, weights, covers, start, floor, np.random.default_rng(seed))
     return tuned
 
 
@@ -590,6 +597,7 @@ def _tuned(
     stated: _Stated,
     with_coverage: bool,
     start: LexicalSettings | None,
+    floor: float,
     rng: np.random.Generator,
 ) -> dict[str, TunedLexical]:
     """Return the best settings of one form, and of `COVERING` where it is asked for."""
@@ -605,8 +613,10 @@ def _tuned(
     def value_of(point: _Point, is_rough: bool = False) -> float:
         settings = _settings(plain, axes, point)
         chosen = few if is_rough else [None] * len(tasks)
-        means = [measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)]
-        return float(np.mean(means))
+        return valued([measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)])
+
+    def valued(means: Sequence[float]) -> float:
+        return float(np.mean(means)) - _LACKING * max(0.0, floor - means[0])
 
     def roughly(point: _Point) -> float:
         return value_of(point, True)
@@ -623,17 +633,18 @@ def _tuned(
         gap = float(np.mean([measure.gap(settings, n_pairs, rng) for measure in measures]))
         if gap > _LEAST_GAP:
             settings = replace(settings, factor=_GAP / gap)
-        value = float(np.mean([measure.values(settings).mean() for measure in measures]))
-        return TunedLexical(settings, value, _notes(axes, best))
+        means = tuple(float(measure.values(settings).mean()) for measure in measures)
+        return TunedLexical(settings, valued(means), _notes(axes, best), means)
 
-    others = [] if start is None else _beside_memory(plain, start)
+    others = [] if start is None else list(_beside_memory(plain, start)) if corpus.without else [start]
     none = tuple(axis.low for axis in covering)
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
         covers = [row[:-1] for row in _sobol(covering, rng)]
         starts = [((*best[0][: len(pure)], *cover), mode) for mode in modes for cover in covers]
-        tuned[COVERING] = measured(searched(axes, starts, [best]))
+        known = [(tuple(axis.place(one) for axis in axes), one.query_tf) for one in others if one.coverage]
+        tuned[COVERING] = measured(searched(axes, starts, [best, *known]))
     return tuned
 
 

@@ -77,6 +77,8 @@ BIGRAMS = ("read with their bigrams", "read one by one", "bigrams")
 """What is said of words that are read so, of those that are not, and the way to read them."""
 BIGRAM_GAIN = 0.03
 """Share by which bigrams must raise MAP: rows and tables become about twice as large, and what is learned noisier."""
+KEPT_OF_PAGES = 0.95
+"""Share of the MAP of whole pages by a lexical score of their own that one for pages and keywords must have."""
 BASELINES = ("tfidf", "bm25")
 """What a model is compared with; one with a memory also with `REMEMBERING`."""
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
@@ -467,14 +469,28 @@ class _Run:
         return tuned.settings
 
     def _tuned(self) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
-        """Return what the lexical score is tuned on, and its forms tuned; nothing of the former: they are not."""
+        """Return what the lexical score is tuned on, and its forms tuned; nothing of the former: they are not.
+
+        Whole pages keep `KEPT_OF_PAGES` of what a score of their own has on the training links: what they lose to
+        keywords is hardly learned back.
+        """
         corpus = LexicalCorpus(self.data.counts)
         try:
             tasks = self._tuning_tasks(corpus)
         except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
             tasks = []
+        if len(tasks) < 2:
+            return tasks, self._searched(corpus, tasks)
+        # Pages and keywords share a document's row, and may want two of them: titles that count for all or for nothing.
+        pages, both = best_lexical(self._searched(corpus, tasks[:1])), self._searched(corpus, tasks)
+        floor = KEPT_OF_PAGES * pages.values[0]
+        if best_lexical(both).values[0] < floor:
+            both = self._searched(corpus, tasks, start=pages.settings, floor=floor)
+        return tasks, both
+
+    def _searched(self, corpus: LexicalCorpus, tasks: list[LexicalTask], **more: Any) -> dict[str, TunedLexical]:
         rng = copy.deepcopy(self.lexical_rng)
-        return tasks, tune_lexical(corpus, tasks, rng, stated=self._stated, with_coverage=True)
+        return tune_lexical(corpus, tasks, rng, stated=self._stated, with_coverage=True, **more)
 
     def _read_better(
         self,

@@ -414,3 +414,20 @@ def test_stated_weights_are_not_searched_and_their_ratios_count(form: str) -> No
     assert tuned(None, 100.0) == tuned(None, 1.0) == tuned(None, None)
     for stated in ((3.0, 2.0), (300.0, 200.0)):
         assert tune_lexical(corpus, [], seeded_rng(), (form,), stated)[form].settings.field_weights == (1.5, 1.0)
+
+
+def test_the_first_task_keeps_its_floor_where_two_want_different_rows() -> None:
+    corpus, pages = titles_matter()
+    asked = np.zeros((N, len(corpus.columns)), np.float32)
+    asked[np.arange(N), np.arange(N)] = 1  # the title word of i, which is to find the text that holds it: i - 1
+    relevant = sp.csr_matrix(np.roll(np.eye(N, dtype=np.float32), -1, axis=1))
+    task = RankingTask(pages.task.query_ids, pages.task.document_ids, relevant, sp.csr_matrix((N, N), dtype=bool))
+    words = LexicalTask(task, (sp.csr_matrix(asked),), np.arange(N))
+    alone = best_lexical(tune_lexical(corpus, [pages], seeded_rng()))
+    both = best_lexical(tune_lexical(corpus, [pages, words], seeded_rng()))
+    floor = 0.95 * alone.values[0]
+    assert both.values[0] < floor
+    kept = best_lexical(tune_lexical(corpus, [pages, words], seeded_rng(), start=alone.settings, floor=floor))
+    assert kept.values[0] >= floor
+    assert kept.value == pytest.approx(np.mean(kept.values))
+    assert kept.values[1] <= both.values[1]
