@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, offsets_of
+from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -283,37 +283,35 @@ def build_problem(
     preference can be used, or there is nothing to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
-    if not usable:
+    if not len(usable.query):
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
-    may_be_negative = corpus.row_of.keys() - set(held_out)
-    preferences = (*evidence.preferences, *evidence.linked)
-    named = evidence.document_queries | {document for each in preferences for document in (each.better, *each.worse)}
-    if known_negatives and len(named & may_be_negative) >= MIN_NEGATIVES:
+    n_documents = documents.learned.shape[0]
+    document_queries = queries.row_of if evidence.texts is None else queries.linked
+    own = numbers_of([*document_queries], corpus.row_of)
+    may_be_negative, named = np.ones(n_documents, bool), np.zeros(n_documents, bool)
+    for names, chosen in ((held_out, may_be_negative), (evidence.document_queries, named)):
+        rows = numbers_of([*names], corpus.row_of)
+        chosen[rows[rows >= 0]] = chosen is named
+    for part in (evidence.preferences, evidence.linked):
+        rows = numbers_of(part.links.ids, corpus.row_of)
+        used = rows[np.union1d(part.links.target, part.worse)]
+        named[used[used >= 0]] = True
+    if known_negatives and np.count_nonzero(named & may_be_negative) >= MIN_NEGATIVES:
         may_be_negative &= named
-    pool = np.sort(np.array([corpus.row_of[document] for document in may_be_negative], dtype=np.int64))
+    pool = np.flatnonzero(may_be_negative)
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
     n_words, asked = len(corpus.tfidf.vocabulary), queries.rows
     compact_queries, compact_documents, n_columns = _compact(asked.learned, documents.learned, n_words)
-    document_queries = queries.row_of if evidence.texts is None else queries.linked
-    columns = list(zip(*usable, strict=True))
-    asking, better = (np.array(column, dtype=np.int64) for column in columns[:2])
-    n_documents = documents.learned.shape[0]
-    itself = np.array([query * n_documents + corpus.row_of[name] for name, query in document_queries.items()], np.int64)
-    known = np.unique(np.concatenate([asking * n_documents + better, itself]))
+    itself = pair_keys(np.array([*document_queries.values()], np.int64), own, n_documents)
+    known = np.unique(np.concatenate([pair_keys(usable.query, usable.document, n_documents), itself]))
     first_known = np.searchsorted(known, np.arange(asked.learned.shape[0] + 1) * n_documents)
     return Problem(
         compact_queries,
         compact_documents,
         LexicalValues(asked.lexical.data, asked.squares.data, documents.lexical.data),
-        Tuples(
-            asking,
-            better,
-            np.ones(len(usable), dtype=np.float32),
-            *_lists(columns[3]),
-            *alias_table(np.array(columns[2], dtype=np.float64)),
-        ),
+        usable,
         NegativePool(pool, first_known, known % n_documents),
         n_columns,
         len(document_queries),
@@ -321,32 +319,30 @@ def build_problem(
     )
 
 
-def _usable(
-    corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
-) -> tuple[list[tuple[int, int, float, list[int]]], dict[str, int]]:
-    """Return (query row, document row, weight, worse rows) of the usable preferences, and counts of the others."""
-    usable: list[tuple[int, int, float, list[int]]] = []
+def _usable(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
+    """Return the usable preferences as rows of queries and documents, and counts of the others by reason."""
+    words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
     dropped: dict[str, int] = {}
-    words = np.diff(queries.rows.learned.indptr)
-    preferences = [(preference, queries.row_of) for preference in evidence.preferences]
-    preferences += [(preference, queries.linked) for preference in evidence.linked]
-    for preference, number_of in preferences:
-        query = number_of.get(preference.query)
-        better = corpus.row_of.get(preference.better)
-        if query is None:
-            reason = "unknown query id"
-        elif better is None:
-            reason = "unknown document id"
-        elif not words[query]:
-            reason = "query without a known word"
-        elif not 0 < preference.weight < np.inf:
-            reason = "a weight that is not finite and above 0"
-        else:
-            worse = [corpus.row_of[document] for document in preference.worse if document in corpus.row_of]
-            usable.append((query, better, preference.weight, worse))
-            continue
-        dropped[reason] = dropped.get(reason, 0) + 1
-    return usable, dropped
+    columns = []
+    for stated, query_of in ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked)):
+        query, better = stated.links.numbered(query_of, corpus.row_of)
+        is_usable = np.ones(len(query), bool)
+        for reason, holds in (
+            ("unknown query id", query < 0),
+            ("unknown document id", better < 0),
+            ("query without a known word", words[query] == 0),
+            ("a weight that is not finite and above 0", ~((stated.weight > 0) & (stated.weight < np.inf))),
+        ):
+            if count := int(np.count_nonzero(is_usable & holds)):
+                dropped[reason] = dropped.get(reason, 0) + count
+            is_usable &= ~holds
+        preferences = stated.part(is_usable)
+        worse = numbers_of(preferences.links.ids, corpus.row_of)[preferences.worse]
+        n_worse = np.diff(offsets_of(worse >= 0)[offsets_of(preferences.n_worse)])
+        columns.append((query[is_usable], better[is_usable], n_worse, worse[worse >= 0], preferences.weight))
+    query, better, n_worse, worse, weight = map(np.concatenate, zip(*columns, strict=True))
+    ones, rows = np.ones(len(query), np.float32), [part.astype(np.int64) for part in (query, better, worse)]
+    return Tuples(rows[0], rows[1], ones, offsets_of(n_worse), rows[2], *alias_table(weight)), dropped
 
 
 def alias_table(weights: Float64) -> tuple[Float32, Int64]:
@@ -369,13 +365,6 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
             small.append(large.pop())
     keep[small + large] = 1.0  # what is left over is 1 but for rounding
     return keep.astype(np.float32), alias
-
-
-def _lists(lists: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
-    """Return (indptr, values) of lists of numbers."""
-    indptr = offsets_of([len(values) for values in lists])
-    values = np.fromiter((number for values in lists for number in values), dtype=np.int64, count=int(indptr[-1]))
-    return indptr, values
 
 
 def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> tuple[Rows, Rows, int]:

@@ -339,17 +339,17 @@ class _Run:
         self.listener.say("comparing with the lexical baselines")
         side, train, pool, rng = self.judging, self.split.train, self.split.pool, self.compare_rng
         names: tuple[str, ...] = BASELINES
-        n_words, asked = None, () if side.texts is not None else {*side.query_ids, *train.query_ids}
+        n_words, asked = None, () if side.texts is not None else side.query_ids
         corpus = read_corpus(self.corpus.path, model, asked, RejectLog(), id_field=self.corpus.id_field)
         if side.texts is not None:
             task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
             if model.encoder.memory is not None:
-                relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
-                corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
+                learned = train.preferences
+                corpus = remembering(model, corpus, learned.links, learned.remembered, train.texts or {}, rng)
                 names = (*BASELINES, REMEMBERING)
         else:
             links = train.links()
-            task, tuning = side.task(pool, links, set(corpus.sources)), tuning_task(links, links, corpus.ids, pool)
+            task, tuning = side.task(pool, links, set(corpus.sources)), tuning_task(links, corpus.ids, pool)
             n_words = keywords_of(self.schedule) if self.schedule.keyword_share == 1 else None
         experiment = experiment_of(model, corpus, task, side.texts, n_words, self.config.seed)
         tuned_on = lexical_task(model, corpus, tuning, train.texts, n_words, self.config.seed)
@@ -370,7 +370,7 @@ class _Run:
             (self.config.memory == "off", "as asked for"),
             (self.evidence.texts is None, "the queries are documents"),
             (lexical is None, "the score has no lexical row of its own to remember them in"),
-            (not any(p.remembered for p in self.split.train.preferences), "nothing that was learned from may be"),
+            (not self.split.train.preferences.remembered.any(), "nothing that was learned from may be"),
             (self.bm25 is None, "no training query finds a document by its words"),
         )
         return next((MemoryChoice.of(False, why) for holds, why in reasons if holds), None)
@@ -378,7 +378,8 @@ class _Run:
     def _remembered(self, evidence: TrainingSet) -> Remembered:
         texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
         return Remembered.of(
-            ((p.query, p.better, p.remembered) for p in evidence.preferences),
+            evidence.links(),
+            evidence.preferences.remembered,
             self.data.row_of,
             lambda ids: count_rows(vocabulary, self.analyzer.tokens([texts[query] for query in ids])),
         )
@@ -530,7 +531,7 @@ class _Run:
             counts = count_rows(vocabulary, tokens)
             return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
         links = train.links()
-        task = tuning_task(links, links, data.ids, self.split.pool)
+        task = tuning_task(links, data.ids, self.split.pool)
         asked, pool = rows_of(task.query_ids), rows_of(task.document_ids)
         tasks = []
         if self.schedule.keyword_share < 1:
@@ -611,7 +612,7 @@ class _Run:
     def _fingerprint(self, problem: Problem) -> dict[str, Any]:
         arrays = (*problem.queries, *problem.documents, *problem.lexical, *problem.tuples, *problem.negatives)
         valid = self.split.valid
-        judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
+        judged = (f"{query}\t{better}\t{valid.grades.get(query)}" for query, better in valid.links())
         return {
             "config": kept_settings(self.config),
             "base": self.base.model_id if self.base else None,

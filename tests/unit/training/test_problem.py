@@ -23,7 +23,7 @@ from reranker.training.problem import (
     read_vocabulary,
     two_rows,
 )
-from reranker.training.training_set import Preference, TrainingSet, from_links, from_pairs, mix
+from reranker.training.training_set import Preference, Preferences, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
 
@@ -125,7 +125,7 @@ def test_equal_weights_need_no_table_and_no_scale(path: Path) -> None:
 
 def test_preferences_without_a_usable_weight_are_left_out(path: Path) -> None:
     weights = (1.0, 0.0, -1.0, np.nan, np.inf)
-    evidence = TrainingSet(tuple(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
+    evidence = TrainingSet(Preferences.of(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
     problem = problem_of(read(path, evidence), evidence)
     assert len(problem.tuples.query) == 1
     assert problem.dropped == {"a weight that is not finite and above 0": 4}
@@ -220,14 +220,14 @@ def test_nothing_left_to_learn_from(path: Path) -> None:
     for reason in ("1 x unknown query id", "1 x unknown document id", "1 x query without a known word"):
         assert reason in str(caught.value)
     with pytest.raises(TrainingError, match="there are none"):
-        problem_of(corpus, TrainingSet((), None))
+        problem_of(corpus, TrainingSet(Preferences.of(()), None))
     fine = from_links([("ash", "oak")])
     with pytest.raises(TrainingError, match="at least 2 are needed"):
         problem_of(read(path, fine), fine, held_out=["ash", "fire", "pump", "empty"])
 
 
 def test_queries_without_any_text_leave_nothing(path: Path) -> None:
-    evidence = TrainingSet((Preference("q", "oak"),), {"q": " ... "}, {"q": {"oak": 1.0}})
+    evidence = TrainingSet(Preferences.of([Preference("q", "oak")]), {"q": " ... "}, {"q": {"oak": 1.0}})
     with pytest.raises(TrainingError, match="1 x query without a known word"):
         problem_of(read(path, evidence), evidence)
 
