@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ Bool = npt.NDArray[np.bool_]
 AnyFloat = npt.NDArray[np.floating[Any]]
 AnyInt = npt.NDArray[np.integer[Any]]
 AnyArray = npt.NDArray[Any]
+_Ints = TypeVar("_Ints", Int32, Int64)
 
 
 N_TERM_IDS = 2**31 - 1
@@ -52,3 +53,16 @@ def pair_keys(first: AnyInt, second: AnyInt, n_second: int) -> Int64:
 def first_uses(values: AnyInt) -> Int64:
     """Return the places where each value stands first, ascending."""
     return np.sort(np.unique(values, return_index=True)[1])
+
+
+def distinct(values: _Ints) -> _Ints:
+    """Return the different values, ascending; np.unique would hold a hash table of them, 60 bytes a value."""
+    ordered = np.sort(values)
+    first: _Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return first
+
+
+def are_among(values: AnyInt, others: AnyInt) -> Bool:
+    """Return which values are one of the others, (n,) bool."""
+    ordered = np.sort(others)
+    return np.searchsorted(ordered, values, side="right") > np.searchsorted(ordered, values)

@@ -35,6 +35,8 @@ from reranker.arrays import (
     Float64,
     Int32,
     Int64,
+    are_among,
+    distinct,
     first_uses,
     numbers_of,
     offsets_of,
@@ -172,11 +174,11 @@ def link_task(
         ("source is no known document", ~sources[source]),
         ("target not in the pool", target < 0),
         ("link to itself", source == asked.target),
-        ("also a known link", np.isin(pair_keys(source, target, len(place)), seen)),
+        ("also a known link", are_among(pair_keys(source, target, len(place)), seen)),
     ):
         _count(dropped, reason, int(np.count_nonzero(left & is_wrong)))
         left &= ~is_wrong
-    queries = sorted(asked.ids[number] for number in np.unique(source[left]))
+    queries = sorted(asked.ids[number] for number in distinct(source[left]))
     row_of = numbers_of(asked.ids, {query: row for row, query in enumerate(queries)})
     itself = pair_keys(np.arange(len(queries)), numbers_of(queries, place), len(place))[[q in place for q in queries]]
     known_row, column = row_of[known_source], seen % max(1, len(place))
@@ -234,7 +236,7 @@ def _task(
     relevant_from: float = 1.0,
 ) -> RankingTask:
     """Return the task of queries, ascending; places of grades and pairs left out are row * (size of pool) + column."""
-    left_out = np.unique(excluded)
+    left_out = distinct(excluded)
     shape = (len(queries), len(place))
     judged, unranked = _matrix(*grades, shape), _matrix(left_out, np.ones(len(left_out), bool), shape)
     return RankingTask(tuple(queries), tuple(place), judged, unranked, dropped, relevant_from)
@@ -284,7 +286,7 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     numbers = [{id_: number for number, id_ in enumerate(ids)} for ids in (task.document_ids, task.query_ids)]
     column, row = Links.of(links).numbered(*numbers)
     backwards = pair_keys(row, column, len(task.document_ids))[(row >= 0) & (column >= 0)]
-    removed = np.isin(pair_keys(row_of(task.grades), task.grades.indices, len(task.document_ids)), backwards)
+    removed = are_among(pair_keys(row_of(task.grades), task.grades.indices, len(task.document_ids)), backwards)
     grades, left_out = keep_values(task.grades, ~removed), keep_values(task.grades, removed)
     excluded = (task.excluded + with_data(left_out, np.ones(left_out.nnz, dtype=bool))).tocsr()
     excluded.sort_indices()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, pair_keys
+from reranker.arrays import Float32, Float64, are_among, pair_keys
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.baselines.lexical import FittedBaseline, LexicalCorpus, LexicalTask, Remembered, Rows
 from reranker.errors import ConfigError, InputError
@@ -200,7 +200,7 @@ def tuning_task(
     others = Links.of(known)
     source, target = others.numbered(number_of, number_of)
     tuned = pair_keys(links.source, links.target, len(number_of))
-    others = others.part((source < 0) | (target < 0) | ~np.isin(pair_keys(source, target, len(number_of)), tuned))
+    others = others.part((source < 0) | (target < 0) | ~are_among(pair_keys(source, target, len(number_of)), tuned))
     judged = dict(zip(links.ids, np.bincount(links.target, minlength=len(links.ids)).tolist(), strict=True))
     return link_task(links, others, tuning_pool(judged, ids, pool), query_ids=ids)
 

@@ -35,6 +35,7 @@ from reranker.text.rows import (
     memory_rows,
     row_of,
     select_columns,
+    stack_rows,
     unit_rows,
     used_columns,
 )
@@ -49,6 +50,7 @@ One matrix: texts, to which field weights do not apply. As many as the corpus ha
 """
 
 N_FOLDS = 5
+_BLOCK = 2**16
 
 
 class Remembered(NamedTuple):
@@ -190,7 +192,9 @@ class LexicalCorpus:
         self, rows: Rows, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
         """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
-        return self.text_queries(draw_keywords(self.counts(rows), ids, n_words, seed, vocabulary))
+        blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
+        drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
+        return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
     def counts(self, rows: Rows) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""

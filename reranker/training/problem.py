@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, numbers_of, offsets_of, pair_keys
+from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -40,6 +40,7 @@ from reranker.training.config import Schedule
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
+_BLOCK = 2**14
 _MAX_PATHS = 10_000
 MIN_NEGATIVES = 200
 """Documents of preferences that are enough to draw negatives from; where they are fewer, all documents are taken."""
@@ -81,6 +82,19 @@ class TwoRows(NamedTuple):
         return TwoRows(self.learned[rows], self.lexical[rows], self.squares[rows])
 
 
+def in_blocks(n: int, rows_of: Callable[[slice], TwoRows]) -> TwoRows:
+    """Return n rows, made some at a time: what is held while rows are made is several times as large as they are."""
+    parts = [rows_of(slice(start, start + _BLOCK)) for start in range(0, max(n, 1), _BLOCK)]
+    if len(parts) == 1:
+        return parts[0]
+    learned = stack_rows([part.learned for part in parts])
+
+    def values(number: int) -> sp.csr_matrix:
+        return with_data(learned, np.concatenate([part[number].data for part in parts]))
+
+    return TwoRows(learned, learned if parts[0].lexical is parts[0].learned else values(1), values(2))
+
+
 def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Float32 | None = None) -> TwoRows:
     """Return both rows over the words of either; without ``lexical`` the learned part's rows are the lexical part's.
 
@@ -90,7 +104,7 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
         return TwoRows(learned, learned, with_data(learned, learned.data**2))
     squared = with_data(lexical, lexical.data**2 if squares is None else squares)
     keys = [keys_of(rows) for rows in (learned, lexical)]
-    union = np.union1d(*keys)
+    union = distinct(np.concatenate(keys))
     both = rows_of_keys(union, np.zeros(len(union), np.float32), learned.shape[0])
 
     def spread(rows: sp.csr_matrix, places: Int64) -> sp.csr_matrix:
@@ -244,7 +258,12 @@ def query_set(
     texts: dict[str, str] = {}
     for part in evidence:
         texts.update(part.texts or {})
-    documents = _query_rows(corpus.tfidf, [field[corpus.query_documents] for field in corpus.counts], lexical)
+    documents = in_blocks(
+        len(corpus.query_documents),
+        lambda block: _query_rows(
+            corpus.tfidf, [field[corpus.query_documents[block]] for field in corpus.counts], lexical
+        ),
+    )
     if not texts:
         return QuerySet(corpus.query_row_of, documents)
     ids = list(texts)
@@ -295,7 +314,7 @@ def build_problem(
         chosen[rows[rows >= 0]] = chosen is named
     for part in (evidence.preferences, evidence.linked):
         rows = numbers_of(part.links.ids, corpus.row_of)
-        used = rows[np.union1d(part.links.target, part.worse)]
+        used = rows[distinct(np.concatenate([part.links.target, part.worse]))]
         named[used[used >= 0]] = True
     if known_negatives and np.count_nonzero(named & may_be_negative) >= MIN_NEGATIVES:
         may_be_negative &= named
@@ -305,7 +324,7 @@ def build_problem(
     n_words, asked = len(corpus.tfidf.vocabulary), queries.rows
     compact_queries, compact_documents, n_columns = _compact(asked.learned, documents.learned, n_words)
     itself = pair_keys(np.array([*document_queries.values()], np.int64), own, n_documents)
-    known = np.unique(np.concatenate([pair_keys(usable.query, usable.document, n_documents), itself]))
+    known: Int64 = distinct(np.concatenate([pair_keys(usable.query, usable.document, n_documents), itself]))
     first_known = np.searchsorted(known, np.arange(asked.learned.shape[0] + 1) * n_documents)
     return Problem(
         compact_queries,
@@ -372,10 +391,10 @@ def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> 
     unknown = np.unique(np.concatenate([part.indices[part.indices >= n_words] for part in (queries, documents)]))
 
     def rows(matrix: sp.csr_matrix) -> Rows:
-        indices = np.where(
-            matrix.indices < n_words, matrix.indices, n_words + np.searchsorted(unknown, matrix.indices)
-        ).astype(np.int32)
-        return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32))
+        indices = matrix.indices.astype(np.int32, copy=len(unknown) > 0)
+        beyond = np.flatnonzero(indices >= n_words)
+        indices[beyond] = n_words + np.searchsorted(unknown, indices[beyond])
+        return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32, copy=False))
 
     return rows(queries), rows(documents), n_words + len(unknown)
 

@@ -43,7 +43,7 @@ from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows
+from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows, learned_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
 from reranker.training.context import (
@@ -62,6 +62,7 @@ from reranker.training.problem import (
     TrainingCorpus,
     TwoRows,
     build_problem,
+    in_blocks,
     query_set,
     read_training_corpus,
     read_vocabulary,
@@ -359,8 +360,14 @@ class _Run:
     def _document_rows(self, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
         """Return the rows of all documents, those of the lexical part with a memory if there is one."""
         data = self.data
-        lexical = None if rows is None else rows.documents(lexical_counts(memory, data.counts, data.ids))
-        return two_rows(data.learned_rows(self.view.weights), lexical)
+        fields = lexical_counts(memory, data.counts, data.ids)
+
+        def rows_of(block: slice) -> TwoRows:
+            counts = [field[block] for field in fields]
+            learned = learned_rows(data.tfidf, counts[: len(data.counts)], self.view.weights)
+            return two_rows(learned, None if rows is None else rows.documents(counts))
+
+        return in_blocks(len(data.ids), rows_of)
 
     def _why_no_memory(self, lexical: LexicalSettings | None) -> MemoryChoice | None:
         """Return why no memory is tried; None: it is."""

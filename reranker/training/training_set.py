@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reranker.arrays import AnyArray, Bool, Float64, Int32, first_uses
+from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import Link, Links, RankingTask, link_task, qrels_task
 from reranker.records import Pair
@@ -355,8 +355,8 @@ def split_training_set(
 def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
     """Judge from the validation links whether unseen documents are what is asked for."""
     links, asked = evidence.links(), valid.links()
-    seen = {links.ids[number] for number in np.union1d(links.source, links.target)}
-    wanted = {asked.ids[number] for number in np.unique(asked.target)}
+    seen = {links.ids[number] for number in distinct(np.concatenate([links.source, links.target]))}
+    wanted = {asked.ids[number] for number in distinct(asked.target)}
     unseen = evidence.texts is None and len(wanted & seen) < len(wanted) / 2
     kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
     # The links of unseen documents are asked among themselves: their pool is what training does not know.

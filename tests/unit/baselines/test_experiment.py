@@ -58,11 +58,14 @@ def test_keyword_queries_of_all_words_are_the_document_as_one_text(tmp_path: Pat
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(tmp_path: Path) -> None:
+def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = small_model()
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
     experiment = experiment_of(model, corpus, task, n_words=3, seed=7)
+    monkeypatch.setattr("reranker.baselines.lexical._BLOCK", 3)  # here in blocks
     tuned = lexical_task(model, corpus, task, n_words=3, seed=7)
     counts = experiment.evaluation.queries[0]
     assert np.diff(counts.indptr).tolist() == [3] * len(task.query_ids)

@@ -12,13 +12,15 @@ from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import combine, inner_products
+from reranker.text.rows import LexicalRows, LexicalSettings, combine, inner_products, learned_rows
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,
     TrainingCorpus,
+    TwoRows,
     alias_table,
     cut_to_keywords,
+    in_blocks,
     query_set,
     read_vocabulary,
     two_rows,
@@ -174,6 +176,34 @@ def test_words_beyond_the_vocabulary_count_in_q_d_alone(path: Path, max_words: i
         assert all(np.all(np.diff(rows.indices[a:b]) > 0) for a, b in zip(rows.indptr, rows.indptr[1:], strict=False))
     used = np.unique(np.concatenate([problem.queries.indices, problem.documents.indices]))
     assert used.max() == problem.n_columns - 1
+
+
+@pytest.mark.parametrize("has_lexical", [False, True])
+def test_rows_made_in_blocks_are_those_made_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, has_lexical: bool
+) -> None:
+    corpus = read(path, from_links([(one["id"], "oak") for one in DOCUMENTS if one["id"] != "oak"]))
+    vocabulary = corpus.tfidf.vocabulary
+    settings = LexicalSettings("bm25", (1.0, 0.5), (1.0, 0.0), b=(0.75, 0.5), mean_lengths=(2.0, 5.0))
+    lexical = LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents) if has_lexical else None
+
+    def rows_of(block: slice) -> TwoRows:
+        counts = [field[block] for field in corpus.counts]
+        learned = learned_rows(corpus.tfidf, counts, (1.0, 2.0))
+        return two_rows(learned, None if lexical is None else lexical.documents(counts))
+
+    def both() -> tuple[TwoRows, TwoRows]:
+        return in_blocks(5, rows_of), query_set(corpus, [], make_analyzer(AnalyzerConfig()), lexical).rows
+
+    at_once = both()
+    for block in (2, 4):
+        monkeypatch.setattr("reranker.training.problem._BLOCK", block)
+        for some, expected in zip(both(), at_once, strict=True):
+            assert (some.lexical is some.learned) == (not has_lexical) == (expected.lexical is expected.learned)
+            for a, b in zip(some, expected, strict=True):
+                assert a.shape == b.shape
+                assert all(np.array_equal(getattr(a, of), getattr(b, of)) for of in ("data", "indices", "indptr"))
+    assert in_blocks(0, lambda block: rows_of(slice(0, 0))).learned.shape[0] == 0
 
 
 def test_known_documents_and_the_query_itself_are_no_negatives(path: Path) -> None:
