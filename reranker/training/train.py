@@ -295,14 +295,14 @@ class _Run:
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
-        model = self._assemble(lexical, learned, choice, {})
-        comparison = self._compared(model) if compare else None
+        dropped = dict(problem.dropped)
+        del context, validators, short, problem, queries, asked  # the comparison and the second run need their memory
+        comparison = self._compared(self._assemble(lexical, learned, choice, {})) if compare else None
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale / (self.memory_factor or 1.0), comparison,
-            learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
+            learned.result, dropped, self.split, learned.name, self.judged_apart, tuple(trials),
             self.notes, memory,
         )  # fmt: skip
-        del context, validators, short, problem, model, queries, asked  # the second run needs their memory
         if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:

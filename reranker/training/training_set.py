@@ -293,6 +293,8 @@ class Split:
 MIN_JUDGED = 40
 """Validation queries below which all of them choose and all of them judge."""
 JUDGING_SHARE = 1 / 3
+MAX_JUDGING = 10_000
+"""Queries that judge at most: each ranks the whole pool, and the texts of those that are documents are held."""
 
 
 def part_to_judge_by(
@@ -300,17 +302,18 @@ def part_to_judge_by(
 ) -> tuple[TrainingSet, TrainingSet, bool]:
     """Return the validation evidence to choose by, that to judge the result by, and whether these are two.
 
-    Settings, epoch and the learned part's weight are chosen. A third of the queries judges; queries of one text stand
-    on one side. Below 40 queries both are all of them. Queries with nothing to find among ``documents``, or that are
-    documents and not of these, choose and judge nothing: they count on neither side.
+    Settings, epoch and the learned part's weight are chosen. A third of the queries judges, at most `MAX_JUDGING`;
+    queries of one text stand on one side. Below 40 queries both are all of them. Queries with nothing to find among
+    ``documents``, or that are documents and not of these, choose and judge nothing: they count on neither side.
     """
     texts = valid.texts or {}
     asks, answers = valid.preferences.are_in(documents)
     usable = set(valid.preferences.part(answers if texts else answers & asks).queries())
     keys = {query: _key(texts.get(query, query)) for query in valid.query_ids if query in usable}
-    if len(set(keys.values())) < MIN_JUDGED:
+    n_distinct = len(set(keys.values()))
+    if n_distinct < MIN_JUDGED:
         return valid, valid, False
-    choosing, judging = _sides(keys, JUDGING_SHARE, rng)
+    choosing, judging = _sides(keys, min(JUDGING_SHARE, MAX_JUDGING / n_distinct), rng)
     return valid.restricted(choosing), valid.restricted(judging), True
 
 

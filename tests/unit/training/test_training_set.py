@@ -280,6 +280,15 @@ def test_queries_of_one_text_choose_or_judge_together() -> None:
     assert part_to_judge_by(valid, IDS, np.random.default_rng(2))[1] != judging
 
 
+def test_of_many_queries_some_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    valid = judged(60)
+    for most, n in ((20, 20), (19, 19), (1, 1)):
+        monkeypatch.setattr("reranker.training.training_set.MAX_JUDGING", most)
+        choosing, judging, _ = part_to_judge_by(valid, IDS, np.random.default_rng(1))
+        assert len({query.partition("-")[0] for query in judging.query_ids}) == n
+        assert len(choosing.query_ids) + len(judging.query_ids) == 180
+
+
 def test_queries_that_nothing_answers_stand_on_neither_side() -> None:
     unknown = from_links([(f"x{k}", IDS[k]) for k in range(50)] + [(IDS[k], f"x{k}") for k in range(50)])
     assert part_to_judge_by(unknown, IDS, np.random.default_rng(1)) == (unknown, unknown, False)
