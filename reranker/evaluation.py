@@ -162,11 +162,12 @@ def link_task(
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     asked = Links.of(links).distinct()
-    number_of = {id_: number for number, id_ in enumerate(asked.ids)}
+    number_of = {asked.ids[number]: int(number) for number in distinct(asked.source)}
     source, target = asked.numbered(number_of, place)
     known_source, known_target = Links.of(known).numbered(number_of, place)
-    in_pool = (known_source >= 0) & (known_target >= 0)
-    known_source, seen = known_source[in_pool], pair_keys(known_source, known_target, len(place))[in_pool]
+    takes_part = (known_source >= 0) & (known_target >= 0)
+    known_source, known_target = known_source[takes_part], known_target[takes_part]
+    seen = pair_keys(known_source, known_target, len(place))
     with_text = set(place if query_ids is None else query_ids)
     sources = np.array([id_ in with_text for id_ in asked.ids], bool)
     left, dropped = np.ones(len(asked), bool), dict[str, int]()
@@ -181,11 +182,12 @@ def link_task(
     queries = sorted(asked.ids[number] for number in distinct(source[left]))
     row_of = numbers_of(asked.ids, {query: row for row, query in enumerate(queries)})
     itself = pair_keys(np.arange(len(queries)), numbers_of(queries, place), len(place))[[q in place for q in queries]]
-    known_row, column = row_of[known_source], seen % max(1, len(place))
-    grades = pair_keys(row_of[source[left]], target[left], len(place))
-    excluded = [itself, pair_keys(known_row, column, len(place))[known_row >= 0]]
+    grades = np.sort(pair_keys(row_of[source[left]], target[left], len(place)))
+    is_kept = row_of[known_source] >= 0
+    del seen
+    excluded = pair_keys(row_of[known_source[is_kept]], known_target[is_kept], len(place))
     ones = np.ones(len(grades), np.float32)
-    return _task(place, queries, (grades, ones), np.concatenate(excluded), dropped)
+    return _task(place, queries, (grades, ones), distinct(np.append(itself, excluded)), dropped)
 
 
 def qrels_task(
@@ -219,11 +221,11 @@ def qrels_task(
         elif usable:
             kept[query] = usable
     queries = sorted(kept)
-    values = np.array([grade for query in queries for grade in kept[query].values()], np.float32)
     places, excluded = (
-        np.array([row * len(place) + column for row, query in enumerate(queries) for column in of.get(query, ())], int)
+        np.array([row * len(place) + d for row, query in enumerate(queries) for d in sorted(of.get(query, ()))], int)
         for of in (kept, left_out)
     )
+    values = np.array([kept[query][d] for query in queries for d in sorted(kept[query])], np.float32)
     return _task(place, queries, (places, values), excluded, dropped, relevant_from)
 
 
@@ -235,10 +237,9 @@ def _task(
     dropped: Mapping[str, int],
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of queries, ascending; places of grades and pairs left out are row * (size of pool) + column."""
-    left_out = distinct(excluded)
+    """Return the task of queries; all ascend, and grades and pairs left out stand at row * (size of pool) + column."""
     shape = (len(queries), len(place))
-    judged, unranked = _matrix(*grades, shape), _matrix(left_out, np.ones(len(left_out), bool), shape)
+    judged, unranked = _matrix(*grades, shape), _matrix(excluded, np.ones(len(excluded), bool), shape)
     return RankingTask(tuple(queries), tuple(place), judged, unranked, dropped, relevant_from)
 
 
@@ -296,11 +297,9 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
 
 
 def _matrix(places: Int64, values: AnyArray, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix with sorted indices, explicit zeros kept; places are row * n_columns + column."""
-    order = np.argsort(places)
-    places, (n_rows, n_columns) = places[order], shape
-    indptr = np.searchsorted(places, np.arange(n_rows + 1) * n_columns)
-    return sp.csr_matrix((values[order], places % max(1, n_columns), indptr), shape=shape)
+    """Return a CSR matrix, explicit zeros kept, of values at ascending row * n_columns + column."""
+    indptr = np.searchsorted(places, np.arange(shape[0] + 1) * shape[1])
+    return sp.csr_matrix((values, (places % max(1, shape[1])).astype(np.int32), indptr), shape=shape)
 
 
 def _count(counts: dict[str, int], reason: str, number: int) -> None:
