@@ -107,7 +107,7 @@ def compared(
     seed: int,
 ) -> dict[str, Comparison]:
     """Return the model beside tuned baselines on each task, by name; the baselines are tuned once."""
-    tuned = tuning_task(split.known, split.known, corpus.ids, split.pool)
+    tuned = tuning_task(split.known, corpus.ids, split.pool)
     tuning = lexical_task(model, corpus, tuned, None, n_words, seed)
     names = BASELINES if n_words is None else BASELINES[:2]
     fitted = fit_baselines(names, corpus.lexical, tuning, np.random.default_rng(seed))

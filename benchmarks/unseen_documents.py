@@ -128,7 +128,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
 def tuned_rows(corpus: TrainingCorpus, split: Split, rng: np.random.Generator) -> LexicalRows:
     """Return the rows of the best lexical score for whole documents as queries."""
     links, counted = split.train.links(), LexicalCorpus(corpus.counts)
-    task = tuning_task(links, links, corpus.ids, split.pool)
+    task = tuning_task(links, corpus.ids, split.pool)
     asked, pool = (np.array([corpus.row_of[one] for one in ids]) for ids in (task.query_ids, task.document_ids))
     tuned = tune_lexical(counted, [LexicalTask(task, counted.document_queries(asked), pool)], rng)
     vocabulary = corpus.tfidf.vocabulary
@@ -164,7 +164,7 @@ def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -
 def validator(data: Data, identity: float, rng: np.random.Generator) -> Validator:
     """Return the validation of the first run."""
     corpus, split = data.corpus, data.split
-    known = split.train.links() if not data.is_unseen else []
+    known = split.train.links() if not data.is_unseen else ()
     task = split.valid.task(split.pool, known, set(corpus.query_row_of))
     queries = data.queries.rows.part(np.array([corpus.query_row_of[one] for one in task.query_ids]))
     pool = data.documents.part(np.array([corpus.row_of[one] for one in task.document_ids]))

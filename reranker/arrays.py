@@ -1,8 +1,9 @@
-"""The types of arrays, named once for the whole project, rows of words, and the offsets of runs laid end to end."""
+"""The types of arrays, named once for the whole project, rows of words, runs laid end to end, and numbers of ids."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ Bool = npt.NDArray[np.bool_]
 AnyFloat = npt.NDArray[np.floating[Any]]
 AnyInt = npt.NDArray[np.integer[Any]]
 AnyArray = npt.NDArray[Any]
+_Ints = TypeVar("_Ints", Int32, Int64)
 
 
 N_TERM_IDS = 2**31 - 1
@@ -36,3 +38,31 @@ def offsets_of(lengths: AnyArray | list[int]) -> Int64:
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
+
+
+def numbers_of(ids: Sequence[str], number_of: Mapping[str, int]) -> Int32:
+    """Return the number of each id, (n,) int32; -1: it has none."""
+    return np.fromiter((number_of.get(id_, -1) for id_ in ids), np.int32, len(ids))
+
+
+def pair_keys(first: AnyInt, second: AnyInt, n_second: int) -> Int64:
+    """Return one number a pair, first * n_second + second, (n,) int64."""
+    return first.astype(np.int64) * n_second + second
+
+
+def first_uses(values: AnyInt) -> Int64:
+    """Return the places where each value stands first, ascending."""
+    return np.sort(np.unique(values, return_index=True)[1])
+
+
+def distinct(values: _Ints) -> _Ints:
+    """Return the different values, ascending; np.unique would hold a hash table of them, 60 bytes a value."""
+    ordered = np.sort(values)
+    first: _Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+    return first
+
+
+def are_among(values: AnyInt, others: AnyInt) -> Bool:
+    """Return which values are one of the others, (n,) bool."""
+    ordered = np.sort(others)
+    return np.searchsorted(ordered, values, side="right") > np.searchsorted(ordered, values)

@@ -16,7 +16,7 @@ All measures are computed by ir_measures; this module only carries data there an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -28,7 +28,20 @@ from urllib.parse import quote
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32, Float64, Int32, Int64, offsets_of
+from reranker.arrays import (
+    AnyArray,
+    Bool,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    are_among,
+    distinct,
+    first_uses,
+    numbers_of,
+    offsets_of,
+    pair_keys,
+)
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.rows import Vocabulary, compact_columns, hashed_id, keep_values, row_of, with_data
 
@@ -38,6 +51,42 @@ if TYPE_CHECKING:
 
 Link = tuple[str, str]
 N_TUPLES = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Links as columns, in 8 bytes each: numbers of ``ids``, where an id stands once. A row is a pair of ids."""
+
+    ids: Sequence[str]
+    source: Int32
+    target: Int32
+
+    @classmethod
+    def of(cls, links: Iterable[Link]) -> Links:
+        """Return links as columns; ids are numbered in order of first use."""
+        if isinstance(links, Links):
+            return links
+        number: dict[str, int] = {}
+        numbers = np.fromiter((number.setdefault(id_, len(number)) for link in links for id_ in link), np.int32)
+        return cls(tuple(number), numbers[::2].copy(), numbers[1::2].copy())
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __iter__(self) -> Iterator[Link]:
+        return ((self.ids[source], self.ids[target]) for source, target in zip(self.source, self.target, strict=True))
+
+    def part(self, chosen: Bool | Int64) -> Links:
+        """Return some of the links."""
+        return Links(self.ids, self.source[chosen], self.target[chosen])
+
+    def distinct(self) -> Links:
+        """Return each link once, in order of first use."""
+        return self.part(first_uses(pair_keys(self.source, self.target, len(self.ids))))
+
+    def numbered(self, source_of: Mapping[str, int], target_of: Mapping[str, int]) -> tuple[Int32, Int32]:
+        """Return the sources and targets by other numbers; -1: an id has none."""
+        return numbers_of(self.ids, source_of)[self.source], numbers_of(self.ids, target_of)[self.target]
 
 
 @dataclass(frozen=True)
@@ -112,20 +161,33 @@ def link_task(
     pool if not given); links from others are dropped. `InputError` if no test link remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
-    sources = set(place if query_ids is None else query_ids)
-    dropped: dict[str, int] = {}
-    seen = set(known)
-    kept: dict[str, dict[int, float]] = {}
-    for source, target in dict.fromkeys(links):
-        if reason := _link_problem(source, target, sources, place, seen):
-            _count(dropped, reason, 1)
-        else:
-            kept.setdefault(source, {})[place[target]] = 1.0
-    excluded: dict[str, dict[int, float]] = {query: {place[query]: 1.0} if query in place else {} for query in kept}
-    for source, target in seen:
-        if source in kept and target in place:
-            excluded[source][place[target]] = 1.0
-    return _task(place, kept, excluded, dropped)
+    asked = Links.of(links).distinct()
+    number_of = {asked.ids[number]: int(number) for number in distinct(asked.source)}
+    source, target = asked.numbered(number_of, place)
+    known_source, known_target = Links.of(known).numbered(number_of, place)
+    takes_part = (known_source >= 0) & (known_target >= 0)
+    known_source, known_target = known_source[takes_part], known_target[takes_part]
+    seen = pair_keys(known_source, known_target, len(place))
+    with_text = set(place if query_ids is None else query_ids)
+    sources = np.array([id_ in with_text for id_ in asked.ids], bool)
+    left, dropped = np.ones(len(asked), bool), dict[str, int]()
+    for reason, is_wrong in (
+        ("source is no known document", ~sources[source]),
+        ("target not in the pool", target < 0),
+        ("link to itself", source == asked.target),
+        ("also a known link", are_among(pair_keys(source, target, len(place)), seen)),
+    ):
+        _count(dropped, reason, int(np.count_nonzero(left & is_wrong)))
+        left &= ~is_wrong
+    queries = sorted(asked.ids[number] for number in distinct(source[left]))
+    row_of = numbers_of(asked.ids, {query: row for row, query in enumerate(queries)})
+    itself = pair_keys(np.arange(len(queries)), numbers_of(queries, place), len(place))[[q in place for q in queries]]
+    grades = np.sort(pair_keys(row_of[source[left]], target[left], len(place)))
+    is_kept = row_of[known_source] >= 0
+    del seen
+    excluded = pair_keys(row_of[known_source[is_kept]], known_target[is_kept], len(place))
+    ones = np.ones(len(grades), np.float32)
+    return _task(place, queries, (grades, ones), distinct(np.append(itself, excluded)), dropped)
 
 
 def qrels_task(
@@ -141,15 +203,15 @@ def qrels_task(
     ``query_ids``) are dropped, those without a relevant document stay (at 0). Pairs in ``known`` do not take part.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
-    left_out: dict[str, dict[int, float]] = {}
+    left_out: dict[str, set[int]] = {}
     for query, document in known:
         if document in place:
-            left_out.setdefault(query, {})[place[document]] = 1.0
+            left_out.setdefault(query, set()).add(place[document])
     texts = set(query_ids)
     dropped: dict[str, int] = {}
     kept: dict[str, dict[int, float]] = {}
     for query, judged in qrels.items():
-        out = left_out.get(query, {})
+        out = left_out.get(query, ())
         usable = {place[d]: grade for d, grade in judged.items() if d in place and place[d] not in out}
         unknown = sum(document not in place for document in judged)
         _count(dropped, "judged document not in the pool", unknown)
@@ -158,22 +220,27 @@ def qrels_task(
             _count(dropped, "judged query without a text", 1)
         elif usable:
             kept[query] = usable
-    return _task(place, kept, left_out, dropped, relevant_from)
+    queries = sorted(kept)
+    places, excluded = (
+        np.array([row * len(place) + d for row, query in enumerate(queries) for d in sorted(of.get(query, ()))], int)
+        for of in (kept, left_out)
+    )
+    values = np.array([kept[query][d] for query in queries for d in sorted(kept[query])], np.float32)
+    return _task(place, queries, (places, values), excluded, dropped, relevant_from)
 
 
 def _task(
     place: Mapping[str, int],
-    grades: Mapping[str, Mapping[int, float]],
-    excluded: Mapping[str, Mapping[int, float]],
+    queries: Sequence[str],
+    grades: tuple[Int64, Float32],
+    excluded: Int64,
     dropped: Mapping[str, int],
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of the queries that have grades; documents are named by their places in the pool."""
-    queries = tuple(sorted(grades))
+    """Return the task of queries; all ascend, and grades and pairs left out stand at row * (size of pool) + column."""
     shape = (len(queries), len(place))
-    judged = _matrix([grades[query] for query in queries], shape)
-    left_out = _matrix([excluded.get(query, {}) for query in queries], shape).astype(bool)
-    return RankingTask(queries, tuple(place), judged, left_out, dropped, relevant_from)
+    judged, unranked = _matrix(*grades, shape), _matrix(excluded, np.ones(len(excluded), bool), shape)
+    return RankingTask(tuple(queries), tuple(place), judged, unranked, dropped, relevant_from)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +284,10 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
 
 def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     """Return the task without pairs (s, t) whose reverse is a link, and without queries that are left with nothing."""
-    reversed_links = {(target, source) for source, target in links}
-    pairs = zip(row_of(task.grades).tolist(), task.grades.indices.tolist(), strict=True)
-    is_reverse = [(task.query_ids[row], task.document_ids[column]) in reversed_links for row, column in pairs]
-    removed = np.array(is_reverse, dtype=bool)
+    numbers = [{id_: number for number, id_ in enumerate(ids)} for ids in (task.document_ids, task.query_ids)]
+    column, row = Links.of(links).numbered(*numbers)
+    backwards = pair_keys(row, column, len(task.document_ids))[(row >= 0) & (column >= 0)]
+    removed = are_among(pair_keys(row_of(task.grades), task.grades.indices, len(task.document_ids)), backwards)
     grades, left_out = keep_values(task.grades, ~removed), keep_values(task.grades, removed)
     excluded = (task.excluded + with_data(left_out, np.ones(left_out.nnz, dtype=bool))).tocsr()
     excluded.sort_indices()
@@ -229,24 +296,10 @@ def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
     return replace(task, grades=grades, excluded=excluded, dropped=dropped).rows(chosen)
 
 
-def _link_problem(source: str, target: str, sources: set[str], place: Mapping[str, int], known: set[Link]) -> str:
-    """Return why a test link cannot be used, or an empty string."""
-    if source not in sources:
-        return "source is no known document"
-    if target not in place:
-        return "target not in the pool"
-    if source == target:
-        return "link to itself"
-    return "also a known link" if (source, target) in known else ""
-
-
-def _matrix(rows: Sequence[Mapping[int, float]], shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix with sorted indices, explicit zeros kept."""
-    columns = [sorted(row) for row in rows]
-    values = [row[column] for row, order in zip(rows, columns, strict=True) for column in order]
-    indptr = offsets_of([len(order) for order in columns])
-    indices = np.fromiter((column for order in columns for column in order), dtype=np.int32, count=int(indptr[-1]))
-    return sp.csr_matrix((np.array(values, dtype=np.float32), indices, indptr), shape=shape)
+def _matrix(places: Int64, values: AnyArray, shape: tuple[int, int]) -> sp.csr_matrix:
+    """Return a CSR matrix, explicit zeros kept, of values at ascending row * n_columns + column."""
+    indptr = np.searchsorted(places, np.arange(shape[0] + 1) * shape[1])
+    return sp.csr_matrix((values, (places % max(1, shape[1])).astype(np.int32), indptr), shape=shape)
 
 
 def _count(counts: dict[str, int], reason: str, number: int) -> None:

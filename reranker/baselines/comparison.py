@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import Float32
+from reranker.arrays import Float32, Float64, are_among, pair_keys
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.baselines.lexical import FittedBaseline, LexicalCorpus, LexicalTask, Remembered, Rows
 from reranker.errors import ConfigError, InputError
@@ -25,6 +25,7 @@ from reranker.evaluation import (
     BlockScorer,
     InnerProducts,
     Link,
+    Links,
     PairedTest,
     RankingTask,
     RunWriter,
@@ -106,17 +107,18 @@ def read_corpus(
 def remembering(
     model: RankingModel,
     corpus: EncodedCorpus,
-    relevant: Iterable[tuple[str, str, float]],
+    relevant: Links,
+    weights: Float64,
     texts: Mapping[str, str],
     rng: np.random.Generator,
 ) -> EncodedCorpus:
     """Return the corpus whose documents remember, for the baselines, what they are relevant to.
 
-    ``relevant`` are (query id, document id, weight), ``texts`` those of the queries; ``rng`` is that of
+    ``relevant`` are (query id, document id) with their ``weights``, ``texts`` those of the queries; ``rng`` is that of
     `LexicalCorpus.remembering`. Tasks are made with the corpus that is returned: its words are others.
     """
     remembered = Remembered.of(
-        relevant, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
+        relevant, weights, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
     )
     return replace(corpus, lexical=corpus.lexical.remembering(remembered, rng))
 
@@ -190,18 +192,27 @@ def _text_counts(model: RankingModel, texts: Sequence[str]) -> sp.csr_matrix:
 
 
 def tuning_task(
-    tune: Iterable[Link], known: Iterable[Link], ids: Collection[str], pool: Collection[str]
+    tune: Iterable[Link], ids: Collection[str], pool: Collection[str], known: Iterable[Link] = ()
 ) -> RankingTask:
     """Return the task of finding the links ``tune`` in the `tuning_pool`; other known links do not take part."""
-    links = set(tune)
-    chosen = tuning_pool([target for _, target in links], ids, pool)
-    return link_task(links, set(known) - links, chosen, query_ids=ids)
+    links = Links.of(tune).distinct()
+    number_of = {id_: number for number, id_ in enumerate(links.ids)}
+    others = Links.of(known)
+    source, target = others.numbered(number_of, number_of)
+    tuned = pair_keys(links.source, links.target, len(number_of))
+    others = others.part((source < 0) | (target < 0) | ~are_among(pair_keys(source, target, len(number_of)), tuned))
+    judged = dict(zip(links.ids, np.bincount(links.target, minlength=len(links.ids)).tolist(), strict=True))
+    return link_task(links, others, tuning_pool(judged, ids, pool), query_ids=ids)
 
 
-def tuning_pool(judged: Sequence[str], ids: Collection[str], pool: Collection[str]) -> set[str]:
-    """Return the documents that baselines rank while tuned: the evaluation's, or the rest if most judged are there."""
+def tuning_pool(judged: Mapping[str, int], ids: Collection[str], pool: Collection[str]) -> set[str]:
+    """Return the documents that baselines rank while tuned: the evaluation's, or the rest if most judged are there.
+
+    ``judged`` says how often each is judged.
+    """
     inside = set(pool)
-    return inside if 2 * sum(document in inside for document in judged) >= len(judged) else set(ids) - inside
+    n_inside = sum(n for document, n in judged.items() if document in inside)
+    return inside if 2 * n_inside >= sum(judged.values()) else set(ids) - inside
 
 
 def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:

@@ -17,9 +17,9 @@ import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 from scipy.stats import qmc
 
-from reranker.arrays import Float32, Float64, Int64, term_rows
+from reranker.arrays import Float32, Float64, Int64, first_uses, numbers_of, term_rows
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_keywords, draw_tuples, evaluate
+from reranker.evaluation import DEPTH, InnerProducts, Links, RankingTask, draw_keywords, draw_tuples, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
 from reranker.models.scorers import unit
@@ -35,6 +35,7 @@ from reranker.text.rows import (
     memory_rows,
     row_of,
     select_columns,
+    stack_rows,
     unit_rows,
     used_columns,
 )
@@ -49,6 +50,7 @@ One matrix: texts, to which field weights do not apply. As many as the corpus ha
 """
 
 N_FOLDS = 5
+_BLOCK = 2**16
 
 
 class Remembered(NamedTuple):
@@ -66,19 +68,19 @@ class Remembered(NamedTuple):
     @classmethod
     def of(
         cls,
-        relevant: Iterable[tuple[str, str, float]],
+        relevant: Links,
+        weights: Float64,
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
     ) -> Remembered:
-        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id, weight > 0)."""
-        known = [(q, row_of[d], weight) for q, d, weight in relevant if d in row_of and weight > 0]
-        place = {query: number for number, query in enumerate(dict.fromkeys(query for query, _, _ in known))}
-        pairs = (
-            np.array([place[query] for query, _, _ in known], np.int64),
-            np.array([row for _, row, _ in known], np.int64),
-        )
-        weights = np.array([weight for _, _, weight in known], np.float64)
-        return cls(tuple(place), counts_of(tuple(place)), pairs, weights)
+        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id) of weight > 0."""
+        rows = numbers_of(relevant.ids, row_of)[relevant.target]
+        known = (rows >= 0) & (weights > 0)
+        asked = relevant.source[known]
+        ids = tuple(relevant.ids[number] for number in asked[first_uses(asked)])
+        place = numbers_of(relevant.ids, {query: number for number, query in enumerate(ids)})
+        pairs = (place[asked].astype(np.int64), rows[known].astype(np.int64))
+        return cls(ids, counts_of(ids), pairs, weights[known])
 
     def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:
         """Return `memory_rows` of some of the pairs, all if not given, (n_documents, N_TERM_IDS) float32."""
@@ -190,7 +192,9 @@ class LexicalCorpus:
         self, rows: Rows, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
         """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
-        return self.text_queries(draw_keywords(self.counts(rows), ids, n_words, seed, vocabulary))
+        blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
+        drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
+        return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
     def counts(self, rows: Rows) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from reranker.artifacts import RankingModel
     from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
     from reranker.baselines.lexical import FittedBaseline, LexicalTask
-    from reranker.evaluation import Link, RankingTask
+    from reranker.evaluation import Links, RankingTask
     from reranker.formats import RejectLog
 
 EPILOG = """\b
@@ -118,18 +119,18 @@ def _compare(
 
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
     from reranker.baselines.lexical import fit_baselines
-    from reranker.evaluation import link_task, without_reverse
+    from reranker.evaluation import Links, link_task, without_reverse
     from reranker.formats import read_ids, read_links
 
     seed = options["seed"]
-    links = [] if options["links_test"] is None else list(read_links(options["links_test"], rejects=rejects))
+    links = Links.of([] if options["links_test"] is None else read_links(options["links_test"], rejects=rejects))
     with common.progress("reading documents") as update:
-        asked = {source for source, _ in links}
+        asked = {links.ids[number] for number in np.unique(links.source)}
         corpus = read_corpus(options["docs"], model, asked, rejects, update, options["id_field"])
     pool = set(corpus.ids)
     if options["pool"] is not None:
         pool = set(read_ids(options["pool"], rejects=rejects)) & set(corpus.row_of)
-    known = [link for path in options["known"] for link in read_links(path, rejects=rejects)]
+    known = Links.of(link for path in options["known"] for link in read_links(path, rejects=rejects))
     rng = np.random.default_rng(seed)
     tuning: LexicalTask | None = None
     if options["links_test"] is not None:
@@ -137,9 +138,9 @@ def _compare(
         if options["without_reverse"] is not None:
             tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
         experiments = [experiment_of(model, corpus, task, None, n_words, seed) for task in tasks]
-        tune = known if options["tune"] is None or not names else list(read_links(options["tune"], rejects=rejects))
+        tune = known if options["tune"] is None or not names else Links.of(read_links(options["tune"], rejects=rejects))
         if names and tune:
-            chosen = tuning_task(tune, known, corpus.row_of, pool)
+            chosen = tuning_task(tune, corpus.row_of, pool, known)
             tuning = lexical_task(model, corpus, chosen, None, n_words, seed)
     else:
         corpus, experiments, tuning = _judged(options, names, model, corpus, known, pool, rejects)
@@ -156,7 +157,7 @@ def _compare(
 
 
 def _judged(
-    options: dict[str, Any], names: Sequence[str], model: RankingModel, corpus: EncodedCorpus, known: Sequence[Link],
+    options: dict[str, Any], names: Sequence[str], model: RankingModel, corpus: EncodedCorpus, known: Links,
     pool: set[str], rejects: RejectLog,
 ) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:  # fmt: skip
     """Return the corpus (remembering, where a baseline asks for it), the experiment, and the judgements to tune on."""
@@ -164,7 +165,7 @@ def _judged(
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
     from reranker.baselines.lexical import REMEMBERING
-    from reranker.evaluation import qrels_task
+    from reranker.evaluation import Links, qrels_task
     from reranker.formats import read_queries
 
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
@@ -172,12 +173,13 @@ def _judged(
     tuning = None
     if options["tune"] is not None:
         grades = read_judgements(options["tune"], rejects)
-        judged = [document for of_query in grades.values() for document in of_query]
+        judged = Counter(document for of_query in grades.values() for document in of_query)
         chosen = tuning_pool(judged, corpus.row_of, pool)
         asked = qrels_task(grades, texts, chosen)
         if REMEMBERING in names:
-            relevant = ((q, d, 1.0) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
-            corpus = remembering(model, corpus, relevant, texts, np.random.default_rng(options["seed"]))
+            relevant = Links.of((q, d) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
+            rng = np.random.default_rng(options["seed"])
+            corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
         tuning = lexical_task(model, corpus, asked, texts)
     return corpus, [experiment_of(model, corpus, task, texts)], tuning
 

@@ -498,9 +498,8 @@ class Learner:
         """
         clicks = from_pairs(pairs)
         graded = {query: history.grades.get(query, judged) for query, judged in clicks.grades.items()}
-        preferences = tuple(
-            p if (p.query, p.better) in history.remembered else replace(p, remembered=0.0) for p in clicks.preferences
-        )
+        kept = np.array([link in history.remembered for link in clicks.links()], bool)
+        preferences = replace(clicks.preferences, remembered=clicks.preferences.remembered * kept)
         clicks = replace(clicks, preferences=preferences, grades=graded, judged_only=True)
         if not self.beside_clicks.evidence:
             return clicks

@@ -120,7 +120,7 @@ def validators_of(
 ) -> list[Validator]:
     """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
     are_links = split.valid.texts is None
-    known = split.train.links() if are_links else []
+    known = split.train.links() if are_links else ()
     task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
     rows = queries.rows.part(np.array([queries.row_of[query] for query in task.query_ids], np.int64))
     pool = documents.part(np.array([data.row_of[document] for document in task.document_ids], np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, offsets_of
+from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
@@ -40,6 +40,7 @@ from reranker.training.config import Schedule
 from reranker.training.training_set import TrainingSet
 
 _BATCH = 512
+_BLOCK = 2**14
 _MAX_PATHS = 10_000
 MIN_NEGATIVES = 200
 """Documents of preferences that are enough to draw negatives from; where they are fewer, all documents are taken."""
@@ -81,6 +82,19 @@ class TwoRows(NamedTuple):
         return TwoRows(self.learned[rows], self.lexical[rows], self.squares[rows])
 
 
+def in_blocks(n: int, rows_of: Callable[[slice], TwoRows]) -> TwoRows:
+    """Return n rows, made some at a time: what is held while rows are made is several times as large as they are."""
+    parts = [rows_of(slice(start, start + _BLOCK)) for start in range(0, max(n, 1), _BLOCK)]
+    if len(parts) == 1:
+        return parts[0]
+    learned = stack_rows([part.learned for part in parts])
+
+    def values(number: int) -> sp.csr_matrix:
+        return with_data(learned, np.concatenate([part[number].data for part in parts]))
+
+    return TwoRows(learned, learned if parts[0].lexical is parts[0].learned else values(1), values(2))
+
+
 def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Float32 | None = None) -> TwoRows:
     """Return both rows over the words of either; without ``lexical`` the learned part's rows are the lexical part's.
 
@@ -90,7 +104,7 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
         return TwoRows(learned, learned, with_data(learned, learned.data**2))
     squared = with_data(lexical, lexical.data**2 if squares is None else squares)
     keys = [keys_of(rows) for rows in (learned, lexical)]
-    union = np.union1d(*keys)
+    union = distinct(np.concatenate(keys))
     both = rows_of_keys(union, np.zeros(len(union), np.float32), learned.shape[0])
 
     def spread(rows: sp.csr_matrix, places: Int64) -> sp.csr_matrix:
@@ -244,7 +258,12 @@ def query_set(
     texts: dict[str, str] = {}
     for part in evidence:
         texts.update(part.texts or {})
-    documents = _query_rows(corpus.tfidf, [field[corpus.query_documents] for field in corpus.counts], lexical)
+    documents = in_blocks(
+        len(corpus.query_documents),
+        lambda block: _query_rows(
+            corpus.tfidf, [field[corpus.query_documents[block]] for field in corpus.counts], lexical
+        ),
+    )
     if not texts:
         return QuerySet(corpus.query_row_of, documents)
     ids = list(texts)
@@ -283,37 +302,35 @@ def build_problem(
     preference can be used, or there is nothing to prefer a document to.
     """
     usable, dropped = _usable(corpus, queries, evidence)
-    if not usable:
+    if not len(usable.query):
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
-    may_be_negative = corpus.row_of.keys() - set(held_out)
-    preferences = (*evidence.preferences, *evidence.linked)
-    named = evidence.document_queries | {document for each in preferences for document in (each.better, *each.worse)}
-    if known_negatives and len(named & may_be_negative) >= MIN_NEGATIVES:
+    n_documents = documents.learned.shape[0]
+    document_queries = queries.row_of if evidence.texts is None else queries.linked
+    own = numbers_of([*document_queries], corpus.row_of)
+    may_be_negative, named = np.ones(n_documents, bool), np.zeros(n_documents, bool)
+    for names, chosen in ((held_out, may_be_negative), (evidence.document_queries, named)):
+        rows = numbers_of([*names], corpus.row_of)
+        chosen[rows[rows >= 0]] = chosen is named
+    for part in (evidence.preferences, evidence.linked):
+        rows = numbers_of(part.links.ids, corpus.row_of)
+        used = rows[distinct(np.concatenate([part.links.target, part.worse]))]
+        named[used[used >= 0]] = True
+    if known_negatives and np.count_nonzero(named & may_be_negative) >= MIN_NEGATIVES:
         may_be_negative &= named
-    pool = np.sort(np.array([corpus.row_of[document] for document in may_be_negative], dtype=np.int64))
+    pool = np.flatnonzero(may_be_negative)
     if len(pool) < 2:
         raise TrainingError(f"{len(pool)} documents to learn from: at least 2 are needed")
     n_words, asked = len(corpus.tfidf.vocabulary), queries.rows
     compact_queries, compact_documents, n_columns = _compact(asked.learned, documents.learned, n_words)
-    document_queries = queries.row_of if evidence.texts is None else queries.linked
-    columns = list(zip(*usable, strict=True))
-    asking, better = (np.array(column, dtype=np.int64) for column in columns[:2])
-    n_documents = documents.learned.shape[0]
-    itself = np.array([query * n_documents + corpus.row_of[name] for name, query in document_queries.items()], np.int64)
-    known = np.unique(np.concatenate([asking * n_documents + better, itself]))
+    itself = pair_keys(np.array([*document_queries.values()], np.int64), own, n_documents)
+    known: Int64 = distinct(np.concatenate([pair_keys(usable.query, usable.document, n_documents), itself]))
     first_known = np.searchsorted(known, np.arange(asked.learned.shape[0] + 1) * n_documents)
     return Problem(
         compact_queries,
         compact_documents,
         LexicalValues(asked.lexical.data, asked.squares.data, documents.lexical.data),
-        Tuples(
-            asking,
-            better,
-            np.ones(len(usable), dtype=np.float32),
-            *_lists(columns[3]),
-            *alias_table(np.array(columns[2], dtype=np.float64)),
-        ),
+        usable,
         NegativePool(pool, first_known, known % n_documents),
         n_columns,
         len(document_queries),
@@ -321,32 +338,30 @@ def build_problem(
     )
 
 
-def _usable(
-    corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
-) -> tuple[list[tuple[int, int, float, list[int]]], dict[str, int]]:
-    """Return (query row, document row, weight, worse rows) of the usable preferences, and counts of the others."""
-    usable: list[tuple[int, int, float, list[int]]] = []
+def _usable(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
+    """Return the usable preferences as rows of queries and documents, and counts of the others by reason."""
+    words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
     dropped: dict[str, int] = {}
-    words = np.diff(queries.rows.learned.indptr)
-    preferences = [(preference, queries.row_of) for preference in evidence.preferences]
-    preferences += [(preference, queries.linked) for preference in evidence.linked]
-    for preference, number_of in preferences:
-        query = number_of.get(preference.query)
-        better = corpus.row_of.get(preference.better)
-        if query is None:
-            reason = "unknown query id"
-        elif better is None:
-            reason = "unknown document id"
-        elif not words[query]:
-            reason = "query without a known word"
-        elif not 0 < preference.weight < np.inf:
-            reason = "a weight that is not finite and above 0"
-        else:
-            worse = [corpus.row_of[document] for document in preference.worse if document in corpus.row_of]
-            usable.append((query, better, preference.weight, worse))
-            continue
-        dropped[reason] = dropped.get(reason, 0) + 1
-    return usable, dropped
+    columns = []
+    for stated, query_of in ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked)):
+        query, better = stated.links.numbered(query_of, corpus.row_of)
+        is_usable = np.ones(len(query), bool)
+        for reason, holds in (
+            ("unknown query id", query < 0),
+            ("unknown document id", better < 0),
+            ("query without a known word", words[query] == 0),
+            ("a weight that is not finite and above 0", ~((stated.weight > 0) & (stated.weight < np.inf))),
+        ):
+            if count := int(np.count_nonzero(is_usable & holds)):
+                dropped[reason] = dropped.get(reason, 0) + count
+            is_usable &= ~holds
+        preferences = stated.part(is_usable)
+        worse = numbers_of(preferences.links.ids, corpus.row_of)[preferences.worse]
+        n_worse = np.diff(offsets_of(worse >= 0)[offsets_of(preferences.n_worse)])
+        columns.append((query[is_usable], better[is_usable], n_worse, worse[worse >= 0], preferences.weight))
+    query, better, n_worse, worse, weight = map(np.concatenate, zip(*columns, strict=True))
+    ones, rows = np.ones(len(query), np.float32), [part.astype(np.int64) for part in (query, better, worse)]
+    return Tuples(rows[0], rows[1], ones, offsets_of(n_worse), rows[2], *alias_table(weight)), dropped
 
 
 def alias_table(weights: Float64) -> tuple[Float32, Int64]:
@@ -371,22 +386,15 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
     return keep.astype(np.float32), alias
 
 
-def _lists(lists: Sequence[Sequence[int]]) -> tuple[Int64, Int64]:
-    """Return (indptr, values) of lists of numbers."""
-    indptr = offsets_of([len(values) for values in lists])
-    values = np.fromiter((number for values in lists for number in values), dtype=np.int64, count=int(indptr[-1]))
-    return indptr, values
-
-
 def _compact(queries: sp.csr_matrix, documents: sp.csr_matrix, n_words: int) -> tuple[Rows, Rows, int]:
     """Return both with unknown words numbered from ``n_words`` on, and the number of columns."""
     unknown = np.unique(np.concatenate([part.indices[part.indices >= n_words] for part in (queries, documents)]))
 
     def rows(matrix: sp.csr_matrix) -> Rows:
-        indices = np.where(
-            matrix.indices < n_words, matrix.indices, n_words + np.searchsorted(unknown, matrix.indices)
-        ).astype(np.int32)
-        return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32))
+        indices = matrix.indices.astype(np.int32, copy=len(unknown) > 0)
+        beyond = np.flatnonzero(indices >= n_words)
+        indices[beyond] = n_words + np.searchsorted(unknown, indices[beyond])
+        return Rows(matrix.indptr.astype(np.int64), indices, matrix.data.astype(np.float32, copy=False))
 
     return rows(queries), rows(documents), n_words + len(unknown)
 

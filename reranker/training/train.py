@@ -43,7 +43,7 @@ from reranker.kernels.packing import Quantisation
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows
+from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows, learned_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
 from reranker.training.context import (
@@ -62,6 +62,7 @@ from reranker.training.problem import (
     TrainingCorpus,
     TwoRows,
     build_problem,
+    in_blocks,
     query_set,
     read_training_corpus,
     read_vocabulary,
@@ -296,14 +297,14 @@ class _Run:
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
-        model = self._assemble(lexical, learned, choice, {})
-        comparison = self._compared(model) if compare else None
+        dropped = dict(problem.dropped)
+        del context, validators, short, problem, queries, asked  # the comparison and the second run need their memory
+        comparison = self._compared(self._assemble(lexical, learned, choice, {})) if compare else None
         report = TrainingReport(
             self.split.kind, words_alone, valid_map, learned.scale / (self.memory_factor or 1.0), comparison,
-            learned.result, dict(problem.dropped), self.split, learned.name, self.judged_apart, tuple(trials),
+            learned.result, dropped, self.split, learned.name, self.judged_apart, tuple(trials),
             self.notes, memory,
         )  # fmt: skip
-        del context, validators, short, problem, model, queries, asked  # the second run needs their memory
         if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
@@ -341,17 +342,17 @@ class _Run:
         self.listener.say("comparing with the lexical baselines")
         side, train, pool, rng = self.judging, self.split.train, self.split.pool, self.compare_rng
         names: tuple[str, ...] = BASELINES
-        n_words, asked = None, () if side.texts is not None else {*side.query_ids, *train.query_ids}
+        n_words, asked = None, () if side.texts is not None else side.query_ids
         corpus = read_corpus(self.corpus.path, model, asked, RejectLog(), id_field=self.corpus.id_field)
         if side.texts is not None:
             task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
             if model.encoder.memory is not None:
-                relevant = ((p.query, p.better, p.remembered) for p in train.preferences)
-                corpus = remembering(model, corpus, relevant, train.texts or {}, rng)
+                learned = train.preferences
+                corpus = remembering(model, corpus, learned.links, learned.remembered, train.texts or {}, rng)
                 names = (*BASELINES, REMEMBERING)
         else:
             links = train.links()
-            task, tuning = side.task(pool, links, set(corpus.sources)), tuning_task(links, links, corpus.ids, pool)
+            task, tuning = side.task(pool, links, set(corpus.sources)), tuning_task(links, corpus.ids, pool)
             n_words = keywords_of(self.schedule) if self.schedule.keyword_share == 1 else None
         experiment = experiment_of(model, corpus, task, side.texts, n_words, self.config.seed)
         tuned_on = lexical_task(model, corpus, tuning, train.texts, n_words, self.config.seed)
@@ -361,8 +362,14 @@ class _Run:
     def _document_rows(self, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
         """Return the rows of all documents, those of the lexical part with a memory if there is one."""
         data = self.data
-        lexical = None if rows is None else rows.documents(lexical_counts(memory, data.counts, data.ids))
-        return two_rows(data.learned_rows(self.view.weights), lexical)
+        fields = lexical_counts(memory, data.counts, data.ids)
+
+        def rows_of(block: slice) -> TwoRows:
+            counts = [field[block] for field in fields]
+            learned = learned_rows(data.tfidf, counts[: len(data.counts)], self.view.weights)
+            return two_rows(learned, None if rows is None else rows.documents(counts))
+
+        return in_blocks(len(data.ids), rows_of)
 
     def _why_no_memory(self, lexical: LexicalSettings | None) -> MemoryChoice | None:
         """Return why no memory is tried; None: it is."""
@@ -372,7 +379,7 @@ class _Run:
             (self.config.memory == "off", "as asked for"),
             (self.evidence.texts is None, "the queries are documents"),
             (lexical is None, "the score has no lexical row of its own to remember them in"),
-            (not any(p.remembered for p in self.split.train.preferences), "nothing that was learned from may be"),
+            (not self.split.train.preferences.remembered.any(), "nothing that was learned from may be"),
             (self.bm25 is None, "no training query finds a document by its words"),
         )
         return next((MemoryChoice.of(False, why) for holds, why in reasons if holds), None)
@@ -380,7 +387,8 @@ class _Run:
     def _remembered(self, evidence: TrainingSet) -> Remembered:
         texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
         return Remembered.of(
-            ((p.query, p.better, p.remembered) for p in evidence.preferences),
+            evidence.links(),
+            evidence.preferences.remembered,
             self.data.row_of,
             lambda ids: count_rows(vocabulary, self.analyzer.tokens([texts[query] for query in ids])),
         )
@@ -546,7 +554,7 @@ class _Run:
             counts = count_rows(vocabulary, tokens)
             return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
         links = train.links()
-        task = tuning_task(links, links, data.ids, self.split.pool)
+        task = tuning_task(links, data.ids, self.split.pool)
         asked, pool = rows_of(task.query_ids), rows_of(task.document_ids)
         tasks = []
         if self.schedule.keyword_share < 1:
@@ -627,7 +635,7 @@ class _Run:
     def _fingerprint(self, problem: Problem) -> dict[str, Any]:
         arrays = (*problem.queries, *problem.documents, *problem.lexical, *problem.tuples, *problem.negatives)
         valid = self.split.valid
-        judged = (f"{p.query}\t{p.better}\t{valid.grades.get(p.query)}" for p in valid.preferences)
+        judged = (f"{query}\t{better}\t{valid.grades.get(query)}" for query, better in valid.links())
         return {
             "config": kept_settings(self.config),
             "base": self.base.model_id if self.base else None,

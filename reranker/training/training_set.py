@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from array import array
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
+from operator import eq
+from typing import NamedTuple
 
 import numpy as np
 
+from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
-from reranker.evaluation import Link, RankingTask, link_task, qrels_task
+from reranker.evaluation import Link, Links, RankingTask, link_task, qrels_task
 from reranker.records import Pair
 
 ROUNDING = 1e-9
@@ -18,8 +23,7 @@ HELD_OUT_DOCUMENTS = 0.2
 HELD_OUT_SHARE = 0.1
 
 
-@dataclass(frozen=True, slots=True)
-class Preference:
+class Preference(NamedTuple):
     """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular.
 
     ``weight`` is its share of the training steps; ``remembered``, at least 0, is the weight of the pair of query and
@@ -33,6 +37,94 @@ class Preference:
     remembered: float = 1.0
 
 
+@dataclass(frozen=True, eq=False)
+class Preferences:  # noqa: PLW1641 - arrays have no hash
+    """Preferences as columns, rows of which are `Preference`: of 25 million links no object each is held.
+
+    ``links`` have the queries as sources and the better documents as targets; ``weight`` and ``remembered`` (n,)
+    float64 and ``n_worse`` (n,) int32 are as they are said there, ``worse`` the numbers of the worse documents of one
+    preference after the other. A column of one value for all, as of links, is stored once (`np.broadcast_to`).
+    """
+
+    links: Links
+    weight: Float64
+    remembered: Float64
+    n_worse: Int32
+    worse: Int32
+
+    @classmethod
+    def of(cls, rows: Iterable[Preference]) -> Preferences:
+        """Return preferences as columns."""
+        number: dict[str, int] = {}
+        numbers, worse, n_worse, weights = array("i"), array("i"), array("i"), array("d")
+        for row in rows:
+            numbers.extend(number.setdefault(id_, len(number)) for id_ in (row.query, row.better))
+            worse.extend(number.setdefault(id_, len(number)) for id_ in row.worse)
+            n_worse.append(len(row.worse))
+            weights.extend((row.weight, row.remembered))
+        of, weight = np.array(numbers, np.int32), np.array(weights, np.float64)
+        links = Links(tuple(number), of[::2], of[1::2])
+        return cls(links, weight[::2], weight[1::2], np.array(n_worse, np.int32), np.array(worse, np.int32))
+
+    @classmethod
+    def of_links(cls, links: Links) -> Preferences:
+        """Return preferences for the targets of links, of weight 1."""
+        one, none = (np.broadcast_to(np.array(value), len(links)) for value in (1.0, np.int32(0)))
+        return cls(links, one, one, none, np.empty(0, np.int32))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Preferences]) -> Preferences:
+        """Return several as one; ids that are equal get one number."""
+        parts = [cls.of(()), *parts]
+        number: dict[str, int] = {}
+        places = [np.array([number.setdefault(id_, len(number)) for id_ in p.links.ids], np.int32) for p in parts]
+        columns = (
+            (of[p.links.source], of[p.links.target], p.weight, p.remembered, p.n_worse, of[p.worse])
+            for p, of in zip(parts, places, strict=True)
+        )
+        source, target, *others = map(np.concatenate, zip(*columns, strict=True))
+        return cls(Links(tuple(number), source, target), *others)
+
+    def __len__(self) -> int:
+        return len(self.links)
+
+    def __iter__(self) -> Iterator[Preference]:
+        ends = np.cumsum(self.n_worse)
+        for place, (query, better) in enumerate(self.links):
+            worse = self.worse[ends[place] - self.n_worse[place] : ends[place]]
+            numbers = float(self.weight[place]), float(self.remembered[place])
+            yield Preference(query, better, tuple(self.links.ids[number] for number in worse), *numbers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Preferences) and len(self) == len(other) and all(map(eq, self, other))
+
+    def part(self, chosen: Bool) -> Preferences:
+        """Return some of the preferences; ``chosen`` (n,) says which."""
+        weight, remembered, n_worse = (
+            column[chosen] if any(column.strides) else np.broadcast_to(column[:1], int(np.count_nonzero(chosen)))
+            for column in tuple[AnyArray, ...]((self.weight, self.remembered, self.n_worse))
+        )
+        worse = self.worse[np.repeat(chosen, self.n_worse)]
+        return Preferences(self.links.part(chosen), weight, remembered, n_worse, worse)
+
+    def asking(self, query_of: Mapping[str, str]) -> Preferences:
+        """Return the preferences with other ids of the queries."""
+        ids = self.links.ids
+        number = {id_: number for number, id_ in enumerate(ids)}
+        query = np.array([number.setdefault(query_of.get(id_, id_), len(number)) for id_ in ids], np.int32)
+        return replace(self, links=Links(tuple(number), query[self.links.source], self.links.target))
+
+    def queries(self) -> Iterator[str]:
+        """Yield the distinct query ids in order of first use."""
+        source = self.links.source
+        return (self.links.ids[number] for number in source[first_uses(source)])
+
+    def are_in(self, ids: Container[str]) -> tuple[Bool, Bool]:
+        """Return of which preferences the query, and of which the better document, is one of ``ids``."""
+        known = np.array([id_ in ids for id_ in self.links.ids], bool)
+        return known[self.links.source], known[self.links.target]
+
+
 @dataclass(frozen=True)
 class TrainingSet:
     """Preferences with their queries.
@@ -44,34 +136,34 @@ class TrainingSet:
     of links and of judged pools, and not of clicks.
     """
 
-    preferences: tuple[Preference, ...]
+    preferences: Preferences
     texts: Mapping[str, str] | None
     grades: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    linked: tuple[Preference, ...] = ()
+    linked: Preferences = field(default_factory=lambda: Preferences.of(()))
     judged_only: bool = False
 
     @property
     def query_ids(self) -> tuple[str, ...]:
         """Distinct query ids in order of first use."""
-        return tuple(dict.fromkeys(preference.query for preference in self.preferences))
+        return tuple(self.preferences.queries())
 
     @property
     def document_queries(self) -> set[str]:
         """Ids of the documents that are queries."""
-        return {preference.query for preference in (self.preferences if self.texts is None else self.linked)}
+        return set((self.preferences if self.texts is None else self.linked).queries())
 
     @property
     def n_preferences(self) -> int:
         """All preferences that training learns from."""
         return len(self.preferences) + len(self.linked)
 
-    def links(self) -> list[Link]:
+    def links(self) -> Links:
         """Return (query id, better document id) of every preference."""
-        return [(preference.query, preference.better) for preference in self.preferences]
+        return self.preferences.links
 
     def restricted(self, queries: Collection[str]) -> TrainingSet:
         """Return the part about some of the queries, without what is linked."""
-        kept = tuple(p for p in self.preferences if p.query in queries)
+        kept = self.preferences.part(self.preferences.are_in(queries)[0])
         grades = {q: g for q, g in self.grades.items() if q in queries}
         return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
 
@@ -84,8 +176,8 @@ class TrainingSet:
 
 def from_links(links: Iterable[Link]) -> TrainingSet:
     """Return the evidence of links: a document's links should stand above all that it does not link to."""
-    kept = dict.fromkeys((source, target) for source, target in links if source != target)
-    return TrainingSet(tuple(Preference(source, target) for source, target in kept), None)
+    every = Links.of(links)
+    return TrainingSet(Preferences.of_links(every.part(every.source != every.target).distinct()), None)
 
 
 def from_judgements(
@@ -96,16 +188,15 @@ def from_judgements(
     Judged queries without a text are left out. A grade difference weighs by itself: grade 3 over 1 counts more often
     than 3 over 2, since documents of all lower grades are its stated worse ones.
     """
-    preferences = []
-    for query, judged in grades.items():
-        if query not in texts:
-            continue
-        ranked = sorted(judged.items())
-        for document, grade in ranked:
-            if grade >= relevant_from:
-                worse = tuple(other for other, value in ranked if value < grade)
-                preferences.append(Preference(query, document, worse))
-    return TrainingSet(tuple(preferences), texts, {q: g for q, g in grades.items() if q in texts})
+    known = {query: judged for query, judged in grades.items() if query in texts}
+    preferences = Preferences.of(
+        Preference(query, document, tuple(other for other, value in ranked if value < grade))
+        for query, judged in known.items()
+        for ranked in [sorted(judged.items())]
+        for document, grade in ranked
+        if grade >= relevant_from
+    )
+    return TrainingSet(preferences, texts, known)
 
 
 def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
@@ -133,11 +224,12 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
             worse.setdefault((query, better), []).append(other)
             weights.setdefault((query, better), []).append(stated_weight - opposite)
             judged[better] = 1.0
-    preferences = []
-    for (query, better), lost in worse.items():
-        weight = float(np.mean(weights[query, better]))
-        preferences.append(Preference(query, better, tuple(lost), weight, min(weight, 1.0)))
-    return TrainingSet(tuple(preferences), {query: query for query in grades}, grades)
+    preferences = Preferences.of(
+        Preference(query, better, tuple(lost), weight, min(weight, 1.0))
+        for (query, better), lost in worse.items()
+        for weight in [float(np.mean(weights[query, better]))]
+    )
+    return TrainingSet(preferences, {query: query for query in grades}, grades)
 
 
 def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
@@ -152,29 +244,30 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
 
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """
-    of_texts: list[Preference] = []
-    linked: list[Preference] = []
+    of_texts: list[Preferences] = []
+    linked: list[Preferences] = []
     texts: dict[str, str] = {}
     grades: dict[str, dict[str, float]] = {}
     for part, weight in parts:
         if not (math.isfinite(weight) and weight >= 0):
             raise ConfigError(f"the weight of evidence is {weight}: it must be finite and at least 0")
-        total = sum(preference.weight for preference in (*part.preferences, *part.linked))
+        total = sum(map(float, chain(part.preferences.weight, part.linked.weight)))
         if not (weight and total):
             continue
-        factor = weight / total
-        linked += [replace(p, weight=p.weight * factor) for p in part.linked]
+        own, of_part = (replace(p, weight=p.weight * (weight / total)) for p in (part.preferences, part.linked))
+        linked.append(of_part)
         if part.texts is None:
-            linked += [replace(p, weight=p.weight * factor) for p in part.preferences]
+            linked.append(own)
             continue
         key = {query: " ".join(text.split()) for query, text in part.texts.items()}
-        of_texts += [replace(p, query=key[p.query], weight=p.weight * factor) for p in part.preferences]
+        of_texts.append(own.asking(key))
         texts.update((text, text) for text in key.values())
         for query, judged in part.grades.items():
             grades[key[query]] = {**judged, **grades.get(key[query], {})}
-    if not of_texts:
-        return TrainingSet(tuple(linked), None)
-    return TrainingSet(tuple(of_texts), texts, grades, tuple(linked), any(part.judged_only for part, _ in parts))
+    asking, beside = Preferences.joined(of_texts), Preferences.joined(linked)
+    if not asking:
+        return TrainingSet(beside, None)
+    return TrainingSet(asking, texts, grades, beside, any(part.judged_only for part, _ in parts))
 
 
 @dataclass(frozen=True)
@@ -200,6 +293,8 @@ class Split:
 MIN_JUDGED = 40
 """Validation queries below which all of them choose and all of them judge."""
 JUDGING_SHARE = 1 / 3
+MAX_JUDGING = 10_000
+"""Queries that judge at most: each ranks the whole pool, and the texts of those that are documents are held."""
 
 
 def part_to_judge_by(
@@ -207,16 +302,18 @@ def part_to_judge_by(
 ) -> tuple[TrainingSet, TrainingSet, bool]:
     """Return the validation evidence to choose by, that to judge the result by, and whether these are two.
 
-    Settings, epoch and the learned part's weight are chosen. A third of the queries judges; queries of one text stand
-    on one side. Below 40 queries both are all of them. Queries with nothing to find among ``documents``, or that are
-    documents and not of these, choose and judge nothing: they count on neither side.
+    Settings, epoch and the learned part's weight are chosen. A third of the queries judges, at most `MAX_JUDGING`;
+    queries of one text stand on one side. Below 40 queries both are all of them. Queries with nothing to find among
+    ``documents``, or that are documents and not of these, choose and judge nothing: they count on neither side.
     """
     texts = valid.texts or {}
-    usable = {p.query for p in valid.preferences if p.better in documents and (texts or p.query in documents)}
+    asks, answers = valid.preferences.are_in(documents)
+    usable = set(valid.preferences.part(answers if texts else answers & asks).queries())
     keys = {query: _key(texts.get(query, query)) for query in valid.query_ids if query in usable}
-    if len(set(keys.values())) < MIN_JUDGED:
+    n_distinct = len(set(keys.values()))
+    if n_distinct < MIN_JUDGED:
         return valid, valid, False
-    choosing, judging = _sides(keys, JUDGING_SHARE, rng)
+    choosing, judging = _sides(keys, min(JUDGING_SHARE, MAX_JUDGING / n_distinct), rng)
     return valid.restricted(choosing), valid.restricted(judging), True
 
 
@@ -260,8 +357,9 @@ def split_training_set(
 
 def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
     """Judge from the validation links whether unseen documents are what is asked for."""
-    seen = {d for link in evidence.links() for d in link}
-    wanted = {p.better for p in valid.preferences}
+    links, asked = evidence.links(), valid.links()
+    seen = {links.ids[number] for number in distinct(np.concatenate([links.source, links.target]))}
+    wanted = {asked.ids[number] for number in distinct(asked.target)}
     unseen = evidence.texts is None and len(wanted & seen) < len(wanted) / 2
     kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
     # The links of unseen documents are asked among themselves: their pool is what training does not know.
@@ -273,19 +371,19 @@ def _by_document(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Gene
     ordered = sorted(ids)
     chosen = rng.permutation(len(ordered))[: round(HELD_OUT_DOCUMENTS * len(ordered))]
     held_out = frozenset(ordered[number] for number in chosen)
-    train = tuple(p for p in evidence.preferences if p.query not in held_out and p.better not in held_out)
-    valid = tuple(p for p in evidence.preferences if p.query in held_out and p.better in held_out)
-    return Split("documents", TrainingSet(train, None), TrainingSet(valid, None), held_out, held_out)
+    asks, answers = evidence.preferences.are_in(held_out)
+    train, valid = (TrainingSet(evidence.preferences.part(side), None) for side in (~(asks | answers), asks & answers))
+    return Split("documents", train, valid, held_out, held_out)
 
 
 def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     n = len(evidence.preferences)
-    chosen = set(rng.permutation(n)[: max(1, round(HELD_OUT_SHARE * n))].tolist())
-    valid = tuple(p for number, p in enumerate(evidence.preferences) if number in chosen)
-    train = tuple(p for number, p in enumerate(evidence.preferences) if number not in chosen)
-    if not train:
+    chosen = np.zeros(n, bool)
+    chosen[rng.permutation(n)[: max(1, round(HELD_OUT_SHARE * n))]] = True
+    if chosen.all():
         raise TrainingError(f"{n} links are too few to learn from and to validate on: give at least 2")
-    return Split("links", TrainingSet(train, None), TrainingSet(valid, None), frozenset(), ids)
+    train, valid = (TrainingSet(evidence.preferences.part(side), None) for side in (~chosen, chosen))
+    return Split("links", train, valid, frozenset(), ids)
 
 
 def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:

@@ -21,7 +21,7 @@ from reranker.baselines.lexical import (
     fit_baselines,
     tune_lexical,
 )
-from reranker.evaluation import InnerProducts, RankingTask, draw_tuples, evaluate, link_task, qrels_task
+from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import (
@@ -93,8 +93,9 @@ def check_remembering(qrels: Mapping[str, Mapping[str, float]], documents: Mappi
     row_of = {document: row for row, document in enumerate(ids)}
     # Half of the queries are remembered, the others ask.
     known = {query: judged for number, (query, judged) in enumerate(sorted(qrels.items())) if number % 2}
+    relevant = Links.of((query, document) for query, judged in known.items() for document in judged)
     remembered = Remembered.of(
-        ((query, document, 1.0) for query, judged in known.items() for document in judged), row_of,
+        relevant, np.ones(len(relevant)), row_of,
         lambda asked: count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in asked])),
     )  # fmt: skip
     corpus = LexicalCorpus(counts).remembering(remembered, seeded_rng(2))

@@ -58,11 +58,14 @@ def test_keyword_queries_of_all_words_are_the_document_as_one_text(tmp_path: Pat
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(tmp_path: Path) -> None:
+def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = small_model()
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
     experiment = experiment_of(model, corpus, task, n_words=3, seed=7)
+    monkeypatch.setattr("reranker.baselines.lexical._BLOCK", 3)  # here in blocks
     tuned = lexical_task(model, corpus, task, n_words=3, seed=7)
     counts = experiment.evaluation.queries[0]
     assert np.diff(counts.indptr).tolist() == [3] * len(task.query_ids)
@@ -97,11 +100,21 @@ def test_a_model_without_identity_does_not_compare_words(tmp_path: Path) -> None
 
 def test_baselines_are_tuned_on_the_other_documents_where_links_lead_there() -> None:
     ids = ["a", "b", "c", "d"]
-    inside = tuning_task([("a", "b")], [("a", "b"), ("a", "c")], ids, ["a", "b", "c"])
+    inside = tuning_task([("a", "b")], ids, ["a", "b", "c"], [("a", "b"), ("a", "c")])
     assert inside.document_ids == ("a", "b", "c")
     assert inside.excluded.toarray().tolist() == [[True, False, True]]
-    outside = tuning_task([("a", "b")], [], ids, ["c", "d"])
+    outside = tuning_task([("a", "b")], ids, ["c", "d"])
     assert outside.document_ids == ("a", "b")
+
+
+def test_known_links_that_are_not_tuned_on_take_no_part() -> None:
+    ids = ["a", "b", "c", "d"]
+    # Of documents that no tuning link names, too: they must not be taken for one another.
+    known = [(source, target) for source in ids for target in ids if (source, target) != ("b", "d")]
+    task = tuning_task([("b", "a"), ("a", "b"), ("b", "a")], ids, ids, known)
+    assert task.query_ids == ("a", "b")
+    assert task.grades.toarray().tolist() == [[0, 1, 0, 0], [1, 0, 0, 0]]
+    assert task.excluded.toarray().tolist() == [[True, False, True, True], [False, True, True, False]]
 
 
 def test_bad_lines_are_reported_and_an_empty_file_is_refused(tmp_path: Path) -> None:

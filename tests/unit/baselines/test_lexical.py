@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, Remembered
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.evaluation import Links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import (
     LexicalSettings,
@@ -102,9 +103,12 @@ def remembering() -> tuple[LexicalCorpus, Vocabulary]:
     builder.add([["tree"], ["iron"]])
     names = builder.build()
     texts = LexicalCorpus([count_rows(names, [["tree"], ["iron"]])])
-    relevant = [("a", "0", 1.0), ("a", "1", 0.5), ("b", "0", 3.0), ("b", "1", 0.0), ("c", "1", 1.0), ("c", "gone", 1.0)]
+    relevant = Links.of([("a", "0"), ("a", "1"), ("b", "0"), ("b", "1"), ("c", "1"), ("c", "gone")])
+    weights = np.array([1.0, 0.5, 3.0, 0.0, 1.0, 1.0])
     words = {"a": ["oak", "wood"], "b": ["oak", "wood"], "c": ["iron", "rust", "rust", "rust"]}
-    remembered = Remembered.of(relevant, {"0": 0, "1": 1}, lambda ids: count_rows(names, [words[id_] for id_ in ids]))
+    remembered = Remembered.of(
+        relevant, weights, {"0": 0, "1": 1}, lambda ids: count_rows(names, [words[id_] for id_ in ids])
+    )
     return texts.remembering(remembered, seeded_rng()), names
 
 

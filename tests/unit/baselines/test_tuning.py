@@ -32,7 +32,7 @@ from reranker.baselines.lexical import (
     tune_lexical,
 )
 from reranker.errors import ConfigError
-from reranker.evaluation import InnerProducts, RankingTask, draw_tuples, evaluate
+from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate
 from reranker.text.rows import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
@@ -112,9 +112,10 @@ def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
     asked = sp.csr_matrix(counts)
     queries = term_rows(asked.data, asked.indices, asked.indptr)
     ids = tuple(f"{number:03d}" for number in range(4 * n))
-    relevant = [(query, f"{number // 4:02d}", 1.0) for number, query in enumerate(ids)]
+    relevant = Links.of((query, f"{number // 4:02d}") for number, query in enumerate(ids))
     names = tuple(f"{number:02d}" for number in range(n))
-    remembered = Remembered.of(relevant, {name: row for row, name in enumerate(names)}, lambda _: queries)
+    row_of = {name: row for row, name in enumerate(names)}
+    remembered = Remembered.of(relevant, np.ones(len(relevant)), row_of, lambda _: queries)
     corpus = texts.remembering(remembered, seeded_rng())
     grades = sp.csr_matrix(np.repeat(np.eye(n, dtype=np.float32), 4, axis=0))
     task = RankingTask(ids, names, grades, sp.csr_matrix(np.zeros((4 * n, n), dtype=bool)))

@@ -8,12 +8,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import InputError
-from reranker.evaluation import draw_tuples, link_task, qrels_task, without_reverse
+from reranker.evaluation import Links, draw_tuples, link_task, qrels_task, without_reverse
 from tests.seeds import seeded_rng
 
 POOL = ["a", "b", "c", "d", "e"]
 NAMES = st.sampled_from([*POOL, "x", "y"])
 LINKS = st.lists(st.tuples(NAMES, NAMES), max_size=25)
+
+
+@given(links=LINKS)
+def test_links_in_columns_are_the_same_links(links: list[tuple[str, str]]) -> None:
+    columns = Links.of(iter(links))
+    assert list(columns) == links and len(columns) == len(links)
+    assert list(columns.distinct()) == list(dict.fromkeys(links))
+    assert columns.ids == tuple(dict.fromkeys(id_ for link in links for id_ in link))
+    assert Links.of(columns) is columns
+    chosen = np.arange(len(links)) % 2 == 1
+    assert list(columns.part(chosen)) == links[1::2]
+    source, target = columns.numbered({"a": 7}, {"b": 3, "x": 0})
+    assert source.tolist() == [7 if name == "a" else -1 for name, _ in links]
+    assert target.tolist() == [{"b": 3, "x": 0}.get(name, -1) for _, name in links]
 
 
 def test_link_task_on_a_small_example() -> None:

@@ -12,18 +12,20 @@ from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import combine, inner_products
+from reranker.text.rows import LexicalRows, LexicalSettings, combine, inner_products, learned_rows
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,
     TrainingCorpus,
+    TwoRows,
     alias_table,
     cut_to_keywords,
+    in_blocks,
     query_set,
     read_vocabulary,
     two_rows,
 )
-from reranker.training.training_set import Preference, TrainingSet, from_links, from_pairs, mix
+from reranker.training.training_set import Preference, Preferences, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
 
@@ -125,7 +127,7 @@ def test_equal_weights_need_no_table_and_no_scale(path: Path) -> None:
 
 def test_preferences_without_a_usable_weight_are_left_out(path: Path) -> None:
     weights = (1.0, 0.0, -1.0, np.nan, np.inf)
-    evidence = TrainingSet(tuple(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
+    evidence = TrainingSet(Preferences.of(Preference("wood", "oak", (), w) for w in weights), {"wood": "wood"})
     problem = problem_of(read(path, evidence), evidence)
     assert len(problem.tuples.query) == 1
     assert problem.dropped == {"a weight that is not finite and above 0": 4}
@@ -176,6 +178,34 @@ def test_words_beyond_the_vocabulary_count_in_q_d_alone(path: Path, max_words: i
     assert used.max() == problem.n_columns - 1
 
 
+@pytest.mark.parametrize("has_lexical", [False, True])
+def test_rows_made_in_blocks_are_those_made_at_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, has_lexical: bool
+) -> None:
+    corpus = read(path, from_links([(one["id"], "oak") for one in DOCUMENTS if one["id"] != "oak"]))
+    vocabulary = corpus.tfidf.vocabulary
+    settings = LexicalSettings("bm25", (1.0, 0.5), (1.0, 0.0), b=(0.75, 0.5), mean_lengths=(2.0, 5.0))
+    lexical = LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents) if has_lexical else None
+
+    def rows_of(block: slice) -> TwoRows:
+        counts = [field[block] for field in corpus.counts]
+        learned = learned_rows(corpus.tfidf, counts, (1.0, 2.0))
+        return two_rows(learned, None if lexical is None else lexical.documents(counts))
+
+    def both() -> tuple[TwoRows, TwoRows]:
+        return in_blocks(5, rows_of), query_set(corpus, [], make_analyzer(AnalyzerConfig()), lexical).rows
+
+    at_once = both()
+    for block in (2, 4):
+        monkeypatch.setattr("reranker.training.problem._BLOCK", block)
+        for some, expected in zip(both(), at_once, strict=True):
+            assert (some.lexical is some.learned) == (not has_lexical) == (expected.lexical is expected.learned)
+            for a, b in zip(some, expected, strict=True):
+                assert a.shape == b.shape
+                assert all(np.array_equal(getattr(a, of), getattr(b, of)) for of in ("data", "indices", "indptr"))
+    assert in_blocks(0, lambda block: rows_of(slice(0, 0))).learned.shape[0] == 0
+
+
 def test_known_documents_and_the_query_itself_are_no_negatives(path: Path) -> None:
     evidence = from_links([("ash", "oak"), ("ash", "fire"), ("oak", "ash")])
     corpus = read(path, evidence)
@@ -220,14 +250,14 @@ def test_nothing_left_to_learn_from(path: Path) -> None:
     for reason in ("1 x unknown query id", "1 x unknown document id", "1 x query without a known word"):
         assert reason in str(caught.value)
     with pytest.raises(TrainingError, match="there are none"):
-        problem_of(corpus, TrainingSet((), None))
+        problem_of(corpus, TrainingSet(Preferences.of(()), None))
     fine = from_links([("ash", "oak")])
     with pytest.raises(TrainingError, match="at least 2 are needed"):
         problem_of(read(path, fine), fine, held_out=["ash", "fire", "pump", "empty"])
 
 
 def test_queries_without_any_text_leave_nothing(path: Path) -> None:
-    evidence = TrainingSet((Preference("q", "oak"),), {"q": " ... "}, {"q": {"oak": 1.0}})
+    evidence = TrainingSet(Preferences.of([Preference("q", "oak")]), {"q": " ... "}, {"q": {"oak": 1.0}})
     with pytest.raises(TrainingError, match="1 x query without a known word"):
         problem_of(read(path, evidence), evidence)
 

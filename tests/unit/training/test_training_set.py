@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from reranker.errors import ConfigError, TrainingError
+from reranker.evaluation import Links
 from reranker.records import Pair
 from reranker.training.training_set import (
     MIN_VALIDATION,
     Preference,
+    Preferences,
     Split,
     TrainingSet,
     from_judgements,
@@ -34,9 +38,46 @@ def split(evidence: TrainingSet, valid: TrainingSet | None = None, generalise: s
 
 def test_links_once_each_and_none_to_itself() -> None:
     evidence = from_links([("a", "b"), ("a", "a"), ("b", "a"), ("a", "b"), ("a", "c")])
-    assert evidence.links() == [("a", "b"), ("b", "a"), ("a", "c")]
+    assert list(evidence.links()) == [("a", "b"), ("b", "a"), ("a", "c")]
     assert evidence.query_ids == ("a", "b")
     assert evidence.texts is None
+
+
+def test_preferences_in_columns_are_the_same_preferences() -> None:
+    rows = [
+        Preference("q", "a", ("b", "c"), 2.0, 0.5),
+        Preference("a", "q"),
+        Preference("q", "c", ("a",), 0.25),
+        Preference("r", "c", ("q", "r")),
+    ]
+    columns = Preferences.of(iter(rows))
+    assert list(columns) == rows
+    assert list(columns.queries()) == ["q", "a", "r"]
+    for chosen in ([True, False, False, True], [False] * 4, [True] * 4):
+        expected = [row for row, is_chosen in zip(rows, chosen, strict=True) if is_chosen]
+        assert list(columns.part(np.array(chosen))) == expected
+    links = Preferences.of_links(Links.of([("x", "a"), ("a", "b"), ("q", "a")]))
+    assert list(links.part(np.array([True, False, True]))) == [Preference("x", "a"), Preference("q", "a")]
+    assert list(Preferences.joined([columns, links, columns])) == [*rows, *links, *rows]
+    assert list(Preferences.joined([])) == []
+    assert columns != links and columns != Preferences.of(rows[:3]) and columns == Preferences.of(rows)
+    other = [row._replace(query={"q": "a"}.get(row.query, row.query)) for row in rows]
+    assert list(columns.asking({"q": "a", "gone": "b"})) == other
+    asks, answers = columns.are_in({"q", "c"})
+    assert (asks.tolist(), answers.tolist()) == ([True, False, True, False], [False, True, True, True])
+
+
+def test_links_take_bytes_and_no_objects() -> None:
+    n = 200_000
+    numbers = np.random.default_rng(1).integers(0, len(IDS), (n, 2))
+    tracemalloc.start()
+    evidence = from_links((IDS[a], IDS[b]) for a, b in numbers)
+    found = split(evidence, generalise="links")
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # The links, and once more the two sides of them: 8 bytes each.
+    assert len(found.train.preferences) + len(found.valid.preferences) == len(evidence.preferences) > 70_000
+    assert held < 17 * len(evidence.preferences) + 100_000
 
 
 def test_judgements_put_each_relevant_document_above_lower_grades() -> None:
@@ -53,7 +94,7 @@ def test_pairs_of_one_query_and_better_document_are_one_preference() -> None:
     evidence = from_pairs(
         [Pair("red shoes", "a", "b", 1.0), Pair("red shoes", "a", "c", 3.0), Pair("red shoes", "b", "c", 1.0)]
     )
-    assert evidence.preferences == (
+    assert tuple(evidence.preferences) == (
         Preference("red shoes", "a", ("b", "c"), 2.0),
         Preference("red shoes", "b", ("c",), 1.0),
     )
@@ -63,19 +104,19 @@ def test_pairs_of_one_query_and_better_document_are_one_preference() -> None:
 
 def test_of_two_opposite_pairs_the_difference_counts() -> None:
     evidence = from_pairs([Pair("q", "a", "b", 1.0), Pair("q", "b", "a", 3.0), Pair("r", "a", "b", 0.5)])
-    assert evidence.preferences == (Preference("q", "b", ("a",), 2.0), Preference("r", "a", ("b",), 0.5, 0.5))
+    assert tuple(evidence.preferences) == (Preference("q", "b", ("a",), 2.0), Preference("r", "a", ("b",), 0.5, 0.5))
     assert evidence.grades == {"q": {"a": 0.0, "b": 1.0}, "r": {"a": 1.0, "b": 0.0}}
 
 
 def test_equally_heavy_opposite_pairs_say_nothing() -> None:
     evidence = from_pairs([Pair("q", "a", "b", 0.1), Pair("q", "b", "a", 0.3), Pair("q", "a", "b", 0.2)])
-    assert evidence.preferences == ()
+    assert tuple(evidence.preferences) == ()
     assert evidence.grades == {"q": {"a": 0.0, "b": 0.0}}
 
 
 def test_repeated_pairs_add_up() -> None:
     evidence = from_pairs([Pair("q", "a", "b", 1.0), Pair("q", "a", "c", 1.0), Pair("q", "a", "b", 2.0)])
-    assert evidence.preferences == (Preference("q", "a", ("b", "c"), 2.0),)
+    assert tuple(evidence.preferences) == (Preference("q", "a", ("b", "c"), 2.0),)
 
 
 @pytest.mark.parametrize("generalise", ["auto", "documents"])
@@ -94,7 +135,7 @@ def test_few_links_are_split_by_link() -> None:
     found = split(from_links(links))
     assert found.kind == "links" and not found.unseen_documents and not found.held_out
     assert len(found.valid.preferences) == round(0.1 * len(from_links(links).preferences))
-    assert sorted(found.train.links() + found.valid.links()) == sorted(from_links(links).links())
+    assert sorted([*found.train.links(), *found.valid.links()]) == sorted(from_links(links).links())
     assert found.pool == frozenset(IDS)
 
 
@@ -239,6 +280,15 @@ def test_queries_of_one_text_choose_or_judge_together() -> None:
     assert part_to_judge_by(valid, IDS, np.random.default_rng(2))[1] != judging
 
 
+def test_of_many_queries_some_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    valid = judged(60)
+    for most, n in ((20, 20), (19, 19), (1, 1)):
+        monkeypatch.setattr("reranker.training.training_set.MAX_JUDGING", most)
+        choosing, judging, _ = part_to_judge_by(valid, IDS, np.random.default_rng(1))
+        assert len({query.partition("-")[0] for query in judging.query_ids}) == n
+        assert len(choosing.query_ids) + len(judging.query_ids) == 180
+
+
 def test_queries_that_nothing_answers_stand_on_neither_side() -> None:
     unknown = from_links([(f"x{k}", IDS[k]) for k in range(50)] + [(IDS[k], f"x{k}") for k in range(50)])
     assert part_to_judge_by(unknown, IDS, np.random.default_rng(1)) == (unknown, unknown, False)
@@ -254,7 +304,7 @@ def test_links_of_one_source_choose_or_judge_together() -> None:
     choosing, judging, apart = part_to_judge_by(valid, IDS, np.random.default_rng(1))
     assert apart
     assert not set(choosing.query_ids) & set(judging.query_ids)
-    assert sorted(choosing.links() + judging.links()) == sorted(valid.links())
+    assert sorted([*choosing.links(), *judging.links()]) == sorted(valid.links())
 
 
 @pytest.mark.parametrize(("n", "apart"), [(39, False), (40, True)])
