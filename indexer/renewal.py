@@ -116,17 +116,6 @@ class Target:
         update_control(self.engine, self.index, change)
 
 
-def revectorize(
-    target: Target, options: RenewOptions | None = None, *, progress: Progress = no_progress, notice: Say = silent
-) -> RenewReport:
-    """Return the report of writing the model's fields beside every document; a stop is reported by ``stopped``.
-
-    Then the release is registered, not promoted: nothing changes for searchers before `ssi promote`. `PreflightRefused`
-    with all reasons, before the first write; `EngineError` where reading fails.
-    """
-    return sync(target, options, progress=progress, notice=notice)
-
-
 def sync(
     target: Target,
     options: RenewOptions | None = None,
@@ -136,7 +125,10 @@ def sync(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> RenewReport:
-    """Return the report of renewing documents whose vector is missing or stale; errors as in `revectorize`.
+    """Return the report of writing the model's fields where they are missing or stale; a stop is in ``stopped``.
+
+    Then the release is registered, not promoted: nothing changes for searchers before `ssi promote`. `PreflightRefused`
+    with all reasons, before the first write; `EngineError` where reading fails.
 
     ``updated_field`` is a date field that the index's owner sets on every change: only documents changed since the last
     sync (less `OVERLAP`) and those without a vector are read, unless ``verify``. None reads every text.

@@ -21,7 +21,7 @@ import numpy as np
 from indexer.builds import check_fields
 from indexer.encoding import ENCODE_BATCH
 from reranker.artifacts import EncodedDocuments, Encoder, RankingModel, load_model
-from reranker.errors import ConfigError, EncoderMismatch, InputError, MissingExtra
+from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.files import replacing
 from reranker.formats import (
     MAX_SAMPLE_CHARS,
@@ -30,6 +30,7 @@ from reranker.formats import (
     RecordError,
     RejectSink,
     SeenIds,
+    arrow,
     document_parts,
     duplicate_id,
     id_key,
@@ -88,7 +89,7 @@ def vectorize(
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
-    pa = _arrow()
+    pa = arrow()
     encoder = load_model(job.model).encoder
     check_fields(job.docs, encoder.view, job.id_field)
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
@@ -150,7 +151,7 @@ def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[Any]:
 
 
 def _batch(rows: Sequence[Row]) -> Any:
-    return _arrow().RecordBatch.from_pydict(dict(zip(Row._fields, zip(*rows, strict=True), strict=True)), _row_schema())
+    return arrow().RecordBatch.from_pydict(dict(zip(Row._fields, zip(*rows, strict=True), strict=True)), _row_schema())
 
 
 def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
@@ -174,7 +175,7 @@ def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
         def encode(batches: Iterator[Any]) -> Iterator[Any]:
             for number in (number for batch in batches for number in batch.column(0).to_pylist()):
                 path = _encode_part(job, encoder_id, parts[number], folder)
-                yield _arrow().RecordBatch.from_pydict({"part": [number], "path": [path]})
+                yield arrow().RecordBatch.from_pydict({"part": [number], "path": [path]})
 
         with spark_session("ssi vectorize", master=job.spark_master, instead="local") as spark:
             numbers = spark.range(0, len(parts), 1, len(parts))
@@ -191,7 +192,7 @@ def _encode_part(job: Job, encoder_id: str, part: Part, folder: str) -> str:
         raise EncoderMismatch(f"a worker finds another model in {str(job.model)!r}: give all machines the same folder")
     descriptor, path = tempfile.mkstemp(suffix=".parquet", dir=folder)
     with open(descriptor, "wb") as file:
-        with _arrow().parquet.ParquetWriter(file, _row_schema(), use_dictionary=False, write_page_checksum=True) as out:
+        with arrow().parquet.ParquetWriter(file, _row_schema(), use_dictionary=False, write_page_checksum=True) as out:
             try:
                 for batch in _rows(job, encoder, part):
                     out.write_batch(batch)
@@ -218,7 +219,7 @@ class StoredVectors:
     """
 
     def __init__(self, path: Path, encoder_id: str) -> None:
-        pa = _arrow()
+        pa = arrow()
         self.missing = 0
         self._asked = SeenIds()
         keys = [np.zeros(0, np.uint64)]
@@ -295,23 +296,15 @@ def with_vectors(model: RankingModel, path: Path) -> tuple[RankingModel, StoredV
     return replace(model, encoder=VectorisedEncoder(**own, stored=stored)), stored
 
 
-def _arrow() -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet") from error
-    return pyarrow
-
-
 def _row_schema() -> Any:
     """Return the columns of `Row`."""
     types = dict.fromkeys(Row._fields, "string") | dict.fromkeys(Row._fields[:3], "int64")
-    return _arrow().schema((types | {"vec": "binary", "terms": "binary"}).items())
+    return arrow().schema((types | {"vec": "binary", "terms": "binary"}).items())
 
 
 def _schema() -> Any:
     """Return the columns of a file of vectors."""
-    pa = _arrow()
+    pa = arrow()
     text, data = pa.string(), pa.binary()
     columns = [("id", text, False), ("src", text, False), ("vec", data, True), ("terms", data, False)]
     return pa.schema([pa.field(name, kind, nullable=nullable) for name, kind, nullable in columns])

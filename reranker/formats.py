@@ -766,19 +766,25 @@ def read_rows(
                 first += batch.num_rows
 
 
+def arrow(extra: str = "parquet") -> Any:
+    """Return the module pyarrow, with those for computing and for Parquet; `MissingExtra` where it is not installed."""
+    try:
+        import pyarrow.compute
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", extra) from error
+    return pyarrow
+
+
 @contextmanager
 def open_parquet(path: _Path) -> Iterator[Any]:
     """Yield a ``pyarrow.parquet.ParquetFile``; checksums of its pages are verified where it has them.
 
     `InputError` where it is damaged, which may show only as it is read within; `MissingExtra` without pyarrow.
     """
+    pa = arrow()
     try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "parquet") from error
-    try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        with pa.parquet.ParquetFile(path, page_checksum_verification=True) as file:
             yield file
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error

@@ -203,7 +203,7 @@ def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
     interruption: what is current is skipped. The new version is not live before `ssi promote`.
     """
     from indexer.encoding import preflight
-    from indexer.renewal import revectorize
+    from indexer.renewal import sync
 
     target, renewal = _target_of(options)
     plan = preflight(target.engine, target.index, target.version())
@@ -214,7 +214,7 @@ def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
         plan.check()
         return
     with common.progress(f"revectorize {target.index}") as update:
-        report = revectorize(target, renewal, progress=update, notice=common.warn)
+        report = sync(target, renewal, progress=update, notice=common.warn)
     next_step = f"ssi promote {target.model.model_id[:12]} --engine {target.engine.spec} --index {target.index}"
     _show_report(report, renewal, as_json, next_step)
     _end_with(report.stopped, report.rejected)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, Resources, Task, prepared
+from reranker.clicks.pairs import PairConfig, Resources, Task, prepared, sql_text
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
 from reranker.clicks.schema import arrow
 from reranker.engines.base import Engine
@@ -316,54 +316,6 @@ IDS_ASKED = 1_000
 """Shown ids that are looked up in the index, drawn by their hash."""
 MAX_RANKS = 50
 
-# Each query gives one row; its columns are numbers by name. Tables are those of `reranker.clicks.pairs`.
-_COUNTS = (
-    "SELECT COUNT(*) AS query_rows FROM queries",
-    """SELECT COUNT(*) AS hits, COUNT(*) FILTER (regexp_full_match(document, '[0-9]{1,10}')) AS hits_like_numbers
-    FROM hits""",
-    """SELECT COUNT(*) AS event_rows,
-        COUNT(*) FILTER (query_id = '' AND action IN ('click', 'add_to_cart', 'purchase')) AS events_without_query_id
-    FROM events""",
-    """SELECT COUNT(*) AS searches, COUNT(*) FILTER (account = '' AND session = '') AS searches_anonymous,
-        COUNT(*) FILTER (time IS NULL) AS searches_undated, COUNT(*) FILTER (randomised) AS searches_randomised,
-        COUNT(DISTINCT person) AS people, MIN(time) AS first_time, MAX(time) AS last_time
-    FROM searches""",
-    """SELECT COUNT(*) AS clicks,
-        COUNT(*) FILTER (regexp_full_match(t.document, '[0-9]{1,10}')) AS clicks_like_numbers,
-        COUNT(*) FILTER (s.query_id IS NULL) AS clicks_without_query
-    FROM document_events AS t LEFT JOIN queries_from_log AS s ON s.query_id = t.query_id WHERE t.clicked""",
-    """SELECT COUNT(*) AS searches_kept, COUNT(*) FILTER (l.query_id IS NULL) AS searches_without_list,
-        COUNT(DISTINCT k.query) AS distinct_queries
-    FROM kept AS k LEFT JOIN (SELECT DISTINCT query_id FROM result_lists) AS l ON l.query_id = k.query_id""",
-    """SELECT COUNT(DISTINCT k.query) AS distinct_queries_clicked
-    FROM kept AS k JOIN impressions AS s ON s.query_id = k.query_id WHERE s.clicked""",
-    """SELECT COUNT(*) AS clicks_kept, COUNT(*) FILTER (l.document IS NOT NULL) AS clicks_on_lists,
-        COUNT(*) FILTER (l.document IS NULL AND w.query_id IS NOT NULL) AS clicks_off_lists
-    FROM actions AS a
-    LEFT JOIN result_lists AS l ON l.query_id = a.query_id AND l.document = a.document
-    LEFT JOIN (SELECT DISTINCT query_id FROM result_lists) AS w ON w.query_id = a.query_id
-    WHERE a.clicked""",
-    """SELECT COALESCE(MAX(n), 0) AS clicks_of_busiest FROM (
-        SELECT COUNT(*) AS n FROM actions AS a JOIN kept AS k ON k.query_id = a.query_id
-        WHERE a.clicked GROUP BY k.person
-    )""",
-    """SELECT MIN(n) AS randomised_clicks_of_rarest_rank FROM (
-        SELECT COUNT(*) FILTER (s.clicked) AS n FROM kept AS k JOIN impressions AS s ON s.query_id = k.query_id
-        WHERE k.randomised GROUP BY s.rank HAVING COUNT(*) >= {least}
-    )""".replace("{least}", str(MIN_SHOWN)),
-    """SELECT COUNT(*) AS positions_stated,
-        COUNT(*) FILTER (l.event_rank = l.rank + COALESCE(p.ranks_before, 0)) AS positions_agreeing
-    FROM result_lists AS l
-    JOIN (SELECT DISTINCT query_id FROM results) AS f ON f.query_id = l.query_id
-    LEFT JOIN page_offsets AS p ON p.query_id = l.query_id
-    WHERE l.event_rank IS NOT NULL""",
-    """SELECT COUNT(*) FILTER (base = 0) AS applications_from_0,
-        COUNT(*) FILTER (base = 1 AND zeros > 0) AS applications_mixed
-    FROM first_ordinals JOIN (
-        SELECT s.application, COUNT(*) FILTER (t.ordinal = 0) AS zeros
-        FROM document_events AS t JOIN searches AS s ON s.query_id = t.query_id GROUP BY s.application
-    ) AS z ON z.application = first_ordinals.application""",
-)
 _STATUSES = "SELECT status, COUNT(*) FROM statuses GROUP BY status"
 _RATES = """SELECT rank, COUNT(*), COUNT(*) FILTER (clicked) FROM impressions WHERE rank BETWEEN 1 AND {ranks}
     GROUP BY rank ORDER BY rank"""
@@ -383,7 +335,7 @@ def examine(
     task = Task(log, config or PairConfig(), "impressions")
     with prepared(task, resources or Resources()) as connection:
         numbers: dict[str, float] = {}
-        for text in _COUNTS:
+        for text in sql_text("doctor_numbers", least=MIN_SHOWN).split(";"):
             answer = connection.execute(text)
             columns = zip((column[0] for column in answer.description), answer.fetchone() or (), strict=True)
             numbers |= {name: value for name, value in columns if value is not None}  # NULL: an undated log's time
@@ -402,16 +354,6 @@ def examine(
 
 LEAST_PEOPLE = 5
 """People who must have asked a query before its text is shown to whoever operates the search."""
-_LOSSES = """SELECT k.query, COUNT(DISTINCT k.person), COUNT(*), COUNT(*) FILTER (NOT l.clicked), SUM(l.lost)
-    FROM kept AS k JOIN (
-        SELECT s.query_id, BOOL_OR(s.clicked) AS clicked,
-            COALESCE(SUM(1.0 / e.rank - 1.0 / s.rank) FILTER (s.clicked), 0.0) AS lost
-        FROM impressions AS s
-        LEFT JOIN engine_ranks AS e ON e.query_id = s.query_id AND e.document = s.document
-        GROUP BY s.query_id
-    ) AS l ON l.query_id = k.query_id
-    WHERE k.account <> '' OR k.session <> ''
-    GROUP BY k.query HAVING COUNT(DISTINCT k.person) >= {least} ORDER BY k.query"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,10 +368,9 @@ class QueryLoss:
 
 
 def query_losses(
-    log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, least: int = LEAST_PEOPLE,
-    resources: Resources | None = None,
-) -> list[QueryLoss]:  # fmt: skip
-    """Return what came of the queries that ``least`` people asked, by their text; robots are left out.
+    log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, resources: Resources | None = None
+) -> list[QueryLoss]:
+    """Return what came of the queries that `LEAST_PEOPLE` asked, by their text; robots are left out.
 
     ``engine_ranks`` are (query id, document, rank in the engine's order). A search that names neither user nor session
     counts for nobody: it may be the same person again.
@@ -443,7 +384,7 @@ def query_losses(
                      names=["query_id", "document", "rank"])  # fmt: skip
     with prepared(Task(log, PairConfig(), "impressions"), resources or Resources()) as connection:
         connection.register("engine_ranks", ranks)
-        return [QueryLoss(*row) for row in connection.execute(_LOSSES.format(least=int(least))).fetchall()]
+        return [QueryLoss(*row) for row in connection.execute(sql_text("query_losses", least=LEAST_PEOPLE)).fetchall()]
 
 
 FORMATS = (".png", ".svg", ".html")

@@ -370,7 +370,7 @@ def steps(task: Task) -> list[Step]:
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
         texts["preferences"] = STRATEGIES[task.config.strategy].function.__name__
-    return [Step(name, _text(file, values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
+    return [Step(name, sql_text(file, **values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
 
 
 def _count_texts(task: Task) -> tuple[str, str]:
@@ -379,7 +379,7 @@ def _count_texts(task: Task) -> tuple[str, str]:
     The first counts rows of steps by query, so that the counts of parts add up; the second the rest.
     """
     values = _values(replace(task, since=None, until=None))
-    return _text("list_counts", values), _text("counts", values)
+    return sql_text("list_counts", **values), sql_text("counts", **values)
 
 
 _SQL_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "double", "bool": "boolean"}
@@ -406,7 +406,8 @@ def read_text(name: str) -> str:
     return package_files.files("reranker.clicks").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
-def _text(name: str, values: dict[str, str]) -> str:
+def sql_text(name: str, **values: str | int) -> str:
+    """Return the SQL text of a step, or another one of the same folder, with its numbers in their places."""
     return Template(read_text(name)).substitute(values)
 
 

@@ -27,7 +27,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, prepared
+from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, prepared, sql_text
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
@@ -39,14 +39,6 @@ MIN_RANDOMISED_CLICKS = 400
 _PRIOR_IMPRESSIONS = 0.1
 _MAX_ITERATIONS = 2_000
 _TOLERANCE = 1e-6
-_COUNTS = """SELECT
-    DENSE_RANK() OVER (ORDER BY query, document) - 1 AS item, rank, shown, clicked, randomised
-FROM (
-    SELECT k.query, s.document, s.rank, k.randomised, COUNT(*) AS shown, COUNT(*) FILTER (s.clicked) AS clicked
-    FROM impressions AS s JOIN kept AS k ON k.query_id = s.query_id
-    GROUP BY k.query, s.document, s.rank, k.randomised
-)
-ORDER BY item, rank, randomised"""
 
 
 @dataclass(frozen=True)
@@ -133,7 +125,7 @@ def count_log(log: LogFiles) -> ClickCounts:
     The same as `count_clicks` of the log's impressions; errors as in `reranker.clicks.pairs.make_pairs`.
     """
     with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
-        counted = connection.execute(_COUNTS).fetchnumpy()
+        counted = connection.execute(sql_text("click_counts")).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
     item, rank, shown, clicked = (np.asarray(counted[name], dtype=np.int64) for name in names)
     return ClickCounts(item, rank, shown, clicked, np.asarray(counted["randomised"], dtype=bool))

@@ -12,8 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from reranker.errors import MissingExtra
-
 ColumnType = Literal["string", "int32", "int64", "double", "bool"]
 
 TABLES: dict[str, dict[str, ColumnType]] = {
@@ -54,13 +52,10 @@ IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purch
 
 
 def arrow() -> Any:
-    """Return the module pyarrow, with those for computing and for Parquet; `MissingExtra` where it is not installed."""
-    try:
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "clicks") from error
-    return pyarrow
+    """Return the module pyarrow, see `reranker.formats.arrow`, which is imported late: it needs numpy."""
+    from reranker import formats
+
+    return formats.arrow("clicks")
 
 
 @dataclass(frozen=True, slots=True)

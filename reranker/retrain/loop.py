@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from indexer.encoding import VersionEncoder, preflight, present_routes
-from indexer.renewal import RenewOptions, Target, revectorize
+from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.clicks.log import ClickLog
@@ -366,7 +366,7 @@ class Retraining:
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
         progress = partial(self.listener.progress, "writing vectors")
-        report = revectorize(target, options, progress=progress, notice=self.listener.say)
+        report = sync(target, options, progress=progress, notice=self.listener.say)
         if report.stopped is not None:
             raise report.stopped
         if report.rejected:

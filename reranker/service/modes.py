@@ -33,7 +33,6 @@ from reranker.rerank.ranking import Explanation
 from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
-from reranker.service.sink import SearchRecord, teams_of
 from reranker.service.telemetry import Metrics
 
 _log = logging.getLogger(__name__)
@@ -167,8 +166,9 @@ MAX_WAITING = 32
 class Shadow:
     """One thread that reranks what was answered in the engine's order, to see what reranking would have done.
 
-    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the record,
-    with ``shadow_ids`` filled as far as it could be scored.
+    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the row of
+    ``ubi_queries``, with ``ssi_shadow_order`` where it could be scored: the shown places in the model's order, 0 for
+    a document that was not shown.
     """
 
     def __init__(
@@ -176,14 +176,14 @@ class Shadow:
         search: Callable[[SearchCall], RerankedPage],
         deadline_s: float,
         metrics: Metrics,
-        log: Callable[[SearchRecord], None],
+        log: Callable[[Mapping[str, Any]], None],
     ) -> None:
-        self._search, self._deadline_s, self._metrics, self._record = search, deadline_s, metrics, log
+        self._search, self._deadline_s, self._metrics, self._log = search, deadline_s, metrics, log
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._waiting = 0
 
-    def submit(self, call: SearchCall, record: SearchRecord) -> None:
+    def submit(self, call: SearchCall, row: Mapping[str, Any]) -> None:
         """Score a search later, or log it without where too many wait."""
         with self._lock:
             full = self._waiting >= MAX_WAITING
@@ -192,27 +192,31 @@ class Shadow:
                 self._pool = self._pool or ThreadPoolExecutor(1, thread_name_prefix="ssi-shadow")
         if full or self._pool is None:
             self._metrics.shadows.labels("skipped").inc()
-            self._record(record)
+            self._log(row)
             return
-        scoring = self._pool.submit(self._score, call, record)
-        scoring.add_done_callback(lambda scoring: self._record(record) if scoring.cancelled() else None)
+        scoring = self._pool.submit(self._score, call, row)
+        scoring.add_done_callback(lambda scoring: self._log(row) if scoring.cancelled() else None)
 
-    def _score(self, call: SearchCall, record: SearchRecord) -> None:
-        result = "failed"
+    def _score(self, call: SearchCall, row: Mapping[str, Any]) -> None:
+        result, query_id = "failed", row["query_id"]
         try:
             page = self._search(replace(call, deadline=Deadline(self._deadline_s), explain=False))
             result = "fallback" if page.fallback else "scored"
-            record = replace(record, shadow_ids=tuple(hit.id for hit in page.hits))
-            moved = sum(hit.id != other for hit, other in zip(record.hits, record.shadow_ids, strict=False))
-            entry = {"query_id": record.query_id, "moved": moved, "of": len(record.hits), "result": result}
+            shown, ids = row["query_response_hit_ids"], [hit.id for hit in page.hits]
+            places = {name: place for place, name in enumerate(shown, 1)}
+            if ids:
+                order = " ".join(str(places.get(name, 0)) for name in ids)
+                row = {**row, "query_attributes": {**row["query_attributes"], "ssi_shadow_order": order}}
+            moved = sum(one != other for one, other in zip(shown, ids, strict=False))
+            entry = {"query_id": query_id, "moved": moved, "of": len(shown), "result": result}
             _log.info("shadow", extra={"ssi": entry})
         except RerankerError as error:
-            _log.warning("shadow", extra={"ssi": {"query_id": record.query_id, "error": type(error).__name__}})
+            _log.warning("shadow", extra={"ssi": {"query_id": query_id, "error": type(error).__name__}})
         finally:
             with self._lock:
                 self._waiting -= 1
             self._metrics.shadows.labels(result).inc()
-            self._record(record)
+            self._log(row)
 
     def close(self) -> None:
         """Log what waits only as shown."""
@@ -395,11 +399,11 @@ def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
         attributes, ids = row.get("query_attributes"), row.get("query_response_hit_ids")
         if not isinstance(attributes, Mapping) or not isinstance(ids, list):
             continue
-        teams, versions = teams_of(attributes)
+        teams, versions = (str(attributes.get(name, "")).split() for name in ("ssi_teams", "ssi_versions"))
         if len(versions) == 2 and len(teams) == len(ids):
             session = row.get("session_id") or attributes.get("session_id") or ""
             by_document = dict(zip(map(str, ids), teams, strict=True))
-            lists[str(row.get("query_id"))] = TeamList(str(session), versions, by_document)
+            lists[str(row.get("query_id"))] = TeamList(str(session), tuple(versions), by_document)
     return lists
 
 

@@ -24,7 +24,7 @@ from reranker.service.http import (
     StrictRequest,
 )
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
-from reranker.service.sink import SearchRecord, stamp
+from reranker.service.sink import query_row, stamp
 from reranker.service.state import ServiceState, State
 from reranker.service.telemetry import cause_of
 
@@ -122,19 +122,11 @@ async def carry_out(
     )  # fmt: skip
     state.answered += 1
     note(state, context, outcome, name, waited_s)
-    page, serving, settings = outcome.page, outcome.serving, state.settings
-    record = SearchRecord(
-        query_id=query_id, query=call.query, time=datetime.now(UTC), session_id=call.session_id,
-        client_id=call.client_id, application=settings.application, index=settings.index,
-        model_id=serving.model_id, encoder_id=serving.encoder_id, route=settings.route,
-        mode=name, reranked=page.reranked, fallback=page.fallback, reason=cause_of(page.reason), hits=page.hits,
-        total=page.total, first=page.hits[0].rank - 1 if page.hits else call.first or 0, teams=outcome.teams,
-        versions=outcome.versions, randomised=outcome.randomised, took_ms=context.deadline.spent_s * 1000.0,
-    )  # fmt: skip
+    row = query_row(call, outcome, name, query_id, state.settings, context.deadline.spent_s * 1000.0)
     if name == "shadow":
-        state.shadow.submit(call, record)
+        state.shadow.submit(call, row)
     else:
-        state.record(record)
+        state.record(row)
     return outcome, name
 
 

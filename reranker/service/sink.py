@@ -17,8 +17,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -26,42 +25,11 @@ import msgspec
 
 from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts, ensure_index
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
-from reranker.records import RankedHit
+from reranker.service.modes import SearchCall, SearchOutcome
+from reranker.service.settings import ServiceSettings
+from reranker.service.telemetry import cause_of
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRecord:
-    """One answered search, as it is logged.
-
-    ``time`` is UTC; ``reason`` is a class of reasons (`reranker.service.telemetry.cause_of`), never free text;
-    ``first`` hits stand before the page. ``shadow_ids`` are the page as the model would have ordered it, in mode
-    ``shadow``; ``teams`` say whose version put each hit there, ``versions`` are their model ids.
-    """
-
-    query_id: str
-    query: str
-    time: datetime
-    session_id: str | None
-    client_id: str | None
-    application: str
-    index: str
-    model_id: str
-    encoder_id: str
-    route: str
-    mode: str
-    reranked: bool
-    fallback: bool
-    reason: str
-    hits: tuple[RankedHit, ...]
-    total: int
-    first: int
-    shadow_ids: tuple[str, ...] = ()
-    teams: tuple[str, ...] = ()
-    versions: tuple[str, ...] = ()
-    randomised: bool = False
-    took_ms: float = 0.0
 
 
 QUERIES_INDEX, EVENTS_INDEX = "ubi_queries", "ubi_events"
@@ -113,48 +81,46 @@ def stamp(time: datetime) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
 
 
-def query_row(record: SearchRecord) -> dict[str, Any]:
-    """Return the row of ``ubi_queries`` of a search; absent values are left out."""
+def query_row(
+    call: SearchCall, outcome: SearchOutcome, mode: str, query_id: str, settings: ServiceSettings, took_ms: float
+) -> dict[str, Any]:
+    """Return the row of ``ubi_queries`` of a search that was answered just now; absent values are left out.
+
+    Why it is not reranked is said by a class of reasons (`reranker.service.telemetry.cause_of`), never in free text.
+    """
+    page, serving = outcome.page, outcome.serving
+    first = page.hits[0].rank - 1 if page.hits else call.first
     attributes: dict[str, str] = {
-        "ssi_index": record.index,
-        "ssi_model": record.model_id,
-        "ssi_encoder": record.encoder_id,
-        "ssi_route": record.route,
-        "ssi_mode": record.mode,
-        "ssi_reranked": str(record.reranked).lower(),
-        "ssi_fallback": str(record.fallback).lower(),
-        "ssi_cause": record.reason,
-        "ssi_first": str(record.first) if record.first else "",
-        "ssi_total": str(record.total),
-        "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in record.hits),
-        "ssi_teams": " ".join(record.teams),
-        "ssi_versions": " ".join(record.versions),
-        "ssi_took_ms": f"{record.took_ms:.1f}",
-        "randomised": "true" if record.randomised else "",
-        "session_id": record.session_id or "",
+        "ssi_index": settings.index,
+        "ssi_model": serving.model_id,
+        "ssi_encoder": serving.encoder_id,
+        "ssi_route": settings.route,
+        "ssi_mode": mode,
+        "ssi_reranked": str(page.reranked).lower(),
+        "ssi_fallback": str(page.fallback).lower(),
+        "ssi_cause": cause_of(page.reason),
+        "ssi_first": str(first or ""),
+        "ssi_total": str(page.total),
+        "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in page.hits),
+        "ssi_teams": " ".join(outcome.teams),
+        "ssi_versions": " ".join(outcome.versions),
+        "ssi_took_ms": f"{took_ms:.1f}",
+        "randomised": "true" if outcome.randomised else "",
+        "session_id": call.session_id or "",
     }
-    if record.shadow_ids:
-        place = {hit.id: number for number, hit in enumerate(record.hits, 1)}
-        attributes["ssi_shadow_order"] = " ".join(str(place.get(document_id, 0)) for document_id in record.shadow_ids)
     row = {
-        "timestamp": stamp(record.time),
-        "query_id": record.query_id,
-        "user_query": record.query,
-        "client_id": record.client_id,
-        "session_id": record.session_id,
-        "application": record.application,
-        "query_response_id": str(uuid.uuid5(uuid.NAMESPACE_OID, record.query_id)),
-        "query_response_hit_ids": [hit.id for hit in record.hits],
+        "timestamp": stamp(datetime.now(UTC)),
+        "query_id": query_id,
+        "user_query": call.query,
+        "client_id": call.client_id,
+        "session_id": call.session_id,
+        "application": settings.application,
+        "query_response_id": str(uuid.uuid5(uuid.NAMESPACE_OID, query_id)),
+        "query_response_hit_ids": [hit.id for hit in page.hits],
         "object_id_field": "_id",
         "query_attributes": {name: text for name, text in attributes.items() if text},
     }
     return {name: value for name, value in row.items() if value is not None}
-
-
-def teams_of(attributes: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return teams in shown order and the two versions, from ``query_attributes``; empty where there are none."""
-    teams, versions = attributes.get("ssi_teams", ""), attributes.get("ssi_versions", "")
-    return tuple(str(teams).split()), tuple(str(versions).split())
 
 
 CAPACITY = 10_000
@@ -327,9 +293,9 @@ class ImpressionSink:
         """Rows taken and not yet written."""
         return self._queue.unfinished_tasks
 
-    def record(self, search: SearchRecord) -> None:
-        """Take one search, or drop it."""
-        self._take([(QUERIES_INDEX, query_row(search))])
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Take the row of one search, or drop it."""
+        self._take([(QUERIES_INDEX, row)])
 
     def events(self, rows: Sequence[Mapping[str, Any]]) -> bool:
         """Take events of UBI, or drop all of them and return False: a client that sends them again doubles none."""

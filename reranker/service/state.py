@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
@@ -22,7 +22,7 @@ from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_e
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
-from reranker.service.sink import ImpressionSink, SearchRecord
+from reranker.service.sink import ImpressionSink
 from reranker.service.telemetry import Metrics
 
 _log = logging.getLogger(__name__)
@@ -273,10 +273,10 @@ class ServiceState:
         fair = deadline is None or deadline.left_s >= FAIR_SHARE * (deadline.limit_s or 0.0)
         return self.breaker.call(function, fair=fair)
 
-    def record(self, search: SearchRecord) -> None:
-        """Log an answered search, where impressions are logged."""
+    def record(self, row: Mapping[str, Any]) -> None:
+        """Log the row of an answered search, where impressions are logged."""
         if self.sink is not None:
-            self.sink.record(search)
+            self.sink.record(row)
 
     def search(self) -> None:
         """Search as a caller would; raises what a caller would get."""

@@ -19,7 +19,7 @@ from indexer.builds import BuildOptions, LoadOptions, build_index
 from indexer.bulk import BulkLimits
 from indexer.drift import measure_drift
 from indexer.encoding import preflight, present_routes
-from indexer.renewal import RenewOptions, Target, revectorize, sync
+from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import (
     collect,
     list_versions,
@@ -155,7 +155,7 @@ def test_every_way_into_an_index_writes_what_a_document_is_remembered_for(
     build_index(engine, name, path, model, BuildOptions(store_path=tmp_path / "store"))
     bare = f"{name}-000002"
     filled(engine, bare, documents)
-    revectorize(Target(engine, bare, model, store_path=tmp_path / "second"))
+    sync(Target(engine, bare, model, store_path=tmp_path / "second"))
     for index, store in ((name, "store"), (bare, "second")):
         packed = [stored(engine, index)[key][field_name(model.encoder_id, "terms")] for key in documents]
         opened = VectorStore.open(tmp_path / store, model.encoder_id)
@@ -330,7 +330,7 @@ def test_revectorize_while_a_writer_edits_a_tenth_of_the_texts(engine: Engine, n
     writer.start()
     target = Target(engine, name, model, store_path=tmp_path / "store")
     options = RenewOptions(max_docs_per_s=2000, limits=BulkLimits(50))
-    report = revectorize(target, options, progress=lambda done, total: running.set())
+    report = sync(target, options, progress=lambda done, total: running.set())
     writer.join(60)
     assert report.stopped is None
     assert report.rejected == 0
@@ -353,7 +353,7 @@ def test_revectorize_touches_nothing_but_its_own_fields(engine: Engine, name: st
     filled(engine, name, documents)
     before = engine.index_info(name)
     model = model_of(documents)
-    assert revectorize(Target(engine, name, model)).written == 40
+    assert sync(Target(engine, name, model)).written == 40
     after = engine.index_info(name)
     ours = {key for key in after.properties if key.startswith(field_prefix(model.encoder_id))}
     assert {key: value for key, value in after.properties.items() if key not in ours} == before.properties
@@ -370,11 +370,11 @@ def test_a_new_query_side_touches_no_document(engine: Engine, name: str) -> None
     documents = random_documents(30)
     filled(engine, name, documents)
     model = model_of(documents)
-    revectorize(Target(engine, name, model))
+    sync(Target(engine, name, model))
     sequence = [d.seq_no for d in engine.get(name, list(documents)) if d]
     other = RankingModel(model.encoder, model.query_vocabulary, model.U * 2, 1.0)
     assert other.model_id != model.model_id
-    assert revectorize(Target(engine, name, other)).written == 0
+    assert sync(Target(engine, name, other)).written == 0
     assert [d.seq_no for d in engine.get(name, list(documents)) if d] == sequence
     assert {r.model_id for r in read_control(engine, name).releases} == {model.model_id, other.model_id}
 
@@ -384,7 +384,7 @@ def test_sync_finds_new_changed_emptied_and_stripped_documents(engine: Engine, n
     filled(engine, name, documents)
     model = model_of(documents)
     target = Target(engine, name, model, store_path=tmp_path / "store")
-    revectorize(target)
+    sync(target)
     engine.bulk(
         name,
         [
@@ -409,7 +409,7 @@ def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engin
     documents = random_documents(30)
     filled(engine, name, documents)
     model = model_of(documents)
-    revectorize(Target(engine, name, model))
+    sync(Target(engine, name, model))
     target = Target(engine, name, model, store_path=tmp_path / "elsewhere")
     report = sync(target)
     assert (report.written, report.stored_only) == (0, 30)
@@ -427,7 +427,7 @@ def test_documents_keep_their_routing(engine: Engine, name: str) -> None:
     engine.bulk(name, [WriteOp("index", key, source, routing=f"r{key[-1]}") for key, source in documents.items()])
     engine.refresh(name)
     model = model_of(documents)
-    assert revectorize(Target(engine, name, model)).written == 20
+    assert sync(Target(engine, name, model)).written == 20
     assert check_vectors(engine, name, model) == 20
     found = [document for batch in engine.scan(name) for document in batch]
     assert all(document.routing == f"r{document.id[-1]}" for document in found)
@@ -437,9 +437,9 @@ def test_promote_and_rollback_are_guarded_by_coverage(engine: Engine, name: str)
     documents = random_documents(20)
     filled(engine, name, documents)
     first, second = model_of(documents), model_of(documents, n_dims=4)
-    revectorize(Target(engine, name, first))
+    sync(Target(engine, name, first))
     promote(engine, name, first.model_id[:8])
-    revectorize(Target(engine, name, second))
+    sync(Target(engine, name, second))
     assert read_control(engine, name).live == first.model_id
     engine.bulk(name, [WriteOp("index", "late", {"title": "word1"})])
     with pytest.raises(GateRefused, match="1 of 21 documents"):
@@ -465,7 +465,7 @@ def test_a_version_whose_texts_changed_is_neither_promoted_nor_rolled_back_to(en
     filled(engine, name, documents)
     first, second = model_of(documents), model_of(documents, n_dims=4)
     for model in (first, second):
-        revectorize(Target(engine, name, model))
+        sync(Target(engine, name, model))
         promote(engine, name, model.model_id)
     engine.bulk(name, [WriteOp("update", f"d{k}", {"text": f"word{k} edited"}) for k in range(7)])
     engine.bulk(name, [WriteOp("update", "d9", {"tag": "z"})])
@@ -514,7 +514,7 @@ def test_a_model_of_whose_vectors_most_documents_have_none_is_not_live(
     path = write_file(tmp_path / "more.jsonl", {"new": {"title": "word1"}})
     report = build_index(engine, name, path, model)
     assert (report.load.bulk.indexed, report.live) == (1, False)
-    revectorize(Target(engine, name, model))
+    sync(Target(engine, name, model))
     promote(engine, name, model.model_id)
     assert build_index(engine, name, path, model).live
 
@@ -524,7 +524,7 @@ def three_promoted(engine: Engine, name: str, documents: Documents) -> list[Rank
     filled(engine, name, documents)
     models = [model_of(documents, n_dims=dims) for dims in (2, 3, 4)]
     for model in models:
-        revectorize(Target(engine, name, model))
+        sync(Target(engine, name, model))
         promote(engine, name, model.model_id)
     return models
 
@@ -600,7 +600,7 @@ def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, 
     assert {result.status for result in engine.bulk(name, ops)} == {201}
     models = [model_of(documents, n_dims=dims, seed=dims) for dims in (2, 3, 4)]
     for model in models:
-        assert revectorize(Target(engine, name, model, routes=("fetch", route))).written == 12
+        assert sync(Target(engine, name, model, routes=("fetch", route))).written == 12
         promote(engine, name, model.model_id)
     before = stored(engine, name)
     report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
@@ -618,9 +618,9 @@ def test_gc_leaves_a_newer_version_when_the_live_one_was_calibrated_meanwhile(en
     documents = random_documents(10)
     filled(engine, name, documents)
     live, newer = (model_of(documents, n_dims=dims) for dims in (2, 3))
-    revectorize(Target(engine, name, live))
+    sync(Target(engine, name, live))
     promote(engine, name, live.model_id)
-    revectorize(Target(engine, name, newer))
+    sync(Target(engine, name, newer))
     record = read_control(engine, name)
     calibrated = replace(record.release(live.model_id), calibration={"0123456789abcdef:200": {"alpha": 0.3}})
     update_control(engine, name, lambda record: record.with_release(calibrated))
@@ -675,7 +675,7 @@ def test_gc_empties_the_index_that_was_planned_wherever_the_alias_points_by_then
     engine.swap_alias(name, f"{name}-000001")
     plan = plan_collection(engine, name, keep=1)
     filled(engine, f"{name}-000002", documents)
-    revectorize(Target(engine, f"{name}-000002", models[0]))
+    sync(Target(engine, f"{name}-000002", models[0]))
     engine.swap_alias(name, f"{name}-000002", [f"{name}-000001"])
     collect(engine, plan, rng=np.random.default_rng(0))
     assert check_vectors(engine, f"{name}-000002", models[0]) == 10
@@ -685,11 +685,11 @@ def test_gc_leaves_a_version_that_is_being_written(engine: Engine, name: str) ->
     documents = random_documents(10)
     filled(engine, name, documents)
     live, coming = model_of(documents), model_of(documents, n_dims=4)
-    revectorize(Target(engine, name, live))
+    sync(Target(engine, name, live))
     promote(engine, name, live.model_id)
     target = Target(engine, name, coming)
     seen: list[tuple[str, ...]] = []
-    revectorize(target, progress=lambda *_: seen.append(plan_collection(engine, name).drop))
+    sync(target, progress=lambda *_: seen.append(plan_collection(engine, name).drop))
     assert seen and set(seen) == {()}
     target.note(state="running")  # as a killed one leaves it, before it is registered
     update_control(engine, name, lambda record: replace(record, releases=record.releases[:1]))
@@ -703,7 +703,7 @@ def test_an_index_made_anew_has_no_live_version(engine: Engine, name: str) -> No
     documents = random_documents(10)
     filled(engine, name, documents)
     model = model_of(documents)
-    revectorize(Target(engine, name, model))
+    sync(Target(engine, name, model))
     promote(engine, name, model.model_id)
     engine.delete_index(name)
     filled(engine, name, documents)
@@ -713,7 +713,7 @@ def test_an_index_made_anew_has_no_live_version(engine: Engine, name: str) -> No
         plan_collection(engine, name)
     with pytest.raises(GateRefused, match="10 of 10 documents"):
         rollback(engine, name)
-    revectorize(Target(engine, name, model))
+    sync(Target(engine, name, model))
     assert promote(engine, name, model.model_id).live == model.model_id
 
 
@@ -781,7 +781,7 @@ def test_fields_for_the_engine_are_replaced_not_merged(engine: Engine, name: str
     filled(engine, name, documents)
     model = model_of(documents)
     target = Target(engine, name, model, routes=("fetch", "inside"))
-    assert revectorize(target).written == 30
+    assert sync(target).written == 30
     edits = {"d1": "word1", "d2": "word2 word3"}
     engine.bulk(name, [WriteOp("update", key, {"title": "word0", "text": text}) for key, text in edits.items()])
     engine.bulk(name, [WriteOp("update", "d3", {"title": "", "text": ""})])
@@ -803,9 +803,9 @@ def test_vectors_to_search_by_need_an_index_made_for_them(engine: Engine, name: 
     target = Target(engine, name, model_of(documents), routes=("first-stage",))
     if engine.capabilities().kind == "opensearch":
         with pytest.raises(PreflightRefused, match=r"ssi index --rebuild --routes first-stage"):
-            revectorize(target)
+            sync(target)
         return
-    assert revectorize(target).written == 10
+    assert sync(target).written == 10
     assert present_routes(engine.index_info(name).properties, target.model.encoder_id) == ("first-stage",)
 
 
@@ -818,7 +818,7 @@ def test_documents_with_external_versions_are_left_alone(engine: Engine, name: s
     engine.bulk(name, [WriteOp("index", key, source, version=1_700_000_000) for key, source in documents.items()])
     engine.refresh(name)
     with pytest.raises(PreflightRefused, match="external versions"):
-        revectorize(Target(engine, name, model_of(documents)))
+        sync(Target(engine, name, model_of(documents)))
     assert stored(engine, name) == documents
     assert engine.index_info(name).properties == PLAIN["properties"]
 

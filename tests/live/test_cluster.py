@@ -22,7 +22,7 @@ import pytest
 
 from indexer.builds import LoadOptions, load_documents
 from indexer.bulk import BulkLimits
-from indexer.renewal import RenewOptions, Target, revectorize, sync
+from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
@@ -166,7 +166,7 @@ def test_vectors_are_of_the_text_and_no_edit_of_the_owner_is_lost(cluster: Clust
     stops = []
     for _ in range(10):
         try:
-            stop = revectorize(target, options, progress=progress).stopped
+            stop = sync(target, options, progress=progress).stopped
         except EngineError as error:
             stop = error
         if stop is None:

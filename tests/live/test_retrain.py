@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from indexer.encoding import present_routes
-from indexer.renewal import Target, revectorize
+from indexer.renewal import Target, sync
 from indexer.versions import with_version
 from reranker.artifacts import load_model
 from reranker.cli.main import main
@@ -110,7 +110,7 @@ def test_killed_anywhere_the_live_version_stays_and_the_end_is_the_same(shop: Sh
 
 
 def test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version(shop: Shop, tmp_path: Path) -> None:
-    assert revectorize(Target(shop.engine, shop.index, shop.base, ("fetch", "inside"))).written == len(shop.documents)
+    assert sync(Target(shop.engine, shop.index, shop.base, ("fetch", "inside"))).written == len(shop.documents)
     log = shop.log(tmp_path / "log")
     result = Retraining(shop.engine, shop.index, log, shop.settings()).run()
     assert result.outcome == "promoted"

@@ -9,7 +9,7 @@ import pytest
 
 from indexer.bulk import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
-from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, revectorize, sync
+from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, sync
 from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
@@ -138,7 +138,7 @@ def test_refused_documents_of_all_indexes_behind_an_alias_are_kept(tmp_path: Pat
 def test_every_pass_says_where_it_begins_and_how_much_it_reads() -> None:
     engine, told = filled(), []
     renewer(engine).run(first={"ids": {"values": [f"d{k}" for k in range(15)]}}, verify=False)
-    revectorize(Target(engine, "shop", MODEL), progress=lambda *numbers: told.append(numbers))
+    sync(Target(engine, "shop", MODEL), progress=lambda *numbers: told.append(numbers))
     assert told == [(0, 15), (15, 15), (0, 30), (30, 30)]
 
 
@@ -168,7 +168,7 @@ def test_a_stop_is_told_and_marked_as_unfinished() -> None:
     engine = filled()
     real = engine.real.bulk
     engine.real.bulk = lambda index, ops: refused(engine, index, ops) if index == "shop" else real(index, ops)  # type: ignore[method-assign]
-    report = revectorize(Target(engine, "shop", MODEL), RenewOptions(policy=RetryPolicy(max_calls=1)))
+    report = sync(Target(engine, "shop", MODEL), RenewOptions(policy=RetryPolicy(max_calls=1)))
     assert isinstance(report.stopped, EngineAuthError)
     assert report.to_json()["stopped"] == str(report.stopped)
     record = read_control(engine, "shop")
@@ -188,10 +188,10 @@ def test_the_speed_limit_is_kept() -> None:
 def test_routes_the_index_has_are_kept_up_and_a_new_one_rewrites_current_documents() -> None:
     engine = filled()
     beside = Target(engine, "shop", MODEL, ("beside",))
-    assert revectorize(beside).written == 30
+    assert sync(beside).written == 30
     assert present_routes(engine.index_info("shop").properties, MODEL.encoder_id) == ()
     fetch = Target(engine, "shop", MODEL, ("fetch",))
-    assert revectorize(fetch).written == 30
+    assert sync(fetch).written == 30
     vec = field_name(MODEL.encoder_id, "vec")
     assert all(vec in d.source for batch in engine.scan("shop") for d in batch)
     # Asked for less, the fields that are there stay true.

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from indexer.builds import build_index
-from indexer.renewal import Target, revectorize
+from indexer.renewal import Target, sync
 from indexer.versions import list_versions, promote, register
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.importing import import_files
@@ -382,7 +382,7 @@ def test_an_index_with_fields_of_other_routes_gets_them_of_the_new_version(
     engine.create_index("shop", {"dynamic": False, "properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
     build_index(engine, "shop", write_lines(tmp_path / "docs.jsonl", shop.documents), None)  # type: ignore[arg-type]
     target = Target(engine, "shop", shop.base, ("fetch", "inside", "first-stage"))  # type: ignore[arg-type]
-    assert revectorize(target).written == len(shop.documents)
+    assert sync(target).written == len(shop.documents)
     promote(engine, "shop", shop.base.model_id)  # type: ignore[arg-type]
     result = retrain(shop, logs["useful"])
     assert result.outcome == "promoted"

@@ -312,12 +312,12 @@ def test_an_impression_is_logged_under_the_id_that_the_visitor_gets(client: Any,
     ubi = {"user_query": TEXT, "client_id": "visitor"}
     several = {"query": {"bool": {"must": [BODY["query"], {"match": {"text": "word1"}}]}}}
     answer = client.post("/docs/_search", json={**several, "ext": {"ubi": ubi}}).json()
-    (record,) = sink.records
-    assert answer["ext"] == {"ubi": {"query_id": record.query_id}}
-    assert record.query == TEXT and record.client_id == record.session_id == "visitor"
-    assert [hit.id for hit in record.hits] == [name for name, _ in hits_of(answer)]
+    (row,) = sink.rows
+    assert answer["ext"] == {"ubi": {"query_id": row["query_id"]}}
+    assert row["user_query"] == TEXT and row["client_id"] == row["session_id"] == "visitor"
+    assert row["query_response_hit_ids"] == [name for name, _ in hits_of(answer)]
     given = client.post("/docs/_search", json={**BODY, "ext": {"ubi": {"query_id": "mine"}}}).json()
-    assert given["ext"]["ubi"]["query_id"] == sink.records[-1].query_id == "mine"
+    assert given["ext"]["ubi"]["query_id"] == sink.rows[-1]["query_id"] == "mine"
     assert read_search({**BODY, "ext": {"ubi": {}, "other": 1}}, {}, "docs").body["ext"] == {"other": 1}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from reranker.service.http import ServiceError
 from reranker.service.modes import MAX_SHUFFLED, SearchCall, SearchOutcome, rerank
 from reranker.service.serving import Versions
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.sink import SearchRecord, query_row
 from reranker.service.state import ServiceState, open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, serve
@@ -36,11 +36,11 @@ class ListSink:
     """Keeps what it is given."""
 
     def __init__(self) -> None:
-        self.records: list[SearchRecord] = []
+        self.rows: list[Mapping[str, Any]] = []
         self.waiting = self.dropped = 0
 
-    def record(self, search: SearchRecord) -> None:
-        self.records.append(search)
+    def record(self, row: Mapping[str, Any]) -> None:
+        self.rows.append(row)
 
     def close(self, timeout_s: float) -> None:
         self.waiting = 0
@@ -157,7 +157,8 @@ def test_a_request_can_switch_reranking_off(state: ServiceState, sink: ListSink,
     assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
     assert not answer["reranked"] and not answer["fallback"] and answer["mode"] == "off"
     assert "switched off" in answer["reason"] and answer["model_id"]
-    assert sink.records[0].mode == "off" and sink.records[0].reason == "switched_off"
+    attributes = sink.rows[0]["query_attributes"]
+    assert (attributes["ssi_mode"], attributes["ssi_cause"]) == ("off", "switched_off")
     assert ask(state, rerank=True)["reranked"] and ask(state, rerank="on")["reranked"]
 
 
@@ -186,10 +187,8 @@ def test_an_explored_share_of_sessions_sees_first_pages_shuffled(
     assert all(sorted(ids) == sorted(in_order) for ids in shown.values())
     assert {shown[session].index(in_order[0]) for session in explored} >= set(range(0, 10, 2))
     assert all([hit["rank"] for hit in answer["hits"]] == list(range(1, 11)) for answer in first.values())
-    marked = {record.session_id for record in sink.records if record.randomised}
+    marked = {row["session_id"] for row in sink.rows if row["query_attributes"].get("randomised") == "true"}
     assert marked == set(explored)
-    row = query_row(next(record for record in sink.records if record.randomised))
-    assert row["query_attributes"]["randomised"] == "true"
     # The same list for the same session; the explanations go with their hits.
     again = ask(state, session=explored[0], explain=True)
     assert [hit["id"] for hit in again["hits"]] == shown[explored[0]]
@@ -209,7 +208,7 @@ def test_what_cannot_be_shuffled_as_a_whole_comes_in_order_and_unmarked(
     answer = ask(service_over(served, tmp_path, sink=sink, explore=100.0, **options), **asked)
     plain = ask(service_over(served, tmp_path, **options), **asked)
     assert [hit["id"] for hit in answer["hits"]] == [hit["id"] for hit in plain["hits"]]
-    assert [record.randomised for record in sink.records] == [False]
+    assert ["randomised" in row["query_attributes"] for row in sink.rows] == [False]
 
 
 def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, sink: ListSink, tmp_path: Path) -> None:
@@ -218,27 +217,33 @@ def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, 
     assert shown["mode"] == "shadow" and not shown["reranked"]
     assert [hit["first_stage_rank"] for hit in shown["hits"]] == list(range(1, 11))
     end = time.monotonic() + 5
-    while not sink.records and time.monotonic() < end:
+    while not sink.rows and time.monotonic() < end:
         time.sleep(0.01)
-    (record,) = sink.records
-    reranked = ask(service_over(served, tmp_path))
-    assert record.shadow_ids == tuple(hit["id"] for hit in reranked["hits"])
-    assert tuple(hit.id for hit in record.hits) == tuple(hit["id"] for hit in shown["hits"])
-    assert record.shadow_ids != tuple(hit.id for hit in record.hits)
+    (row,) = sink.rows
+    ids = row["query_response_hit_ids"]
+    assert ids == [hit["id"] for hit in shown["hits"]]
+    by_model = [hit["id"] for hit in ask(service_over(served, tmp_path))["hits"]]
+    assert by_model != ids
+    places = [ids.index(name) + 1 if name in ids else 0 for name in by_model]
+    assert row["query_attributes"]["ssi_shadow_order"] == " ".join(map(str, places))
     assert b'ssi_shadows_total{result="scored"} 1.0' in state.metrics.text()
 
 
 def test_the_impression_says_what_was_shown(state: ServiceState, sink: ListSink, served: Served) -> None:
     answer = ask(state, session="s1", client_id="c1", size=3, **{"from": 2})
-    (record,) = sink.records
-    assert record.query_id == answer["query_id"] and record.query == QUERY
-    assert (record.session_id, record.client_id, record.index, record.first) == ("s1", "c1", "docs", 2)
-    assert [(h.id, h.rank, h.first_stage_rank) for h in record.hits] == [
-        (h["id"], h["rank"], h["first_stage_rank"]) for h in answer["hits"]
-    ]
-    assert record.teams == ()
-    assert record.model_id == served.model.model_id and record.reranked and record.mode == "rerank"
-    assert record.took_ms > 0 and record.time.tzinfo is not None and record.total == answer["total"]
+    (row,) = sink.rows
+    attributes = row["query_attributes"]
+    assert row["query_id"] == answer["query_id"] and row["user_query"] == QUERY
+    assert (row["session_id"], row["client_id"], attributes["ssi_index"], attributes["ssi_first"]) == (
+        "s1", "c1", "docs", "2"
+    )  # fmt: skip
+    assert row["query_response_hit_ids"] == [hit["id"] for hit in answer["hits"]]
+    assert attributes["ssi_first_stage_ranks"].split() == [str(hit["first_stage_rank"]) for hit in answer["hits"]]
+    assert "ssi_teams" not in attributes
+    assert attributes["ssi_model"] == served.model.model_id
+    assert (attributes["ssi_reranked"], attributes["ssi_mode"]) == ("true", "rerank")
+    assert float(attributes["ssi_took_ms"]) > 0 and attributes["ssi_total"] == str(answer["total"])
+    assert abs(datetime.fromisoformat(row["timestamp"]) - datetime.now(UTC)) < timedelta(minutes=1)
 
 
 def test_a_mode_of_another_part_takes_over(state: ServiceState, sink: ListSink) -> None:
@@ -251,7 +256,7 @@ def test_a_mode_of_another_part_takes_over(state: ServiceState, sink: ListSink) 
     answer = ask(state, size=4)
     assert answer["mode"] == "interleave" and [hit["team"] for hit in answer["hits"]] == ["a", "b", "a", "b"]
     assert answer["versions"] == ["1" * 64, "2" * 64]
-    assert sink.records[0].teams == ("a", "b", "a", "b")
+    assert sink.rows[0]["query_attributes"]["ssi_teams"] == "a b a b"
     assert ask(state, rerank=False)["mode"] == "off"
 
 

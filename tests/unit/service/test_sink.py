@@ -9,19 +9,22 @@ import stat
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, impressions, make_pairs
-from reranker.engines.base import WriteOp, WriteResult
+from reranker.engines.base import Deadline, WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.records import RankedHit
+from reranker.rerank import RerankedPage
 from reranker.service.app import _drain
+from reranker.service.modes import SearchCall, SearchOutcome
+from reranker.service.settings import ServiceSettings
 from reranker.service.sink import (
     EVENTS_INDEX,
     QUERIES_INDEX,
@@ -29,22 +32,23 @@ from reranker.service.sink import (
     FileWriter,
     ImpressionSink,
     Row,
-    SearchRecord,
     open_sink,
     query_row,
+    stamp,
 )
 from tests.engines.memory import memory_engine
 from tests.services import client_of, service_over, small_index
 
 
-def record(number: int = 0, **changes: Any) -> SearchRecord:
-    hits = tuple(RankedHit(f"d{i}", "docs-000001", i + 1, 0.0, 10 - i) for i in range(5))
-    whole = SearchRecord(
-        query_id=f"q{number}", query="red shoes", time=datetime(2026, 11, 20, 12, 0, 1, 234_567, UTC), session_id="s1",
-        client_id="c1", application="shop", index="docs", model_id="a" * 64, encoder_id="b" * 64, route="fetch",
-        mode="rerank", reranked=True, fallback=False, reason="", hits=hits, total=50, first=0, took_ms=12.34,
-    )  # fmt: skip
-    return replace(whole, **changes)
+def row(number: int = 0, *, query: str = "red shoes", first: int = 0, versions: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the row of a search, ``first`` hits standing before its page."""
+    hits = tuple(RankedHit(f"d{i}", "docs-000001", first + i + 1, 0.0, 10 - i) for i in range(5))
+    page = RerankedPage(query, hits, 50, True, True)
+    serving: Any = SimpleNamespace(model_id="a" * 64, encoder_id="b" * 64)
+    call = SearchCall(query, None, None, first, False, "s1", "c1", None, False, Deadline())
+    settings = ServiceSettings("docs", application="shop")
+    outcome = SearchOutcome(page, serving, versions=versions)
+    return query_row(call, outcome, "rerank", f"q{number}", settings, 12.34)
 
 
 def is_written(sink: ImpressionSink, timeout_s: float) -> bool:
@@ -79,12 +83,12 @@ class Slow:
 
 
 def test_a_row_of_ubi() -> None:
-    row = query_row(record(first=10, versions=("m", "n"), shadow_ids=("d4", "d0", "x")))
-    assert row["timestamp"] == "2026-11-20T12:00:01.234Z"
-    assert row["query_response_hit_ids"] == ["d0", "d1", "d2", "d3", "d4"]
-    attributes = row["query_attributes"]
+    assert stamp(datetime(2026, 11, 20, 12, 0, 1, 234_567, UTC)) == "2026-11-20T12:00:01.234Z"
+    logged = row(first=10, versions=("m", "n"))
+    assert logged["query_response_hit_ids"] == ["d0", "d1", "d2", "d3", "d4"]
+    attributes = logged["query_attributes"]
     assert attributes["ssi_first_stage_ranks"] == "10 9 8 7 6"
-    assert attributes["ssi_shadow_order"] == "5 1 0"
+    assert attributes["ssi_versions"] == "m n" and attributes["ssi_took_ms"] == "12.3"
     assert attributes["ssi_first"] == "10"
     assert all(isinstance(value, str) for value in attributes.values())
     assert "ssi_cause" not in attributes
@@ -94,7 +98,7 @@ def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
     writer = Slow()
     sink = ImpressionSink(writer, capacity=10)
     for number in range(1_000):
-        sink.record(record(number))
+        sink.record(row(number))
     assert writer.calls == 0  # all were taken or dropped while the writer stood still
     taken = sink.waiting
     assert 10 <= taken <= 1_000 - sink.dropped
@@ -103,7 +107,7 @@ def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
     sink.close(10.0)
     assert len(writer.rows) == taken + 1
     assert writer.rows[-1][0] == "closed"
-    sink.record(record())
+    sink.record(row())
     assert sink.dropped == 1_000 - taken + 1
 
 
@@ -131,7 +135,7 @@ def test_rows_are_tried_again_and_given_up_in_the_end() -> None:
         writer = Slow(failures)
         writer.gate.set()
         sink = ImpressionSink(writer, sleep=pauses.append)
-        sink.record(record())
+        sink.record(row())
         assert is_written(sink, 10.0)
         assert (len(writer.rows), sink.dropped) == (written, 1 - written)
         sink.close(5.0)
@@ -144,9 +148,9 @@ def test_a_row_that_its_writer_cannot_bear_costs_no_other(monkeypatch: pytest.Mo
     sink = ImpressionSink(writer)
     with monkeypatch.context() as patched:
         patched.setattr(writer, "write", lambda rows: 1 // 0)
-        sink.record(record())
+        sink.record(row())
         assert is_written(sink, 10.0)
-    sink.record(record())
+    sink.record(row())
     assert is_written(sink, 10.0)
     assert (len(writer.rows), sink.dropped) == (1, 1)
     sink.close(5.0)
@@ -155,7 +159,7 @@ def test_a_row_that_its_writer_cannot_bear_costs_no_other(monkeypatch: pytest.Mo
 def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> None:
     sink = open_sink(str(tmp_path / "log.ndjson"), memory_engine())
     assert sink is not None
-    sink.record(record(query="lone \ud800 surrogate\nand a line"))
+    sink.record(row(query="lone \ud800 surrogate\nand a line"))
     sink.close(5.0)
     path = tmp_path / "log.ndjson"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -167,7 +171,7 @@ def test_a_file_is_for_its_owner_alone_and_survives_odd_text(tmp_path: Path) -> 
 
 def test_a_line_that_a_full_disk_cut_costs_no_other_line(tmp_path: Path) -> None:
     path = tmp_path / "ubi.ndjson"
-    rows = [(QUERIES_INDEX, query_row(record(number))) for number in range(3)]
+    rows = [(QUERIES_INDEX, row(number)) for number in range(3)]
     writer = FileWriter(path)
     writer.write(rows[:1])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -192,7 +196,7 @@ def test_a_line_that_a_full_disk_cut_costs_no_other_line(tmp_path: Path) -> None
 def test_a_batch_that_comes_twice_is_kept_once() -> None:
     engine = memory_engine()
     writer = EngineWriter(engine)
-    rows: list[Row] = [(QUERIES_INDEX, query_row(record(n))) for n in range(3)]
+    rows: list[Row] = [(QUERIES_INDEX, row(n)) for n in range(3)]
     rows += [(EVENTS_INDEX, {"event_id": "e1", "action_name": "click", "query_id": "q1"})]
     assert writer.write(rows) == writer.write(rows) == 0
     for index, n in ((QUERIES_INDEX, 3), (EVENTS_INDEX, 1)):
@@ -213,13 +217,13 @@ def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, mo
 
     monkeypatch.setattr(engine, "bulk", busy)
     writer = EngineWriter(engine)
-    rows: list[Row] = [(QUERIES_INDEX, query_row(record(n))) for n in range(3)]
+    rows: list[Row] = [(QUERIES_INDEX, row(n)) for n in range(3)]
     with pytest.raises(EngineRejected, match="no room"):
         writer.write(rows)
     calls = 0
     sink = ImpressionSink(writer, sleep=lambda _: None)
     for n in range(3):
-        sink.record(record(n))
+        sink.record(row(n))
     assert is_written(sink, 30.0) and sink.dropped == 0
     sink.close(10.0)
     engine.refresh(QUERIES_INDEX)
@@ -229,10 +233,10 @@ def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, mo
 def test_an_index_that_was_deleted_meanwhile_is_made_again() -> None:
     engine = memory_engine()
     sink = ImpressionSink(EngineWriter(engine), sleep=lambda _: None)
-    sink.record(record(0))
+    sink.record(row(0))
     assert is_written(sink, 30.0)
     engine.delete_index(QUERIES_INDEX)
-    sink.record(record(1))
+    sink.record(row(1))
     assert is_written(sink, 30.0) and sink.dropped == 0
     assert [one.id for batch in engine.scan(QUERIES_INDEX) for one in batch] == ["q1"]
     sink.close(10.0)
