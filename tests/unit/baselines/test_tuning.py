@@ -422,7 +422,7 @@ def test_the_first_task_keeps_its_floor_where_two_want_different_rows() -> None:
     asked = np.zeros((N, len(corpus.columns)), np.float32)
     asked[np.arange(N), np.arange(N)] = 1  # the title word of i, which is to find the text that holds it: i - 1
     relevant = sp.csr_matrix(np.roll(np.eye(N, dtype=np.float32), -1, axis=1))
-    task = RankingTask(pages.task.query_ids, pages.task.document_ids, relevant, sp.csr_matrix((N, N), dtype=bool))
+    task = RankingTask(pages.task.query_ids, pages.task.document_ids, relevant, sp.csr_matrix(np.zeros((N, N), bool)))
     words = LexicalTask(task, (sp.csr_matrix(asked),), np.arange(N))
     alone = best_lexical(tune_lexical(corpus, [pages], seeded_rng()))
     both = best_lexical(tune_lexical(corpus, [pages, words], seeded_rng()))
