@@ -3,7 +3,7 @@
 The same names serve three places: ``ssi search --window 100`` on the command line, ``SSI_SEARCH_WINDOW=100`` in the
 environment, and in the file ::
 
-    [default]             # engine, index, model and body of every command
+    [default]             # engine, index, model, body and id_field of every command
     engine = "elasticsearch:http://localhost:9200"
     [engine]              # how to reach the engine; see `reranker.engines.EngineSettings`
     user = "search"

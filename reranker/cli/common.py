@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
@@ -175,12 +176,17 @@ id_field_option = click.option("--id-field", metavar="FIELD",
 max_docs_option = click.option("--max-docs", type=click.IntRange(1), default=500, help="Documents a request.")
 
 
-def check_id_field(options: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for ``--id-field`` without a file: documents of an index are named by its ids."""
-    if options["id_field"] and options["docs"] is None:
-        raise ConfigError(
-            "--id-field is for a file of documents: give --docs; those of an index are named by their _id"
-        )
+def check_id_field(options: dict[str, Any]) -> None:
+    """Leave the configuration's ``id_field`` out where no file is given: documents of an index are named by its ids.
+
+    `ConfigError` where ``--id-field`` itself was given.
+    """
+    if options["docs"] is None and options["id_field"]:
+        if click.get_current_context().get_parameter_source("id_field") is not ParameterSource.DEFAULT_MAP:
+            raise ConfigError(
+                "--id-field is for a file of documents: give --docs; those of an index are named by their _id"
+            )
+        options["id_field"] = None
 
 
 def model_option(required: bool = True) -> Callable[[F], F]:

@@ -53,8 +53,11 @@ MODULES = {
 EXTRAS = {"reproduce": "papers"}
 """Commands of other packages, which bring them as entry points, with the extra that they need."""
 
-DEFAULTS = ("engine", "index", "model", "body")
+DEFAULTS = ("engine", "index", "model", "body", "id_field")
 """Keys of the table ``[default]``: options of every command that has them, but for those of `NO_DEFAULTS`."""
+
+OTHER_MEANING = {"scripts": ("id_field",)}
+"""Keys of ``[default]`` by which a command calls something else."""
 
 NO_DEFAULTS = ("clicks", "demo", "init", "interleave")
 """Commands that take an index of their own, or read an engine's logs in place of files where one is given."""
@@ -146,7 +149,8 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
     called = {ctx.invoked_subcommand or "engine"} - {*NO_DEFAULTS} if default else set[str]()
     for name in sorted({*tables, *called} - {"engine"}):
         command = main.get_command(ctx, name)
-        shared = default if name in called else {}
+        others = OTHER_MEANING.get(name, ())
+        shared = {key: value for key, value in default.items() if name in called and key not in others}
         tables[name] = _parameters(command, tables.get(name, {}), shared, path, f"{where}, table [{name}]")
     reject_unknown(tables.get("engine", {}).keys(), EngineSettings.keys(), f"{where}, table [engine]")
     return tables

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner, Result
 
 from reranker.artifacts import load_model
-from reranker.cli.main import main
+from reranker.cli.main import _load_config, main
 from tests.unit.training.synthetic import Sources, synonyms, write_documents, write_links
 
 Rows = Sequence[tuple[str, ...]]
@@ -115,6 +116,25 @@ def test_an_id_field_without_a_file_is_refused(tmp_path: Path) -> None:
     command = ["train", *of_index, "--links", str(links), "--model", str(tmp_path / "model")]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2 and "those of an index are named by their _id" in result.stderr
+
+
+def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:
+    links = write_links(tmp_path / "links.tsv", LINKS)
+    docs, config = tmp_path / "docs.jsonl", tmp_path / "ssi.toml"
+    docs.write_text("".join(json.dumps({"sku": d["id"], "title": d["title"], "text": d["text"]}) + "\n"
+                            for d in DOCUMENTS))  # fmt: skip
+    config.write_text('[default]\nid_field = "sku"\nengine = "tantivy:index"\nindex = "docs"\n')
+    told = ["--links", str(links), "--allow-worse", "--model"]
+    for command in (
+        ["index", str(docs)],
+        ["train", "--docs", str(docs), *told, str(tmp_path / "of-file")],
+        ["train", *told, str(tmp_path / "of-index")],  # whose documents the _id names
+    ):
+        result = CliRunner().invoke(main, ["--config", str(config), *command])
+        assert result.exit_code == 0, (command, result.output)
+    context = Context(main, info_name="ssi")
+    context.invoked_subcommand = "scripts"  # by id_field these call what an engine sends in place of a text
+    assert "id_field" not in _load_config(context, config)["scripts"]["install"]
 
 
 def test_one_field(tmp_path: Path) -> None:
