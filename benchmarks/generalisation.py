@@ -9,8 +9,8 @@ whole pages, 5 and 10 of their words; models specialised in each (``*-only``); a
 among some documents and asked for those among the others. Rows of judged corpora: ``split`` by queries, with the
 corpus's own validation queries as ``--valid``; ``whole``, the same with these among the evidence, of which `ssi train`
 holds out its own; and ``unseen``.
-nfcorpus and insuranceqa come split; msrd_movies and esci_sample are split here by the hash of the query's text (40 %
-test, 12 % validation) and measured by nDCG@10, all others by MAP over 1,000 ranks.
+nfcorpus and insuranceqa come split; the other judged corpora are split here by the hash of the query's text (40 % test,
+12 % validation). msrd_movies and esci_sample are measured by nDCG@10, all others by MAP over 1,000 ranks.
 
 Beside each row, on the same queries: the tuned TF-IDF and BM25 of `ssi evaluate`, and the rivals of
 `generalisation_peers`. Every difference is tested by the paired t-test. A model that `ssi train` refuses (exit status

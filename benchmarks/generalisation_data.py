@@ -18,7 +18,7 @@ from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.rows import VocabularyBuilder, count_rows
 
 LINKED = ("cppdocs", "mdn", "aws", "rfc")
-JUDGED = ("nfcorpus", "insuranceqa", "msrd_movies", "esci_sample")
+JUDGED = ("nfcorpus", "insuranceqa", "msrd_movies", "esci_sample", "cranfield", "cisi", "wikimedia_discernatron")
 MEASURES = {name: "AP" for name in (*LINKED, *PACKAGES, *JUDGED)} | {"msrd_movies": "nDCG@10", "esci_sample": "nDCG@10"}
 """What each corpus is measured by."""
 SMALL_DOCUMENTS, SMALL_QUERIES = 400, 200

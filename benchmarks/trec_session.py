@@ -112,7 +112,7 @@ def folds_of(groups: Sequence[str], rng: np.random.Generator) -> dict[str, int]:
 
 def pairs_of(study: Study, strategy: str, sessions: set[str]) -> list[Pair]:
     """Return the pairs that these sessions say, each once a list."""
-    stated = stated_pairs(study.shown, strategy, sessions)
+    stated = stated_pairs([one for one in study.shown if one.session in sessions], strategy)
     return [Pair(*one, weight=float(times)) for one, times in sorted(stated.items())]
 
 

@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reranker.config import check_ranges
 from reranker.engines.base import Deadline, Engine, WriteOp, WriteResult, id_fault, json_bytes
 from reranker.errors import (
-    ConfigError,
     EngineAuthError,
     EngineError,
     EngineOverloaded,
@@ -112,8 +112,7 @@ class BulkLimits:
     """JSON bytes a request, at most; a larger document travels alone. Past some 5 to 15 MB nothing is gained."""
 
     def __post_init__(self) -> None:
-        if self.max_ops < 1 or self.max_bytes < 1:
-            raise ConfigError(f"bulk limits {self.max_ops} documents, {self.max_bytes} bytes: both must be at least 1")
+        check_ranges(self, max_ops="[1, inf)", max_bytes="[1, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +134,8 @@ class RetryPolicy:
     """Limit of the whole run."""
 
     def __post_init__(self) -> None:
-        if self.max_calls < 1:
-            raise ConfigError(f"max_calls is {self.max_calls}: at least 1 call is needed")
-        for name in ("base_s", "cap_s", "max_outage_s", "pause_s", "pause_cap_s", "max_pause_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}: seconds, 0 or more")
+        times = ("base_s", "cap_s", "max_outage_s", "pause_s", "pause_cap_s", "max_pause_s")
+        check_ranges(self, max_calls="[1, inf)", **dict.fromkeys(times, "[0, inf)"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection as Items
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import duckdb
 import numpy as np
 import scipy.sparse as sp
 
@@ -35,9 +36,9 @@ from papers.runner import run_ranking, with_budget
 from papers.study import Preferences, Study, link_matrix
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
-from reranker.clicks.pairs import STRATEGIES, PairConfig
+from reranker.clicks.pairs import PairConfig, sql_text
 from reranker.clicks.pairs import impressions as logged
-from reranker.clicks.schema import Impression
+from reranker.clicks.schema import Impression, arrow
 from reranker.evaluation import TestTuples
 from reranker.formats import RejectLog, read_links
 
@@ -89,8 +90,7 @@ class Clicked:
     def links(self, pairs: Iterable[tuple[str, str]]) -> sp.csr_matrix:
         """Return 1 for each pair of a known query text and document, (n_queries, n_documents) float32."""
         row_of, column_of = self.query_rows(), self.column_of()
-        single = [(" ".join(query.split()), document) for query, document in pairs]
-        known = [(query, document) for query, document in single if query in row_of and document in column_of]
+        known = [(query, document) for query, document in pairs if query in row_of and document in column_of]
         return link_matrix(known, row_of, column_of, len(self.texts))
 
     def grades(self) -> dict[str, dict[str, float]]:
@@ -125,13 +125,13 @@ def agreement(
 ) -> Agreement:
     """Return how far a strategy's pairs agree with judges; the error is that of drawing sessions anew.
 
-    ``grades`` is query text, with single spaces, -> document id -> grade; the strategy is one of `STRATEGIES`.
+    ``grades`` is query text -> document id -> grade; the strategy is one of `reranker.clicks.pairs.STRATEGIES`.
     """
     counts: dict[str, list[int]] = {}
-    for impression in shown:
-        judged = grades.get(" ".join(impression.query.split()), {})
+    for impression, stated in stated_by(shown, strategy):
+        judged = grades.get(impression.query, {})
         tally = counts.setdefault(impression.session, [0, 0, 0, 0])
-        for better, worse in STRATEGIES[strategy].function(impression):
+        for better, worse in stated:
             if better not in judged or worse not in judged:
                 tally[3] += 1
             else:
@@ -141,21 +141,26 @@ def agreement(
     if not agree + contradict:
         return Agreement(agree, contradict, tie, unjudged, float("nan"), float("nan"))
     # Drawn as how often each session comes: the same as drawing them one by one, without a table of all draws.
-    times = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), RESAMPLES)
-    drawn = times @ table
+    drawn = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), RESAMPLES) @ table
     decided = drawn[:, 0] + drawn[:, 2]
     shares = drawn[decided > 0, 0] / decided[decided > 0]
     return Agreement(agree, contradict, tie, unjudged, agree / (agree + contradict), float(shares.std()))
 
 
-def stated_pairs(shown: Sequence[Impression], strategy: str, sessions: Items[str] | None = None) -> Stated:
-    """Return the pairs that the lists (of some sessions) state, and in how many lists each was stated."""
-    found: dict[tuple[str, str, str], int] = {}
-    for impression in shown:
-        if sessions is None or impression.session in sessions:
-            query = " ".join(impression.query.split())
-            for pair in set(STRATEGIES[strategy].function(impression)):
-                found[query, *pair] = found.get((query, *pair), 0) + 1
+def stated_pairs(shown: Sequence[Impression], strategy: str) -> Stated:
+    """Return the pairs that the lists state, and in how many lists each was stated."""
+    return Counter((one.query, *pair) for one, stated in stated_by(shown, strategy) for pair in stated)
+
+
+def stated_by(shown: Sequence[Impression], strategy: str) -> list[tuple[Impression, list[tuple[str, str]]]]:
+    """Return each list with its (better, worse) documents, by the product's own SQL text of a strategy."""
+    rows = [{"query_id": place, **asdict(one)} for place, listed in enumerate(shown) for one in listed.shown]
+    text = sql_text(strategy.replace("-", "_"), above_only="FALSE", last_by_time="FALSE")
+    found: list[tuple[Impression, list[tuple[str, str]]]] = [(one, []) for one in shown]
+    with duckdb.connect() as database:
+        database.register("clicked_impressions", arrow().Table.from_pylist(rows))
+        for place, better, worse, _ in database.execute(text).fetchall():
+            found[place][1].append((better, worse))
     return found
 
 

@@ -73,7 +73,7 @@ def command(
     from papers.registry import Request
     from papers.report import write_report
 
-    need_modules("papers", "jinja2", "matplotlib", "sklearn")
+    need_modules("papers", "duckdb", "jinja2", "matplotlib", "sklearn")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # refuses unknown names before any work
     chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())

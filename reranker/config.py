@@ -18,9 +18,11 @@ lists the legal ones: a misspelt key must not be silently without effect.
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -64,6 +66,29 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         return cls(**dict(values))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{where}: {error}") from error
+
+
+def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ranges: str) -> None:
+    """Raise `ConfigError` for the first field of a dataclass that is outside of its range, such as ``[0, 1)``.
+
+    A round bracket leaves the end itself out, and ``inf`` is no end. A field that may be None may be, one of type int
+    must be a whole number. ``names`` are those that messages call fields by, where they differ.
+    """
+    for name, interval in ranges.items():
+        value, kinds = getattr(settings, name), str(settings.__dataclass_fields__[name].type).split(" | ")
+        if value is None and "None" in kinds:
+            continue
+        low, high = map(float, interval[1:-1].split(","))
+        whole = "int" in kinds
+        is_number = isinstance(value, Integral if whole else Real) and not isinstance(value, bool)
+        above = is_number and (value > low or (value == low and interval[0] == "["))
+        if not (above and (value < high or (value == high and interval[-1] == "]"))):
+            rule = f"{'of at least' if interval[0] == '[' else 'above'} {low:g}"
+            if high < math.inf:
+                rule += f" and {'at most' if interval[-1] == ']' else 'below'} {high:g}"
+            called = (names or {}).get(name, name)
+            kind = "whole" if whole else "finite"
+            raise ConfigError(f"{called} is {value!r}: it must be a {kind} number {rule}", key=called)
 
 
 def milliseconds(name: str, text: str | None) -> int | None:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.methods.rows import ProductScorer, all_products, binary, check_pairs, check_widths, pair_products
+from papers.methods.rows import ProductScorer, all_products, binary, check_widths, pair_products
 from reranker.arrays import Float32, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.rows import row_of
@@ -280,7 +280,6 @@ class BooleanScorer:
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return 1 or 0 for query r with document r, (n,) float32."""
         check_widths(q_rows, d_rows)
-        check_pairs(q_rows, d_rows)
         words = binary(q_rows)
         needed = np.diff(words.indptr) if self.operator == "AND" else 1
         return np.asarray(pair_products(words, binary(d_rows)) >= needed, dtype=np.float32)

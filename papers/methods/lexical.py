@@ -13,7 +13,6 @@ from papers.methods.rows import (
     all_products,
     binary,
     check_counts,
-    check_pairs,
     check_widths,
     pair_products,
 )
@@ -132,7 +131,6 @@ class JelinekMercer:
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return log P(q|d) of query r with document r, (n,) float32; rows are counts."""
-        check_pairs(q_rows, d_rows)
         queries, held, missing = self._parts(q_rows, d_rows)
         shift, length = self._normalisation(queries)
         scores = (pair_products(queries, held) + queries @ missing - shift) / length

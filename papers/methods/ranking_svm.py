@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.methods.lexical import JelinekMercer, fit_language_model
-from papers.methods.rows import all_products, binary, check_counts, check_pairs, idf_of, pair_products, tfidf_rows
+from papers.methods.rows import all_products, binary, check_counts, idf_of, pair_products, tfidf_rows
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra, ShapeMismatch, TrainingError
 from reranker.evaluation import ndcg_gain
@@ -66,7 +66,6 @@ class CourseFeatures:
 
     def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Float64:
         """Return the features of query r with document r, (n, 9) float64; documents are D + 1 wide."""
-        check_pairs(q_counts, d_counts)
         queries, documents, prior = self._sides(q_counts, d_counts)
         words = binary(queries)
         columns = [pair_products(words, part) for part in self._word_parts(documents)]

@@ -60,7 +60,8 @@ def binary(rows: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def pair_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float64:
-    """Return the dot product of row r with row r, (n,) float64."""
+    """Return the dot product of row r with row r, (n,) float64; errors as `check_pairs`."""
+    check_pairs(left, right)
     return np.asarray(left.multiply(right).sum(axis=1), dtype=np.float64).ravel()
 
 
@@ -115,7 +116,6 @@ class ProductScorer(ABC):
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of query r with document r, (n,) float32."""
         check_widths(q_rows, d_rows)
-        check_pairs(q_rows, d_rows)
         return pair_products(*self.sides(q_rows, d_rows)).astype(np.float32)
 
 

@@ -119,11 +119,15 @@ def command(**options: Any) -> None:
     worse is not written (exit status 7).
 
     A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again, with the documents
-    that it has read of the same fields of the same index (DIR.documents-….jsonl).
+    that it has read of the same fields of the same index (DIR.documents-….jsonl). A reading of an Elasticsearch or
+    OpenSearch index that was stopped goes on as well, with a view of its own: documents that were written meanwhile
+    are read as they are now, and where some were deleted, all is read again, so that the file is always the whole of
+    one view. --fresh forgets what was kept.
     """
     from reranker.artifacts import load_model, save_model
     from reranker.files import write_file
     from reranker.formats import RejectLog
+    from reranker.retrain.documents import forget_documents
     from reranker.training import Listener, TrainConfig, train_model
     from reranker.training.report import render
     from reranker.training.trainer import remove_checkpoints
@@ -145,7 +149,7 @@ def command(**options: Any) -> None:
         of_index = path.with_name(f"{path.name}.documents-{digest}.jsonl")
         if options["fresh"]:
             remove_checkpoints(checkpoint)
-            of_index.unlink(missing_ok=True)
+            forget_documents(of_index)
         corpus = _corpus(options, engine, of_index)
         with common.stage_progress() as update:
             if options["docs"] is None:
@@ -161,11 +165,11 @@ def command(**options: Any) -> None:
             page = render(model, report, corpus.path, message, rejects.kinds, corpus.id_field)
             write_file(options["report_path"], page.encode("utf-8"))
         if refusal is not None:
-            of_index.unlink(missing_ok=True)
+            forget_documents(of_index)
             raise refusal
         save_model(model, path)
         remove_checkpoints(checkpoint)
-        of_index.unlink(missing_ok=True)
+        forget_documents(of_index)
         _show(model, report, path, rejects, options["as_json"])
 
 
@@ -218,9 +222,10 @@ def _read_index(
     if path.exists():
         common.say(f"documents as {path} has them, of a run that was stopped; --fresh reads {options['index']} again")
         return
-    from reranker.retrain.learning import export_documents
+    from reranker.retrain.documents import export_documents
 
-    export_documents(engine, options["index"], view, path, partial(update, "reading documents of the index"))
+    reading = partial(update, "reading documents of the index")
+    export_documents(engine, options["index"], view, path, reading, common.say)
 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> Corpus:

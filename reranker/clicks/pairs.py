@@ -1,15 +1,15 @@
 """From a click log to preference pairs, impressions and ratings: in SQL, by DuckDB or Spark, with the same result.
 
-What a shown list states is said by a strategy: a pure function that takes an `Impression` and returns (better, worse)
-document ids. The SQL text of the same name in ``reranker/clicks/sql`` does the same with whole logs, and a test holds
-the two together. Clicks too short to count (`PairConfig.min_dwell_s`) are taken out of the list before, with their
-documents. Nobody clicks what was not seen, so a click says most about the results above it, and strategies that compare
-with results further down repeat the order in which they were shown.
+What a shown list states is said by a strategy, the SQL text of the same name in ``reranker/clicks/sql``: from the
+lists with a click it takes (better, worse) document ids, no pair of a list twice. Clicks too short to count
+(`PairConfig.min_dwell_s`) are taken out of the list before, with their documents. Nobody clicks what was not seen, so a
+click says most about the results above it, and strategies that compare with results further down repeat the order in
+which they were shown.
 
 A step is one SELECT in ``reranker/clicks/sql``, the same text for both, and becomes a table or view of its own name.
 The steps begin with ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`; the column ``user``, a keyword of
 SQL, is called ``account``) and with the small tables ``rank_units`` and ``rank_chances``. What they must give is
-defined in plain Python in ``tests/reference/click_steps.py``.
+defined in plain Python in ``tests/reference``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, arrow
-from reranker.config import from_mapping
+from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.files import replacing
 from reranker.records import Pair
@@ -36,135 +36,30 @@ from reranker.spark import spark_session
 
 UNIT = 1_000_000
 """Weights are counted in millionths, as integers: sums are then the same in every order of adding."""
-Preferences: TypeAlias = list[tuple[str, str]]
-"""(better, worse) document ids of one shown list, no pair twice, in no particular order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to read preferences from clicks: ``function(impression, **options)``, with a line for ``--help``.
+    """A way to read preferences from clicks: a line for ``--help``, and the `PairConfig` fields that its text takes."""
 
-    ``options`` are the `PairConfig` fields that the function takes. Its name is also that of the SQL text.
-    """
-
-    function: Callable[..., Preferences]
     summary: str
     options: tuple[str, ...] = ()
-
-
-def clicked_over_unclicked(impression: Impression, *, above_only: bool = False) -> Preferences:
-    """Return every clicked document over every unclicked one: d_i in C, d_j not in C gives d_i > d_j.
-
-    ``above_only`` keeps the pairs with j < i, as the click study that the course cites does; without it, documents
-    that nobody looked at count as refused.
-
-    Source: spec T14 (1), A28.
-    """
-    return [
-        (better.document, worse.document)
-        for better in impression.shown
-        for worse in impression.shown
-        if better.clicked and not worse.clicked and (worse.rank < better.rank or not above_only)
-    ]
-
-
-def last_clicked_above_skipped(impression: Impression, *, last_by_time: bool = False) -> Preferences:
-    """Return the last clicked document over the unclicked ones above it: d_i last in C, j < i, d_j not in C.
-
-    Whoever clicked d_i has most likely looked at what stands above it, and after the last click looked no further.
-    With ``last_by_time``, "last" is the latest click, cart or purchase (the lower one of two at the same time; one
-    without a time is earlier than all others), and the lowest in the list where no time is known, as A28 has it. The
-    default is the lowest even where times are known: they come from clocks that nobody sets, and a log must give the
-    same pairs whatever these show.
-
-    Source: spec T14 (2), A28; the default differs from A28.
-    """
-    clicked = impression.clicked
-    if not clicked:
-        return []
-    last = clicked[-1]
-    if last_by_time:
-        last = max(clicked, key=lambda shown: (-1 if shown.time is None else shown.time, shown.rank))
-    above = (shown for shown in impression.shown if shown.rank < last.rank)
-    return [(last.document, skipped.document) for skipped in above if not skipped.clicked]
-
-
-def clicked_over_previous(impression: Impression) -> Preferences:
-    """Return each clicked document over the unclicked one directly above: i >= 2, d_i in C, d_{i-1} not in C.
-
-    Source: spec T14 (3).
-    """
-    return _neighbours(impression, -1)
-
-
-def clicked_over_next(impression: Impression) -> Preferences:
-    """Return each clicked document over the unclicked one directly below: d_i in C, d_{i+1} not in C.
-
-    Source: spec T14 (4).
-    """
-    return _neighbours(impression, 1)
-
-
-def ssi_position_one(impression: Impression) -> Preferences:
-    """Return what is said of the document at rank 1, which everybody sees; lists without a click say nothing.
-
-    Clicked, it is a positive and stands over the unclicked documents of the list, whatever else was clicked. Skipped
-    while a lower one was clicked, it is a negative and stands under those that were clicked. All other clicks are
-    discarded. The source draws the other document of a pair at random from all; here it is one of the same list,
-    which was at least retrieved for the query.
-
-    Source: spec T8, T14 (SSI's rule), A16.
-    """
-    first = next((shown for shown in impression.shown if shown.rank == 1), None)
-    if first is None:
-        return []
-    others = [shown.document for shown in impression.shown if shown.clicked != first.clicked]
-    return [(first.document, other) if first.clicked else (other, first.document) for other in others]
-
-
-def purchase_over_click(impression: Impression) -> Preferences:
-    """Return bought documents over those put into the cart, and both over those only clicked.
-
-    Both documents were looked at, so position says little here.
-
-    Source: the grades of engagement of OpenSearch UBI's actions; peers.md section 5.3.
-    """
-    grade = {shown.document: min(1 + shown.carted + 2 * shown.purchased, 3) for shown in impression.clicked}
-    return [(better, worse) for better in grade for worse in grade if grade[better] > grade[worse]]
-
-
-def _neighbours(impression: Impression, step: int) -> Preferences:
-    by_rank = {shown.rank: shown for shown in impression.shown}
-    pairs = []
-    for better in impression.clicked:
-        other = by_rank.get(better.rank + step)
-        if other is not None and not other.clicked:
-            pairs.append((better.document, other.document))
-    return pairs
 
 
 DEFAULT_STRATEGY = "last-clicked-above-skipped"
 
 STRATEGIES: dict[str, Strategy] = {
-    DEFAULT_STRATEGY: Strategy(
-        last_clicked_above_skipped, "the last clicked document over the unclicked ones above it", ("last_by_time",)
-    ),
+    DEFAULT_STRATEGY: Strategy("the last clicked document over the unclicked ones above it", ("last_by_time",)),
     "clicked-over-unclicked": Strategy(
-        clicked_over_unclicked, "every clicked document over every unclicked one (--above-only: those above it)",
-        ("above_only",),
+        "every clicked document over every unclicked one (--above-only: those above it)", ("above_only",)
     ),
-    "clicked-over-previous": Strategy(
-        clicked_over_previous, "each clicked document over the unclicked one directly above it"
-    ),
-    "clicked-over-next": Strategy(clicked_over_next, "each clicked document over the unclicked one directly below it"),
+    "clicked-over-previous": Strategy("each clicked document over the unclicked one directly above it"),
+    "clicked-over-next": Strategy("each clicked document over the unclicked one directly below it"),
     "ssi-position-one": Strategy(
-        ssi_position_one,
-        "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped",
+        "the document at rank 1: over the unclicked ones if clicked, under the clicked ones if skipped"
     ),
-    "purchase-over-click": Strategy(
-        purchase_over_click, "bought documents over those in the cart, both over those only clicked"
-    ),
-}  # fmt: skip
+    "purchase-over-click": Strategy("bought documents over those in the cart, both over those only clicked"),
+}
 """The strategies by name: what the command line, the configuration and the documentation offer."""
 
 
@@ -187,8 +82,8 @@ class RobotRules:
     documents clicked equally often."""
 
     def __post_init__(self) -> None:
-        _check(self, session_clicks=1, day_clicks=1, speed_clicks=1, repeat_clicks=1)
-        _check(self, min_gap_s=0.0, min_entropy_bits=0.0)
+        at_least_one = dict.fromkeys(("session_clicks", "day_clicks", "speed_clicks", "repeat_clicks"), "[1, inf)")
+        check_ranges(self, **at_least_one, min_gap_s="[0, inf)", min_entropy_bits="[0, inf)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +128,8 @@ class PairConfig:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"strategy is {self.strategy!r}: it must be one of {', '.join(STRATEGIES)}")
-        _check(self, user_cap=0, document_cap=0, person_cap=0, network_cap=0, min_users=1)
-        _check(self, min_dwell_s=0.0, session_gap_s=0.0, clip=1.0)
+        at_least_0 = ("user_cap", "document_cap", "person_cap", "network_cap", "min_dwell_s", "session_gap_s")
+        check_ranges(self, **dict.fromkeys(at_least_0, "[0, inf)"), min_users="[1, inf)", clip="[1, inf)")
         if self.propensities is not None:
             object.__setattr__(self, "propensities", tuple(map(float, self.propensities)))
             if not self.propensities or not all(0 < chance <= 1 for chance in self.propensities):
@@ -263,16 +158,6 @@ class PairConfig:
         """
         chances = self.propensities or (1.0,)
         return tuple(math.floor(min(1.0 / chance, self.clip) * UNIT + 0.5) for chance in chances)
-
-
-def _check(config: RobotRules | PairConfig, **least: float) -> None:
-    """Raise `ConfigError` for a field below its least value; where that is an integer, the field must be one."""
-    for name, limit in least.items():
-        value, whole = getattr(config, name), isinstance(limit, int)
-        is_number = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-        if not (is_number and (whole or math.isfinite(value)) and value >= limit):
-            what = "a whole" if whole else "a finite"
-            raise ConfigError(f"{name} is {value!r}: it must be {what} number of at least {limit:g}", key=name)
 
 
 Goal = Literal["pairs", "impressions", "ratings"]
@@ -369,7 +254,7 @@ def steps(task: Task) -> list[Step]:
     values = _values(task)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
-        texts["preferences"] = STRATEGIES[task.config.strategy].function.__name__
+        texts["preferences"] = task.config.strategy.replace("-", "_")
     return [Step(name, sql_text(file, **values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
 
 

@@ -25,7 +25,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from reranker.config import reject_unknown
+from reranker.config import check_ranges, reject_unknown
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, FallbackError, InputError
 from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
@@ -130,6 +130,16 @@ class ReportsDisk(Protocol):
 
     def disk_usage(self, index: str) -> DiskUsage:
         """Return the disk space behind an index."""
+
+
+@runtime_checkable
+class ReadsByWrites(Protocol):
+    """An engine whose documents can be read in the order of their last writes, from any of them on."""
+
+    def scan_writes(
+        self, index: str, seq_no: int, *, source: SourceFilter = True, batch_size: int = 500
+    ) -> Iterator[list[StoredDocument]]:
+        """Yield all documents of one view whose last write has this number or a greater one, in that order."""
 
 
 @runtime_checkable
@@ -295,9 +305,7 @@ class EngineSettings:
             raise ConfigError("the proxy of the engine is no URL: write http://HOST:PORT")
         if self.aws_service not in ("es", "aoss"):
             raise ConfigError(f"aws_service is {self.aws_service!r:.60}: choose es, or aoss for OpenSearch Serverless")
-        for name in _TIMES:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a number of seconds above 0")
+        check_ranges(self, **dict.fromkeys(_TIMES, "(0, inf)"))
         if self.ca_file is not None and not Path(self.ca_file).is_file():
             raise ConfigError(f"CA file {self.ca_file!r} is not a file: set SSI_ENGINE_CA_FILE to a PEM file")
 

@@ -239,6 +239,21 @@ class RestEngine:
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
         """Yield all documents that match, of one view; `EngineUnavailable`: it, a shard or a document was lost."""
+        return self._scan(index, query, source, batch_size, None)
+
+    def scan_writes(
+        self, index: str, seq_no: int, *, source: SourceFilter = True, batch_size: int = 500
+    ) -> Iterator[list[StoredDocument]]:
+        """Yield documents as `scan` does, those written last at ``seq_no`` and later, in the order of these writes.
+
+        Numbers count for each shard: equal ones, of different shards, come in any order.
+        """
+        query = {"range": {"_seq_no": {"gte": seq_no}}} if seq_no > 0 else None
+        return self._scan(index, query, source, batch_size, "_seq_no")
+
+    def _scan(
+        self, index: str, query: Mapping[str, Any] | None, source: SourceFilter, batch_size: int, order: str | None
+    ) -> Iterator[list[StoredDocument]]:
         if not 1 <= batch_size <= 10_000:
             raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
         body: dict[str, Any] = {
@@ -248,15 +263,18 @@ class RestEngine:
             "seq_no_primary_term": True,
             "track_total_hits": True,
         }
-        return self._scan(f"/{quoted(index)}", body)
+        if order is not None:
+            body["sort"] = [{order: "asc"}]
+        return self._documents(f"/{quoted(index)}", body)
 
-    def _scan(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
-        seen = total = 0
+    def _documents(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
+        seen, total = 0, None
         try:
             for answer in self._pages(path, body):
                 if failed_shards(answer) or answer.get("timed_out"):
                     raise self._client.unusable("a scan", "a shard did not answer")
-                total = int(answer["hits"]["total"]["value"])
+                if total is None:
+                    total = int(answer["hits"]["total"]["value"])
                 batch = [_stored(raw) for raw in answer["hits"]["hits"]]
                 seen += len(batch)
                 if batch:
@@ -282,7 +300,8 @@ class RestEngine:
         return self._point_in_time(str(opened["id"]), body)
 
     def _point_in_time(self, view: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        page = {**body, "sort": [{"_shard_doc": "asc"}]}
+        # Between equal values of another sort, the engine orders by _shard_doc by itself.
+        page = {"sort": [{"_shard_doc": "asc"}], **body}
         try:
             while True:
                 pit = {"id": view, "keep_alive": KEEP_ALIVE}
@@ -292,13 +311,13 @@ class RestEngine:
                 hits = answer["hits"]["hits"]
                 if len(hits) < body["size"]:
                     return
-                page["search_after"] = hits[-1]["sort"]
+                page |= {"search_after": hits[-1]["sort"], "track_total_hits": False}
         finally:
             self._forget("/_pit", {"id": view})
 
     def _scroll(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         params = {"scroll": KEEP_ALIVE}
-        answer = self._client.call("POST", f"{path}/_search", {**body, "sort": ["_doc"]}, params=params)
+        answer = self._client.call("POST", f"{path}/_search", {"sort": ["_doc"], **body}, params=params)
         view = str(answer["_scroll_id"])
         try:
             while answer["hits"]["hits"]:

@@ -89,6 +89,7 @@ def field_prefix(encoder_id: str) -> str:
     return f"{FIELD_PREFIX}{head}_"
 
 
+@lru_cache(maxsize=256)  # every search asks for the same few
 def field_name(encoder_id: str, part: str) -> str:
     """Return the name of the field for one of `PARTS`; `InputError` for another part, or an id that is not hex."""
     if part not in PARTS:

@@ -27,8 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Float32, Int64, offsets_of, term_rows
+from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Float32, offsets_of, term_rows
 from reranker.errors import InputError, ShapeMismatch
+from reranker.kernels.rows import split_packed
 
 Quantisation = Literal["float32", "float16", "int8"]
 QUANTISATIONS: Final[tuple[Quantisation, ...]] = ("float32", "float16", "int8")
@@ -189,20 +190,21 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
         return term_rows(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))
     quantisation = _quantisation_of(packed, _TERMS, "term row")
     kind, scale_bytes = _VALUE_TYPES[quantisation], 4 if quantisation == "int8" else 0
-    counts, short, long, scales, stored = _split_rows(packed, kind, scale_bytes)
-    is_short = np.repeat(np.tile([True, False], len(packed)), counts.reshape(-1))
-    ids = np.empty(len(is_short), np.uint32)
-    ids[is_short] = np.frombuffer(short, "<u2")
-    ids[~is_short] = np.frombuffer(long, "<u4")
-    lengths = counts.sum(axis=1)
-    weights: Float32 = np.frombuffer(stored, kind).astype(np.float32)
+    starts = offsets_of(list(map(len, packed)))
+    ids = np.empty(starts[-1] // (2 + kind.itemsize), np.uint32)
+    stored, scales = np.empty(len(ids) * kind.itemsize, np.uint8), np.empty(len(packed) * scale_bytes, np.uint8)
+    data, indptr = np.frombuffer(b"".join(packed), np.uint8), np.empty(len(starts), np.int64)
+    row = split_packed(data, starts, kind.itemsize, scale_bytes, ids, stored, scales, indptr)
+    if row < len(packed):
+        raise _damaged("term row", f"its {len(packed[row])} bytes do not hold the terms they announce")
+    ids = ids[: indptr[-1]]
+    weights: Float32 = stored.view(kind)[: len(ids)].astype(np.float32)
     if scale_bytes:
         with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
-            weights *= np.repeat(np.frombuffer(scales, "<f4"), lengths)
-    indptr = offsets_of(lengths).astype(np.int32)
+            weights *= np.repeat(scales.view("<f4"), np.diff(indptr))
     check_finite(weights, "stored term weight")
     _check_ids(ids, indptr)
-    return term_rows(weights, ids.astype(np.int32), indptr)
+    return term_rows(weights, ids.view(np.int32), indptr.astype(np.int32))
 
 
 def to_text(packed: bytes) -> str:
@@ -210,10 +212,10 @@ def to_text(packed: bytes) -> str:
     return base64.b64encode(packed).decode("ascii")
 
 
-def from_text(text: str) -> bytes:
-    """Return the bytes of a base64 text; `InputError` where it is none."""
+def from_texts(texts: Sequence[str]) -> list[bytes]:
+    """Return the bytes of base64 texts; `InputError` where one is none."""
     try:
-        return binascii.a2b_base64(text, strict_mode=True)
+        return [binascii.a2b_base64(text, strict_mode=True) for text in texts]
     except (binascii.Error, ValueError, TypeError) as error:
         message = f"a stored field is not base64 ({error}); run `ssi sync --verify` to write it again"
         raise InputError(message) from error
@@ -243,24 +245,6 @@ def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[An
         scales = int8_scales(maxima)
         return int8_levels(rows.data, np.repeat(scales, np.diff(rows.indptr))), scales
     return rows.data.astype("<f4") if quantisation == "float32" else to_float16(rows.data), np.zeros(0, np.float32)
-
-
-def _split_rows(
-    packed: Sequence[bytes], kind: np.dtype[Any], scale_bytes: int
-) -> tuple[Int64, bytes, bytes, bytes, bytes]:
-    """Return (n, 2) numbers of short and long ids, and the bytes of all short ids, long ids, scales and weights."""
-    counts, parts = [], []
-    for row in packed:
-        n_short, n_long = struct.unpack_from("<II", row, 1) if len(row) >= 9 else (-1, -1)
-        at_long = 9 + 2 * n_short
-        at_values = at_long + 4 * n_long + scale_bytes
-        if n_short < 0 or len(row) != at_values + kind.itemsize * (n_short + n_long):
-            raise _damaged("term row", f"{len(row)} bytes do not hold the {n_short} + {n_long} terms they announce")
-        counts.append((n_short, n_long))
-        at_scale = at_values - scale_bytes
-        parts.append((row[9:at_long], row[at_long:at_scale], row[at_scale:at_values], row[at_values:]))
-    short, long, scales, stored = (b"".join(part) for part in zip(*parts, strict=True))
-    return np.array(counts, np.int64), short, long, scales, stored
 
 
 def _damaged(name: str, why: str) -> InputError:

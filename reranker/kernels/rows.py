@@ -31,6 +31,7 @@ _LONGS = nb.types.Array(nb.int64, 1, "C", readonly=True)
 _FLOATS = nb.types.Array(nb.float32, 1, "C", readonly=True)
 _MATRIX = nb.types.Array(nb.float32, 2, "C", readonly=True)
 _OUT = nb.types.Array(nb.float32, 2, "C")
+_BYTES = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 _TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
 _LINE = 16  # values of 4 bytes in a cache line
 _AHEAD = 2  # candidates between asking for a row and reading it; 1 to 8 measured alike, none twice as slow
@@ -86,6 +87,48 @@ def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out
                 weight = data[place]
                 for k in range(n_dims):
                     out[row, k] += weight * E[word, k]
+
+
+@_compile([nb.int64(_BYTES, _LONGS, nb.int64, nb.int64, nb.uint32[::1], nb.uint8[::1], nb.uint8[::1], nb.int64[::1])])
+def split_packed(
+    data: AnyArray, starts: AnyArray, width: int, scale_bytes: int, ids: AnyArray, values: AnyArray, scales: AnyArray,
+    indptr: AnyArray,
+) -> int:  # fmt: skip
+    """Take rows packed by `reranker.kernels.packing`, laid end to end, apart; return the first damaged row, or n.
+
+    Row r is ``data[starts[r] : starts[r + 1]]``, uint8, with values of ``width`` bytes. Its ids and the bytes of its
+    values go behind those of the row before, ``indptr``, (n + 1,) int64, says where, and those of its scale to row r of
+    ``scales``; ``ids`` and ``values`` have room for all that so many bytes can hold.
+    """
+    n = len(starts) - 1
+    indptr[0] = 0
+    for row in range(n):
+        at, end, place = starts[row], starts[row + 1], indptr[row]
+        if end - at < 9:
+            return row
+        n_short, n_long = np.int64(0), np.int64(0)
+        for k in range(4):
+            n_short |= np.int64(data[at + 1 + k]) << (8 * k)
+            n_long |= np.int64(data[at + 5 + k]) << (8 * k)
+        n_terms = n_short + n_long
+        at += 9
+        if end - at != 2 * n_short + 4 * n_long + scale_bytes + width * n_terms:
+            return row
+        for k in range(n_short):
+            ids[place + k] = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
+            at += 2
+        for k in range(n_short, n_terms):
+            low = np.uint32(data[at]) | np.uint32(data[at + 1]) << np.uint32(8)
+            high = np.uint32(data[at + 2]) | np.uint32(data[at + 3]) << np.uint32(8)
+            ids[place + k] = low | high << np.uint32(16)
+            at += 4
+        for k in range(scale_bytes):
+            scales[row * scale_bytes + k] = data[at + k]
+        at += scale_bytes
+        for k in range(width * n_terms):
+            values[width * place + k] = data[at + k]
+        indptr[row + 1] = place + n_terms
+    return n
 
 
 @_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])

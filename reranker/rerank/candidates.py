@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
+from msgspec import structs
 
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
@@ -28,7 +29,7 @@ from reranker.engines.vectors import (
     unpacked_terms,
 )
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
-from reranker.kernels.packing import from_text, unpack_terms, unpack_vectors
+from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.store import VectorStore
@@ -160,8 +161,11 @@ class StoredFields:
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
         vec, terms = self.source_fields
-        texts = [(place, hit.source.get(vec), hit.source.get(terms)) for place, hit in enumerate(hits)]
-        whole = [(place, a, b) for place, a, b in texts if isinstance(a, str) and isinstance(b, str)]
+        whole = [
+            (place, a, b)
+            for place, hit in enumerate(hits)
+            if isinstance(a := hit.source.get(vec), str) and isinstance(b := hit.source.get(terms), str)
+        ]
         vectors = CandidateVectors(len(hits))
         if not self._unpack(whole, vectors):
             # One bad document must not cost the others their vectors: find out which are whole.
@@ -174,8 +178,8 @@ class StoredFields:
         if not texts:
             return True
         try:
-            arrays = unpack_vectors([from_text(vector) for _, vector, _ in texts], self.dims)
-            rows = unpack_terms([from_text(terms) for _, _, terms in texts])
+            arrays = unpack_vectors(from_texts([vector for _, vector, _ in texts]), self.dims)
+            rows = unpack_terms(from_texts([terms for _, _, terms in texts]))
         except InputError:
             return False
         vectors.add_arrays(np.array([place for place, _, _ in texts], dtype=np.int64), arrays, rows)
@@ -445,7 +449,7 @@ class Candidates:
         answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
         # The body did not ask for them: they are not shown.
         shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
-        return replace(answer, hits=tuple(map(lambda hit, raw: replace(hit, raw=raw), answer.hits, shown)))
+        return replace(answer, hits=tuple(map(lambda hit, raw: structs.replace(hit, raw=raw), answer.hits, shown)))
 
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
         """Return the ``_source`` that candidates come with."""

@@ -26,9 +26,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+from msgspec import structs
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import EncodedQueries, RankingModel
+from reranker.config import check_ranges
 from reranker.engines.base import Deadline, candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError
 from reranker.kernels.packing import quantise_rows
@@ -86,24 +88,14 @@ class RerankSettings:
     first-stage ranks."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= 10_000:
-            raise ConfigError(f"window is {self.window}; it lies between 1 and 10000")
-        if self.deadline_ms is not None and not self.deadline_ms > 0:
-            raise ConfigError(f"deadline_ms is {self.deadline_ms}; it is above 0, or absent for no limit")
-        if not 0.0 <= self.max_unscored <= 1.0:
-            raise ConfigError(f"max_unscored is {self.max_unscored}; it is a share, 0 to 1")
-        if self.keep_top < 0:
-            raise ConfigError(f"keep_top is {self.keep_top}; it is 0 or more")
-        if self.one_request_bytes < 0:
-            raise ConfigError(f"one_request_bytes is {self.one_request_bytes}; it is 0 or more")
+        check_ranges(
+            self, window="[1, 10000]", deadline_ms="(0, inf)", max_unscored="[0, 1]", keep_top="[0, inf)",
+            one_request_bytes="[0, inf)", neighbours="[1, 10000]", rescore_from="[1, 10000]",
+        )  # fmt: skip
         if self.alpha is not None:
             check_alpha(self.alpha)
         if self.retrieve not in RETRIEVALS:
             raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
-        for name in ("neighbours", "rescore_from"):
-            value = getattr(self, name)
-            if value is not None and not 1 <= value <= 10_000:
-                raise ConfigError(f"{name} is {value}; it lies between 1 and 10000")
 
 
 class ChosenAlpha(NamedTuple):
@@ -542,7 +534,7 @@ class RerankedPage:
 
 
 def _hit_json(hit: RankedHit) -> dict[str, Any]:
-    values = {f.name: getattr(hit, f.name) for f in fields(hit) if f.name not in ("raw", "source")}
+    values = {name: value for name, value in structs.asdict(hit).items() if name not in ("raw", "source")}
     for name in ("first_stage_score", "model_score"):
         if values[name] is not None and not math.isfinite(values[name]):
             values[name] = None

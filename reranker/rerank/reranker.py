@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
@@ -257,7 +258,7 @@ class Rescorer:
             others = alpha.value * model + added(alpha.signals, answer.hits)
             lexical = np.maximum((scores - others) / ((1.0 - alpha.value) / query.scale), 0.0)
         hits = tuple(
-            replace(hit, score=None if np.isnan(bm25) else float(bm25))
+            structs.replace(hit, score=None if np.isnan(bm25) else float(bm25))
             for hit, bm25 in zip(answer.hits, lexical.tolist(), strict=True)
         )
         n_found = min(answer.total, self.settings.window)
@@ -648,7 +649,7 @@ class SourceSizes:
 def without_own_fields(hit: RankedHit) -> RankedHit:
     """Return the hit without this project's own fields."""
     source = {name: value for name, value in hit.source.items() if not name.startswith(FIELD_PREFIX)}
-    return replace(hit, source=source)
+    return structs.replace(hit, source=source)
 
 
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
@@ -669,7 +670,7 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
     full = []
     for hit in page:
         document = documents.get((hit.index, hit.id))
-        full.append(hit if document is None else replace(hit, source=document.source, raw=document.raw))
+        full.append(hit if document is None else structs.replace(hit, source=document.source, raw=document.raw))
     return tuple(full)
 
 

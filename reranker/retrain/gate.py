@@ -39,6 +39,7 @@ from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.artifacts import Encoder, RankingModel
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.schema import Impression
+from reranker.config import check_ranges
 from reranker.engines.base import Engine, candidate_body, fill_template
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
@@ -72,18 +73,10 @@ class GateConfig:
     """Queries listed that lost most, and that gained most."""
 
     def __post_init__(self) -> None:
-        rules = (
-            ("margin", 0 <= self.margin < 1, "at least 0 and below 1"),
-            ("confidence", 0.5 <= self.confidence < 1, "at least 0.5 and below 1"),
-            ("tolerance", 0 <= self.tolerance < 1, "at least 0 and below 1"),
-            ("max_weight", 1 <= self.max_weight < np.inf, "at least 1"),
-            ("min_clusters", 2 <= self.min_clusters < np.inf, "at least 2"),
-            ("resamples", self.resamples >= 100, "at least 100"),
-            ("n_changes", self.n_changes >= 0, "at least 0"),
-        )
-        for name, legal, rule in rules:
-            if not legal:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be {rule}")
+        check_ranges(
+            self, margin="[0, 1)", confidence="[0.5, 1)", tolerance="[0, 1)", max_weight="[1, inf)",
+            min_clusters="[2, inf)", resamples="[100, inf)", n_changes="[0, inf)",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

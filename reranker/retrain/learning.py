@@ -7,13 +7,10 @@ as whole impressions, and is never learned from.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from sys import intern
 from typing import Any, Literal
@@ -28,14 +25,13 @@ from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
-from reranker.engines.base import Engine, refresh_if_allowed
+from reranker.config import check_ranges
+from reranker.engines.base import Engine
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
-from reranker.files import replacing
 from reranker.formats import RejectSink, read_links, read_queries
-from reranker.progress import Progress, Say, no_progress
+from reranker.progress import Say
 from reranker.records import Pair
 from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing
-from reranker.text.view import TextView
 from reranker.training import (
     Corpus,
     Listener,
@@ -54,7 +50,6 @@ REMEMBERED_BY = 2
 """People who must have clicked a document for a query before a model remembers it by the query's words: nobody alone
 leaves words in a model, and one click, which may be a mistake, does not count as much as a judgement."""
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
-BATCH = 500
 MARK = "retrain"
 """Key of a model's training record that says it was made by a retraining, and from what."""
 _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
@@ -164,10 +159,7 @@ class RetrainSettings:
     """Stop before the index or its record is changed."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.click_weight < math.inf:
-            raise ConfigError(f"click_weight is {self.click_weight}: it must be positive")
-        if self.max_judged < 1:
-            raise ConfigError(f"max_judged is {self.max_judged}: it must be at least 1")
+        check_ranges(self, click_weight="(0, inf)", max_judged="[1, inf)")
 
     def shown(self) -> dict[str, Any]:
         """Return what the report says of the settings."""
@@ -517,49 +509,3 @@ class Learner:
             Corpus(self.documents, id_field=settings.id_field), evidence, config,
             base=self.base, checkpoint=checkpoint, compare=False, listener=self.listener,
         )  # fmt: skip
-
-
-def export_documents(engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress) -> int:
-    """Write the text fields of all documents of an index as JSON lines and return their number.
-
-    Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by
-    id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
-    indexes of an alias hold is written once, with the text that sorts first.
-
-    `NothingToLearn` if the index is empty; `EngineError` if it cannot be read.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unsorted = path.with_name(f".{path.name}.unsorted")
-    fields = [spec.path for spec in view.fields]
-    refresh_if_allowed(engine, index)
-    total, places, at = engine.count(index), [], 0
-    try:
-        with unsorted.open("wb") as file:
-            for batch in engine.scan(index, source=fields, batch_size=BATCH):
-                for document in batch:
-                    source = {name: value for name, value in document.source.items() if name not in ("id", "_id")}
-                    line = json.dumps({"id": document.id, **dict(sorted(source.items()))}).encode("ascii") + b"\n"
-                    file.write(line)
-                    places.append((document.id, at, len(line)))
-                    at += len(line)
-                progress(len(places), total)
-        if not places:
-            raise NothingToLearn(f"index {index!r} on {engine.spec} holds no document: fill it with `ssi index`")
-        return _sorted(unsorted, places, path)
-    finally:
-        unsorted.unlink(missing_ok=True)
-
-
-def _sorted(unsorted: Path, places: list[tuple[str, int, int]], path: Path) -> int:
-    """Copy the lines (id, first byte, bytes) in the order of their ids, one an id."""
-    places.sort()
-    written = 0
-    with unsorted.open("rb") as lines, replacing(path) as target:
-        for _, of_id in groupby(places, key=itemgetter(0)):
-            copies = []
-            for _, at, n_bytes in of_id:
-                lines.seek(at)
-                copies.append(lines.read(n_bytes))
-            target.write(min(copies))
-            written += 1
-    return written

@@ -42,6 +42,7 @@ from reranker.releases import (
 )
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.ranking import Calibration
+from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import Comparison, ServedModel, ServingScores, Verdict, compare
 from reranker.retrain.learning import (
     MARK,
@@ -51,7 +52,6 @@ from reranker.retrain.learning import (
     RetrainResult,
     RetrainSettings,
     check_log,
-    export_documents,
     read_history,
 )
 from reranker.retrain.report import examples_of, render
@@ -301,7 +301,7 @@ class Retraining:
             return self.settings.docs, self.engine.count(self.index)
         path = work / "documents.jsonl"
         progress = partial(self.listener.progress, "reading documents of the index")
-        return path, export_documents(self.engine, self.index, base.encoder.view, path, progress)
+        return path, export_documents(self.engine, self.index, base.encoder.view, path, progress, self.listener.say)
 
     def _is_complete(self, model: RankingModel) -> bool:
         """Return whether every document has the vector of a model's encoder already, made of the text it has."""

@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import structs
 
 from reranker.engines.base import Deadline, window_of
 from reranker.errors import ArtifactError, InputError, RerankerError
@@ -118,7 +119,7 @@ def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
     if later or not page.reranked or len(page.hits) > MAX_SHUFFLED or any(hit.kept for hit in page.hits):
         return outcome
     order = coins(call.session_id or "", call.query).permutation(len(page.hits))
-    hits = tuple(replace(page.hits[place], rank=rank) for rank, place in enumerate(order, 1))
+    hits = tuple(structs.replace(page.hits[place], rank=rank) for rank, place in enumerate(order, 1))
     whys = tuple(page.explanations[place] for place in order) if page.explanations else ()
     return replace(outcome, page=replace(page, hits=hits, explanations=whys), randomised=True)
 
@@ -295,7 +296,7 @@ class Interleaving:
             list(hits[LIVE]), list(hits[CHALLENGER]), first + size, coins(call.session_id or "", call.query)
         )  # fmt: skip
         shown = [
-            (replace(hits[team][key][0], rank=rank), hits[team][key][1], team)
+            (structs.replace(hits[team][key][0], rank=rank), hits[team][key][1], team)
             for rank, (key, team) in enumerate(drafted, 1)
         ][first:]
         page = replace(

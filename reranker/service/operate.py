@@ -7,6 +7,7 @@ shown only where enough people asked them (`reranker.clicks.doctor.LEAST_PEOPLE`
 from __future__ import annotations
 
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -61,10 +62,10 @@ class Status(BaseModel):
     """How the search fares. Of a part that is not known, ``unknown`` says why, and what to do."""
 
     index: str
-    served: Annotated[dict[str, Any], Field(description="The version that answers here, and since when.")]
+    served: Annotated[dict[str, Any], Field(description="The version of the process that answers.")]
     versions: Annotated[dict[str, Any], Field(description="Those of the index; which is live, which was before.")]
     change: Annotated[dict[str, Any], Field(description="How the last promotion or rollback begun here ended.")]
-    searches: Annotated[dict[str, Any], Field(description="Latency by stage and fallbacks by cause, since the start.")]
+    searches: Annotated[dict[str, Any], Field(description="Latency and fallbacks of all processes, since the start.")]
     clicks: Annotated[dict[str, Any], Field(description="Click rate by rank, and what the doctor says of the log.")]
     queries: Annotated[dict[str, Any], Field(description="Queries that lose most.")]
     drift: Annotated[dict[str, Any], Field(description="How far the index has moved from the served model.")]
@@ -101,7 +102,13 @@ async def status(state: State, context: Context) -> Response:
     clicks, queries = _clicks(state)
     values = {
         "index": state.settings.index,
-        "served": {"model_id": serving.model_id, "since": _moment(serving.loaded), "problem": serving.problem},
+        "served": {
+            "model_id": serving.model_id,
+            "since": _moment(serving.loaded),
+            "problem": serving.problem,
+            "process": os.getpid(),
+            "processes": state.metrics.n_processes(),
+        },
         "versions": versions,
         "change": _ended(state, "version"),
         "searches": _searches(state),

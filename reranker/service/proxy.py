@@ -23,10 +23,10 @@ from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit
 from reranker.rerank.ranking import why_not
-from reranker.service.http import Context, ErrorShape, JsonRoute, RequestContext, ServiceError, decoded, of_error
+from reranker.service.http import CONTEXT_KEY, ErrorShape, PlainRoute, RequestContext, ServiceError, decoded, of_error
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, carry_out, encode
-from reranker.service.state import ServiceState, State
+from reranker.service.state import ServiceState
 from reranker.service.telemetry import cause_of
 
 _PLACE = "{{query}}"
@@ -68,7 +68,7 @@ MAX_SEARCHES = 100
 AT_ONCE = 4
 """Of these, how many are in work at once: threads are left for other requests."""
 
-router = APIRouter(route_class=JsonRoute, include_in_schema=False)
+router = APIRouter(route_class=PlainRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,12 +274,18 @@ def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, An
 
 
 @router.api_route("/{index}/_search", methods=["GET", "POST"])
-async def search(index: str, request: Request, context: Context, state: State) -> Response:
+async def search(request: Request) -> Response:
     """Search, by a body in the engine's own form."""
+    state, context, index = _of(request)
     _check_index(state, index)
     params = dict(request.query_params)
     answer, reason = await answered(state, context, read_search(await _body(request), params, index))
     return _response(state, _as_asked(answer, params), reason)
+
+
+def _of(request: Request) -> tuple[ServiceState, RequestContext, str]:
+    """Return the service's state, the request's context, and the index that its path names ("" for none)."""
+    return request.app.state.service, request.scope[CONTEXT_KEY], request.path_params.get("index", "")
 
 
 async def _body(request: Request) -> Any:
@@ -288,8 +294,9 @@ async def _body(request: Request) -> Any:
 
 @router.api_route("/_msearch", methods=["GET", "POST"])
 @router.api_route("/{index}/_msearch", methods=["GET", "POST"])
-async def searches(request: Request, context: Context, state: State, index: str = "") -> Response:
+async def searches(request: Request) -> Response:
     """Answer several searches, each two lines, a header and a body; each has its own status."""
+    state, context, index = _of(request)
     params, started = dict(request.query_params), time.perf_counter()
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
@@ -317,14 +324,15 @@ async def searches(request: Request, context: Context, state: State, index: str 
 
 
 @router.api_route("/{index}/_count", methods=["GET", "POST"])
-async def count(index: str, request: Request, context: Context, state: State) -> Response:
+async def count(request: Request) -> Response:
     """Count the documents that a query matches."""
+    state, context, index = _of(request)
     _check_index(state, index)
     sent = read_search(await _body(request), dict(request.query_params), index)
     return _response(state, await passed_on(state, context, f"/{index}/_count", sent), "a count")
 
 
 @router.head("/")
-async def ping(state: State) -> Response:
+async def ping(request: Request) -> Response:
     """Say that somebody is there: some clients ask before they begin."""
-    return _response(state, {}, "a ping")
+    return _response(_of(request)[0], {}, "a ping")

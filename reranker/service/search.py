@@ -122,11 +122,12 @@ async def carry_out(
     )  # fmt: skip
     state.answered += 1
     note(state, context, outcome, name, waited_s)
-    row = query_row(call, outcome, name, query_id, state.settings, context.deadline.spent_s * 1000.0)
-    if name == "shadow":
-        state.shadow.submit(call, row)
-    else:
-        state.record(row)
+    if state.sink is not None or name == "shadow":
+        row = query_row(call, outcome, name, query_id, state.settings, context.deadline.spent_s * 1000.0)
+        if name == "shadow":
+            state.shadow.submit(call, row)
+        else:
+            state.record(row)
     return outcome, name
 
 

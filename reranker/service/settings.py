@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reranker.config import reject_unknown
+from reranker.config import check_ranges, reject_unknown
 from reranker.engines.base import fill_template, fill_variables
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
@@ -37,9 +37,7 @@ class Limits:
     max_documents: int = 10_000
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it is above 0")
+        check_ranges(self, **dict.fromkeys(self.__dataclass_fields__, "(0, inf)"))
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ConfigError(
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than one body of {self.max_body_bytes} bytes: "
@@ -100,13 +98,10 @@ class ServiceSettings:
         reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
         if self.proxy and self.fixed_body:
             raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
-        for name in ("percent", "explore"):
-            if not 0.0 <= getattr(self, name) <= 100.0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it lies between 0 and 100")
-        if self.poll_s <= 0 or self.breaker_pause_s <= 0 or self.drain_s < 0:
-            raise ConfigError("poll_s and breaker_pause_s are above 0, drain_s is 0 or more")
-        if self.breaker_failures < 1:
-            raise ConfigError(f"breaker_failures is {self.breaker_failures}; it is 1 or more")
+        check_ranges(
+            self, percent="[0, 100]", explore="[0, 100]", poll_s="(0, inf)", breaker_pause_s="(0, inf)",
+            drain_s="[0, inf)", breaker_failures="[1, inf)",
+        )  # fmt: skip
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("certificate and key of TLS belong together: give --tls-cert and --tls-key, or neither")
         if self.api_keys is None and not self.without_keys and not is_loopback(self.host):

@@ -157,10 +157,10 @@ class Threads:
 
         # A thread that is late keeps its place until it ends: nothing piles up behind it.
         work.add_done_callback(done)
-        try:
-            return await asyncio.wait_for(asyncio.shield(work), deadline.left_s + GRACE_S)
-        except TimeoutError:
-            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0) from None
+        await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
+        if not work.done():
+            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
+        return work.result()
 
     async def _wait(self, free: asyncio.Semaphore, deadline: Deadline) -> None:
         patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)

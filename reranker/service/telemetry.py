@@ -111,6 +111,9 @@ class Metrics:
         self.version = gauge("ssi_version", text, ("model", "encoder"), multiprocess_mode="livemax")
         text = "When the served model was loaded, Unix time."
         self.loaded = gauge("ssi_model_loaded_seconds", text, multiprocess_mode="livemax")
+        text = "Processes of this service that run."
+        self.processes = gauge("ssi_processes", text, multiprocess_mode="livesum")
+        self.processes.set(1)
         for name, labels in _AT_START.items():
             for label in labels:
                 self.child(getattr(self, name), label)
@@ -166,6 +169,10 @@ class Metrics:
         samples = self._samples(figure)
         return {next(iter(s.labels.values())): int(s.value) for s in samples if s.name.endswith("_total")}
 
+    def n_processes(self) -> int:
+        """Return how many processes of this service run."""
+        return int(sum(sample.value for sample in self._samples(self.processes)))
+
     def text(self) -> bytes:
         """Return all figures in Prometheus' text format; other processes' watched values are of their last look."""
         self.refresh()
@@ -179,7 +186,7 @@ class Metrics:
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         return registry
 
-    def _samples(self, figure: Counter | Histogram) -> Sequence[Sample]:
+    def _samples(self, figure: Counter | Gauge | Histogram) -> Sequence[Sample]:
         (name,) = {family.name for family in figure.collect()}
         return [sample for family in self._of_all().collect() if family.name == name for sample in family.samples]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from reranker.config import check_ranges
 from reranker.errors import ConfigError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, names_where
 
@@ -78,18 +79,17 @@ class TrainConfig:
         _one_of("model_class", self.model_class, (*MODEL_CLASSES, AUTO))
         self._check_class()
         parse_query_kind(self.queries)
-        for name, low in {"dim": 1, "threads": 1, "patience": 1, "seed": 0}.items():
-            if getattr(self, name) < low:
-                raise ConfigError(f"{name} is {getattr(self, name)}: it must be at least {low}")
         if self.query_side_only and self.tied:
             raise ConfigError(
                 "query_side_only does not go with tied: one array serves queries and documents, so that learning the "
                 "query side changes every document's vector"
             )
-        for name, legal, rule in _RANGES:
-            value = getattr(self, name)
-            if value is not None and not legal(value):
-                raise ConfigError(f"{KEPT_NAMES.get(name, name)} is {value}: it must be {rule}")
+        at_least_1 = dict.fromkeys(("dim", "threads", "patience", "epochs", "max_trials"), "[1, inf)")
+        check_ranges(
+            self, KEPT_NAMES, **at_least_1, seed="[0, inf)", rate="(0, inf)", identity_scale="(0, inf)",
+            max_norm="[0, inf)", query_dropout="[0, 1)", document_dropout="[0, 1)", init_std="(0, inf)",
+            stated_negative_ratio="[0, 1]", max_rows="[0, inf)",
+        )  # fmt: skip
 
     def _check_class(self) -> None:
         model_class = MODEL_CLASSES.get(self.model_class)  # None: the class is chosen
@@ -120,20 +120,6 @@ class TrainConfig:
         """Return the settings that a manifest keeps, see `kept_settings`."""
         names = {old: name for name, old in KEPT_NAMES.items()}
         return cls(**{names.get(name, name): value for name, value in kept.items()})
-
-
-_RANGES: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("epochs", lambda v: v >= 1, "at least 1"),
-    ("rate", lambda v: 0 < v < math.inf, "positive"),
-    ("identity_scale", lambda v: 0 < v < math.inf, "positive"),
-    ("max_norm", lambda v: 0 <= v < math.inf, "0 (no cap) or positive"),
-    ("max_trials", lambda v: v >= 1, "at least 1"),
-    ("query_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
-    ("document_dropout", lambda v: 0 <= v < 1, "at least 0 and below 1"),
-    ("init_std", lambda v: 0 < v < math.inf, "positive"),
-    ("stated_negative_ratio", lambda v: 0 <= v <= 1, "between 0 and 1"),
-    ("max_rows", lambda v: v >= 0, "at least 0"),
-)
 
 
 def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:

@@ -301,7 +301,7 @@ def build_problem(
     documents, and the query itself where it is a document, are never negatives. `TrainingError` is raised if no
     preference can be used, or there is nothing to prefer a document to.
     """
-    usable, dropped = _usable(corpus, queries, evidence)
+    usable, dropped = usable_part(corpus, queries, evidence)
     if not len(usable.query):
         reasons = "; ".join(f"{count} x {reason}" for reason, count in dropped.items()) or "there are none"
         raise TrainingError(f"no preference is left to learn from ({reasons}): ids must be those of the documents")
@@ -338,7 +338,7 @@ def build_problem(
     )
 
 
-def _usable(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
+def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
     """Return the usable preferences as rows of queries and documents, and counts of the others by reason."""
     words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
     dropped: dict[str, int] = {}

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from scipy.special import expit
 
 from reranker.arrays import AnyFloat, Float32, Float64, Int64
+from reranker.config import check_ranges
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
 from reranker.models.scorers import DocumentForm, Projection, Scorer
@@ -155,10 +156,8 @@ class S2NetSettings:
                 f"loss {self.loss!r} in {self.dtype!r} is not known; "
                 f"losses are {', '.join(LOSSES)}, in float32 or float64"
             )
-        if not (0.0 < self.gamma < np.inf and 0.0 <= self.beta < np.inf):
-            raise ConfigError(f"gamma {self.gamma} must be above 0, beta {self.beta} at least 0, and both finite")
-        if min(self.max_iterations, self.every, self.patience, self.memory, self.block) < 1:
-            raise ConfigError(f"{self} has a count below 1; iterations, periods and sizes start at 1")
+        counts = dict.fromkeys(("max_iterations", "every", "patience", "memory", "block"), "[1, inf)")
+        check_ranges(self, gamma="(0, inf)", beta="[0, inf)", **counts)
 
 
 def fit_s2net(

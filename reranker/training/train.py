@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from reranker.baselines.lexical import (
     COVERING,
     MAX_QUERIES,
     REMEMBERING,
+    FoldedMeasure,
     LexicalCorpus,
     LexicalMeasure,
     LexicalTask,
@@ -67,10 +68,11 @@ from reranker.training.problem import (
     read_training_corpus,
     read_vocabulary,
     two_rows,
+    usable_part,
 )
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import NearestDocuments, TrainResult, digest, remove_checkpoints, start_parameters
-from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
+from reranker.training.training_set import Split, TrainingSet, asks_for_unseen, part_to_judge_by, split_training_set
 from reranker.training.word_weights import choices_of, word_weights
 
 STEMS = ("English stems", "taken as they stand", "stems")
@@ -84,6 +86,19 @@ BASELINES = ("tfidf", "bm25")
 """What a model is compared with; one with a memory also with `REMEMBERING`."""
 _FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0, 32.0)
 """What rows with a memory are multiplied by beside what was learned without one: they need less of it."""
+
+
+FEW_QUERIES = 100
+"""Queries of validation below which what is best on them is mostly chance."""
+
+
+def _heaviest(values: Float64) -> int:
+    """Return the last of the `_FACTORS` whose AP, (n_factors, n_queries), is within a standard error of the best's.
+
+    U and V are learned from the queries that are remembered: they say little beside a memory that it does not.
+    """
+    behind = values[np.argmax(values.mean(axis=1))] - values
+    return max(place for place, lost in enumerate(behind) if lost.mean() <= standard_error(lost))
 
 
 class MemoryChoice(NamedTuple):
@@ -269,8 +284,9 @@ class _Run:
             self.word_weights = self._weights_of_words(lexical, asked, documents)
         queries = asked.weighed(self.word_weights)
         problem = self._problem(queries, documents, self.split.train, self.split.held_out)
-        for reason, count in sorted(problem.dropped.items()):
-            self.listener.say(f"{count:,} of {self.split.train.n_preferences:,} preferences not used: {reason}")
+        dropped = usable_part(self.data, queries, self.evidence)[1]
+        for reason, count in sorted(dropped.items()):
+            self.listener.say(f"{count:,} of {self.evidence.n_preferences:,} preferences not used: {reason}")
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, self.valid_rng)
         short = []
         if self.schedule.short_apart:
@@ -293,11 +309,12 @@ class _Run:
         valid_map = float(np.mean([learned.values_by([validator]).mean() for validator in validators]))
         memory = self._why_no_memory(lexical)
         if memory is None:
-            memory, remembering, maps = self._remember(learned, valid_rng)
+            words = np.concatenate([validator.lexical for validator in validators])
+            tuned = cast(LexicalSettings, lexical)  # without settings there is a reason against a memory
+            memory, remembering, maps = self._remember(learned, tuned, words, valid_rng)
             if memory.is_on:
                 lexical, (words_alone, valid_map) = remembering, maps
         self.listener.say(memory.sentence)
-        dropped = dict(problem.dropped)
         del context, validators, short, problem, queries, asked  # the comparison and the second run need their memory
         comparison = self._compared(self._assemble(lexical, learned, choice, {})) if compare else None
         report = TrainingReport(
@@ -309,6 +326,8 @@ class _Run:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
             self.memory = self._memory_of(self.evidence)
+        if lexical is not None and self._has_few_queries:
+            lexical = self._tuned_on_all()
         metrics = {
             "validation": {
                 "split": report.split,
@@ -398,7 +417,11 @@ class _Run:
         return QueryMemory.of(self.data.ids, rows, self.data.counts)
 
     def _remember(
-        self, learned: TrainedParameters, valid_rng: np.random.Generator
+        self,
+        learned: TrainedParameters,
+        lexical: LexicalSettings,
+        words: Float64,
+        valid_rng: np.random.Generator,
     ) -> tuple[MemoryChoice, LexicalSettings, tuple[float, float]]:
         """Take a memory of the training queries where it is better on validation; return whether it is.
 
@@ -408,33 +431,82 @@ class _Run:
         not: validation says whether that helps. It does where it gains more than a standard error of the difference
         from AP of each query by the model without memory. Rows with a memory are heavier beside what was learned by the
         best of `_FACTORS`: U and V stay as they are, and can be gone on from beside rows without memory.
+
+        Of `FEW_QUERIES` the model without memory was chosen by chance: there words alone must gain so much, ``words``
+        being AP without memory (`_gains_of_words`), and the model not lose two standard errors. The factor is then
+        the `_heaviest`.
         """
         self.listener.say("tuning the lexical score with the training queries remembered")
-        train, vocabulary = self.split.train, self.data.tfidf.vocabulary
+        train, valid, vocabulary = self.split.train, self.split.valid, self.data.tfidf.vocabulary
         fold_rng, tune_rng = self.memory_rng.spawn(2)
-        corpus = LexicalCorpus(self.data.counts).remembering(self._remembered(train), fold_rng)
-        tasks = self._tuning_tasks(corpus)
-        tuned = tune_lexical(corpus, tasks, tune_rng, ("bm25",), stated=self._stated, start=self.bm25)["bm25"]
+        sample_rng = copy.deepcopy(tune_rng)
+        corpus, tuned = self._tuned_remembering(train, fold_rng, tune_rng)
         memory = self._memory_of(train)
         rows = lexical_rows_of(tuned.settings, vocabulary, memory)
         documents = self._document_rows(rows, memory)
-        queries = query_set(self.data, [train, self.split.valid], self.analyzer, rows).weighed(self.word_weights)
+        queries = query_set(self.data, [train, valid], self.analyzer, rows).weighed(self.word_weights)
         validators = validators_of(self.choosing, self.data, queries, documents, self.schedule, valid_rng)
         scales = [1 / factor for factor in _FACTORS]
         parts = values_by(validators, learned.U, learned.documents, scales, learned.identity)
         values = np.concatenate(parts, axis=1)
-        best = int(np.argmax(values.mean(axis=1)))
+        few = values.shape[1] < FEW_QUERIES
+        best = _heaviest(values) if few else int(np.argmax(values.mean(axis=1)))
         value, gains = float(values[best].mean()), values[best] - learned.values
-        is_on = bool(gains.mean() > standard_error(gains))
-        if is_on:
+        remembering = np.concatenate([validator.lexical for validator in validators])
+        why = f"validation MAP {value:.4f} beside {learned.values.mean():.4f}"
+        is_better = bool(gains.mean() > standard_error(gains))
+        if few:
+            of_words = self._gains_of_words(corpus, lexical, tuned.settings, sample_rng, remembering - words)
+            gain, error = float(of_words.mean()), standard_error(of_words)
+            is_better = gain > error and float(gains.mean()) >= -2 * standard_error(gains)
+            why = f"{why}, of words alone {gain:+.4f} ± {error:.4f} over {len(of_words):,} queries"
+        if is_better:
             self.memory, self.memory_factor = memory, _FACTORS[best]
             self.notes += tuned.notes
             if self.tuned is not None:
                 self.tuned = {**self.tuned, REMEMBERING: tuned}
         settings = replace(tuned.settings, factor=_FACTORS[best] * tuned.settings.factor)
-        words_alone = float(np.mean([validator.lexical.mean() for validator in validators]))
-        choice = MemoryChoice.of(is_on, f"validation MAP {value:.4f} beside {learned.values.mean():.4f}")
-        return choice, settings, (words_alone, value)
+        choice = MemoryChoice.of(is_better, why)
+        return choice, settings, (float(np.mean([validator.lexical.mean() for validator in validators])), value)
+
+    def _gains_of_words(
+        self, corpus: LexicalCorpus, without: LexicalSettings, remembering: LexicalSettings, rng: np.random.Generator,
+        of_validation: Float64,
+    ) -> Float64:  # fmt: skip
+        """Return what AP by words alone gains from a memory, (n,), for queries of validation and of training.
+
+        Those of training ask documents that do not remember their fold. They do not count where validation was given
+        and asks for documents that training does not know: these remember nothing.
+        """
+        if self.split.kind != "queries" and asks_for_unseen(self.split.train, self.split.valid):
+            return of_validation
+        sample = self._tuning_tasks(corpus)[0].sample(rng, 2 * MAX_QUERIES)
+        folded = FoldedMeasure(corpus, sample, remembering.form).values(remembering)
+        alone = LexicalMeasure(corpus.texts, sample, without.form).values(without)
+        return np.concatenate([of_validation, folded - alone])
+
+    def _tuned_remembering(
+        self, evidence: TrainingSet, fold_rng: np.random.Generator, rng: np.random.Generator
+    ) -> tuple[LexicalCorpus, TunedLexical]:
+        """Return the corpus that remembers the queries of the evidence, and BM25 over it tuned on them by folds."""
+        corpus = LexicalCorpus(self.data.counts).remembering(self._remembered(evidence), fold_rng)
+        tasks = self._tuning_tasks(corpus, evidence)
+        return corpus, tune_lexical(corpus, tasks, rng, ("bm25",), stated=self._stated, start=self.bm25)["bm25"]
+
+    @property
+    def _has_few_queries(self) -> bool:
+        """Whether what is tuned on the training side could be tuned on more: beyond `MAX_QUERIES` it is a sample."""
+        is_ours = self.base is None and self.valid is None and not self.split.unseen_documents
+        return is_ours and self.bm25 is not None and len(self.split.train.query_ids) < MAX_QUERIES
+
+    def _tuned_on_all(self) -> LexicalSettings:
+        """Return the settings of the lexical part, tuned once more on all the queries."""
+        self.listener.say("tuning the lexical score on all the queries")
+        if self.memory is not None:
+            tuned = self._tuned_remembering(self.evidence, *self.memory_rng.spawn(2))[1]
+        else:
+            tuned = best_lexical(self._tuned(self.evidence)[1])
+        return replace(tuned.settings, factor=(self.memory_factor or 1.0) * tuned.settings.factor)
 
     @property
     def _stated(self) -> list[float | None]:
@@ -455,7 +527,7 @@ class _Run:
         if not self._may_tune:
             return None
         self.listener.say("tuning the lexical score")
-        tasks, forms = self._tuned()
+        tasks, forms = self._tuned(self.split.train)
         if self.corpus.analyzer is None and tasks:
             forms = self._read_better(AnalyzerConfig(stemmer="english"), forms, STEMS)
             if self.split.train.texts is not None:
@@ -476,7 +548,7 @@ class _Run:
         self.listener.say(f"the best lexical score found is {form} (weights of fields {named}){value}")
         return tuned.settings
 
-    def _tuned(self) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
+    def _tuned(self, evidence: TrainingSet) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
         """Return what the lexical score is tuned on, and its forms tuned; nothing of the former: they are not.
 
         Whole pages keep `KEPT_OF_PAGES` of what a score of their own has on the training links: what they lose to
@@ -484,7 +556,7 @@ class _Run:
         """
         corpus = LexicalCorpus(self.data.counts)
         try:
-            tasks = self._tuning_tasks(corpus)
+            tasks = self._tuning_tasks(corpus, evidence)
         except InputError:  # no training query finds anything here: what is wrong is said of all the preferences
             tasks = []
         if len(tasks) < 2:
@@ -518,7 +590,7 @@ class _Run:
         words, values = (self.analyzer, self.data), self._values(best_lexical(forms).settings)
         self.analyzer = make_analyzer(config)
         self.data = self._read(RejectLog(), silent)  # the first reading has said what is wrong
-        anew = self._tuned()[1] if own_settings else forms
+        anew = self._tuned(self.split.train)[1] if own_settings else forms
         changed = self._values(best_lexical(anew).settings)
         gains = [after - before for after, before in zip(changed, values, strict=True)]
         in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
@@ -532,7 +604,7 @@ class _Run:
         if not is_better:
             self.analyzer, self.data = words
             return forms
-        return anew if own_settings else self._tuned()[1]
+        return anew if own_settings else self._tuned(self.split.train)[1]
 
     def _values(self, settings: LexicalSettings) -> list[Float64]:
         """Return the average precision of up to 5,000 training queries of each task by lexical settings."""
@@ -540,9 +612,9 @@ class _Run:
         samples = [task.sample(rng, 10 * MAX_QUERIES) for task in self._tuning_tasks(corpus)]
         return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
 
-    def _tuning_tasks(self, corpus: LexicalCorpus) -> list[LexicalTask]:
+    def _tuning_tasks(self, corpus: LexicalCorpus, evidence: TrainingSet | None = None) -> list[LexicalTask]:
         """Return the training queries that the lexical score is tuned on: texts, whole documents, keywords of them."""
-        train, data = self.split.train, self.data
+        train, data = evidence or self.split.train, self.data
         vocabulary = data.tfidf.vocabulary
 
         def rows_of(ids: Sequence[str]) -> Int64:

@@ -20,7 +20,9 @@ from reranker.records import Pair
 ROUNDING = 1e-9
 MIN_VALIDATION = 100
 HELD_OUT_DOCUMENTS = 0.2
-HELD_OUT_SHARE = 0.1
+HELD_OUT_SHARE, MOST_HELD_OUT, HELD_OUT_NUMBER = 0.1, 1 / 3, 150
+"""What is held out of links or queries to validate by: the share, or the number where that is more, up to a third. By
+fewer the choice of settings, of the learned part's weight and of a memory is mostly chance."""
 
 
 class Preference(NamedTuple):
@@ -341,7 +343,7 @@ def split_training_set(
 
     Given validation evidence is used as it is; otherwise a fifth of the documents with the links among them is held
     out (``documents``, and ``auto`` where that leaves at least 100 validation links), or a tenth of the links or
-    queries.
+    queries, and more of few: see `HELD_OUT_SHARE`.
     """
     ids = frozenset(documents)
     if valid is not None:
@@ -355,16 +357,31 @@ def split_training_set(
     return _by_link(evidence, ids, rng)
 
 
+def _share(n: int) -> float:
+    return min(max(HELD_OUT_SHARE, HELD_OUT_NUMBER / n), MOST_HELD_OUT)
+
+
+def asks_for_unseen(evidence: TrainingSet, valid: TrainingSet) -> bool:
+    """Return whether most documents that validation asks for are not known from training."""
+    asked = valid.links()
+    wanted = {asked.ids[number] for number in distinct(asked.target)}
+    return len(wanted & _documents_of(evidence)) < len(wanted) / 2
+
+
+def _documents_of(evidence: TrainingSet) -> set[str]:
+    """Return the documents that are preferred, and those that ask."""
+    links = evidence.links()
+    sides = (links.target,) if evidence.texts is not None else (links.source, links.target)
+    return {links.ids[number] for number in distinct(np.concatenate(sides))}
+
+
 def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
     """Judge from the validation links whether unseen documents are what is asked for."""
-    links, asked = evidence.links(), valid.links()
-    seen = {links.ids[number] for number in distinct(np.concatenate([links.source, links.target]))}
-    wanted = {asked.ids[number] for number in distinct(asked.target)}
-    unseen = evidence.texts is None and len(wanted & seen) < len(wanted) / 2
+    unseen = evidence.texts is None and asks_for_unseen(evidence, valid)
     kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
     # The links of unseen documents are asked among themselves: their pool is what training does not know.
-    pool = ids - seen if unseen else ids
-    return Split(kind, evidence, valid, frozenset(ids - seen) if unseen else frozenset(), pool)
+    unknown = ids - _documents_of(evidence) if unseen else frozenset()
+    return Split(kind, evidence, valid, unknown, unknown or ids)
 
 
 def _by_document(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
@@ -379,7 +396,7 @@ def _by_document(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Gene
 def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     n = len(evidence.preferences)
     chosen = np.zeros(n, bool)
-    chosen[rng.permutation(n)[: max(1, round(HELD_OUT_SHARE * n))]] = True
+    chosen[rng.permutation(n)[: max(1, round(_share(n) * n))]] = True
     if chosen.all():
         raise TrainingError(f"{n} links are too few to learn from and to validate on: give at least 2")
     train, valid = (TrainingSet(evidence.preferences.part(side), None) for side in (~chosen, chosen))
@@ -393,6 +410,6 @@ def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generat
     n_distinct = len(set(keys.values()))
     if n_distinct < 2:
         raise TrainingError(f"{n_distinct} distinct query is too few to learn from and to validate on: give at least 2")
-    kept, held_out = _sides(keys, HELD_OUT_SHARE, rng)
+    kept, held_out = _sides(keys, _share(n_distinct), rng)
     train = replace(evidence.restricted(kept), linked=evidence.linked)
     return Split("queries", train, evidence.restricted(held_out), frozenset(), ids)

@@ -17,6 +17,7 @@ from typing import Any
 from reranker.clicks.log import read_part
 from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, PairConfig, Resources, RobotRules, Task
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
+from tests.reference.strategies import FUNCTIONS
 
 Row = Mapping[str, Any]
 Touches = dict[str, dict[str, "Touch"]]
@@ -324,7 +325,7 @@ class Votes:
 def preferences_of(impression: Impression, config: PairConfig) -> list[tuple[str, str]]:
     """Return what the configured strategy reads from one list."""
     strategy = STRATEGIES[config.strategy]
-    return strategy.function(impression, **{name: getattr(config, name) for name in strategy.options})
+    return FUNCTIONS[config.strategy](impression, **{name: getattr(config, name) for name in strategy.options})
 
 
 def count_votes(lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig) -> Votes:

@@ -167,7 +167,8 @@ function sentence(all) {
   const live = all.versions.versions ? all.versions.versions.find((one) => one.live) : null;
   if (all.change.working) return "Looking whether every document has its vector …";
   if (live && !all.versions.fixed && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not taken it up yet.`;
-  return `Version ${short(all.served.model_id)} answers since ${moment(all.served.since)}.`;
+  const which = all.served.processes > 1 ? ` Process ${all.served.process}, one of ${all.served.processes}, says so; searches are counted over all.` : "";
+  return `Version ${short(all.served.model_id)} answers since ${moment(all.served.since)}.${which}`;
 }
 
 async function look() {

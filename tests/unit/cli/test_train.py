@@ -157,7 +157,7 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
         (("--qrels", "qrels.tsv"), 2, "give their texts with --query-file"),
         (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file holds the queries of --qrels"),
         (("--links", "links.tsv", "--queries", "short"), 2, "mixed, document or keywords:K"),
-        (("--links", "links.tsv", "--epochs", "0"), 2, "epochs is 0: it must be at least 1"),
+        (("--links", "links.tsv", "--epochs", "0"), 2, "epochs is 0: it must be a whole number of at least 1"),
         (("--links", "links.tsv", "--seed", "-1"), 2, "seed is -1"),
         (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "say which with --engine"),
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),

@@ -24,6 +24,7 @@ from reranker.clicks.pairs import (
     ratings,
     steps,
 )
+from tests.reference.strategies import FUNCTIONS
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
 
@@ -169,5 +170,5 @@ def test_every_strategy_in_spark(spark: Any) -> None:
         text = next(step.text for step in steps(task) if step.name == "preferences")
         found = sorted((row["query_id"], row["better"], row["worse"]) for row in spark.sql(text).collect())
         options = {option: getattr(config, option) for option in strategy.options}
-        expected = [(one.query_id, *pair) for one in lists for pair in strategy.function(one, **options)]
+        expected = [(one.query_id, *pair) for one in lists for pair in FUNCTIONS[name](one, **options)]
         assert found == sorted(expected), name

@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.clicks.pairs import (
-    DEFAULT_STRATEGY,
-    STRATEGIES,
-    PairConfig,
+from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, read_text
+from reranker.clicks.schema import Impression, ShownDocument
+from tests.reference.click_steps import without_short_clicks
+from tests.reference.strategies import (
+    FUNCTIONS,
     clicked_over_next,
     clicked_over_previous,
     clicked_over_unclicked,
     last_clicked_above_skipped,
     purchase_over_click,
-    read_text,
 )
-from reranker.clicks.schema import Impression, ShownDocument
-from tests.reference.click_steps import without_short_clicks
 from tests.unit.clicks.log_files import shown_as
 
 
@@ -50,13 +48,13 @@ def pairs(found: list[tuple[str, str]]) -> str:
     ],
 )
 def test_known_answers(name: str, marks: str, expected: str) -> None:
-    assert pairs(STRATEGIES[name].function(shown_as(marks))) == expected
+    assert pairs(FUNCTIONS[name](shown_as(marks))) == expected
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 @pytest.mark.parametrize("marks", ["", "---", "-"])
 def test_a_list_without_a_click_says_nothing(name: str, marks: str) -> None:
-    assert STRATEGIES[name].function(shown_as(marks)) == []
+    assert FUNCTIONS[name](shown_as(marks)) == []
 
 
 def test_above_only_leaves_out_what_may_not_have_been_seen() -> None:
@@ -108,14 +106,16 @@ def test_short_clicks_take_their_documents_out_of_the_list() -> None:
 def test_the_default_is_the_rule_with_the_least_position_bias() -> None:
     assert PairConfig().strategy == DEFAULT_STRATEGY == "last-clicked-above-skipped"
     assert next(iter(STRATEGIES)) == DEFAULT_STRATEGY
+    assert list(STRATEGIES) == list(FUNCTIONS)
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_every_strategy_has_a_source_a_summary_and_a_text(name: str) -> None:
     strategy = STRATEGIES[name]
     assert strategy.summary
-    assert "\n    Source: " in (strategy.function.__doc__ or "")
-    assert "better" in read_text(strategy.function.__name__) and "worse" in read_text(strategy.function.__name__)
+    assert "\n    Source: " in (FUNCTIONS[name].__doc__ or "")
+    text = read_text(FUNCTIONS[name].__name__)
+    assert text.startswith("-- ") and "better" in text and "worse" in text
     assert set(strategy.options) <= {field.name for field in dataclasses.fields(PairConfig)}
 
 
@@ -123,7 +123,7 @@ def test_every_strategy_has_a_source_a_summary_and_a_text(name: str) -> None:
 def test_what_holds_for_every_strategy(marks: str) -> None:
     impression = shown_as(marks)
     clicked = {one.document for one in impression.clicked}
-    found = {name: strategy.function(impression) for name, strategy in STRATEGIES.items()}
+    found = {name: function(impression) for name, function in FUNCTIONS.items()}
     for name, preferences in found.items():
         assert len(set(preferences)) == len(preferences), name
         assert all(better in clicked for better, _ in preferences), name

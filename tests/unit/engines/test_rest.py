@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import DiskUsage, Engine, json_bytes, json_value, version_numbers
+from reranker.engines.base import DiskUsage, Engine, ReadsByWrites, json_bytes, json_value, version_numbers
 from reranker.engines.rest import BATCH_UNITS, RestEngine, bulk_body, bulk_results, pieces, units
 from reranker.engines.rest_client import scripts_allowed
 from reranker.errors import EngineAuthError, EngineUnavailable
@@ -171,6 +171,28 @@ def test_a_scan_that_is_answered_by_something_else_is_said(
         server.script(path, lambda s, r: json_answer(200, lacking))
     with pytest.raises(EngineUnavailable, match="it lacks"):
         list(engine.scan("docs"))
+
+
+def test_documents_are_read_from_a_write_on(server: ScriptedServer, engine: Engine) -> None:
+    def page(*writes: int) -> dict[str, Any]:
+        hits = [{"_id": str(n), "_index": "docs", "_seq_no": n, "_primary_term": 1, "sort": [n, 1]} for n in writes]
+        total = {"total": {"value": 3, "relation": "eq"}} if writes[0] == 7 else {}
+        return {"_scroll_id": "s", "id": "p", "pit_id": "p", "hits": {**total, "hits": hits}}
+
+    last = [page(9), {"_scroll_id": "s", "hits": {"hits": []}}]
+    server.script("_pit", lambda s, r: json_answer(200, {"id": "p"}))
+    server.script("/_search", lambda s, r: json_answer(200, page(7, 8)), lambda s, r: json_answer(200, page(9)))
+    server.script("/_search/scroll", *(lambda s, r, one=one: json_answer(200, one) for one in last))
+    assert isinstance(engine, ReadsByWrites)
+    assert [d.seq_no for batch in engine.scan_writes("docs", 7, batch_size=2) for d in batch] == [7, 8, 9]
+    first, *rest = [json_value(r.body) for r in server.requests if r.path.endswith("/_search")]
+    assert (first["query"], first["sort"]) == ({"range": {"_seq_no": {"gte": 7}}}, [{"_seq_no": "asc"}])
+    if server.product == "elasticsearch":
+        assert [(one["sort"], one["search_after"], one["track_total_hits"]) for one in rest] == [
+            ([{"_seq_no": "asc"}], [8, 1], False)
+        ]
+    views = [r.path for r in server.requests if r.method == "DELETE"]
+    assert views == ["/_pit" if server.product == "elasticsearch" else "/_search/scroll"]
 
 
 def test_a_role_without_a_point_in_time_scrolls() -> None:

@@ -388,7 +388,7 @@ def test_the_deadline_is_kept() -> None:
 def test_illegal_limits_are_refused() -> None:
     with pytest.raises(ConfigError, match="at least 1"):
         BulkLimits(0)
-    with pytest.raises(ConfigError, match="at least 1 call"):
+    with pytest.raises(ConfigError, match="max_calls is 0: it must be a whole number of at least 1"):
         RetryPolicy(max_calls=0)
     with pytest.raises(ConfigError, match="base_s"):
         RetryPolicy(base_s=-1)

@@ -17,7 +17,7 @@ from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.packing import (
     QUANTISATIONS,
     Quantisation,
-    from_text,
+    from_texts,
     pack_rows,
     pack_vectors,
     quantise_rows,
@@ -158,6 +158,17 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         unpack_terms([pack_terms(ids, weights, quantisation) for quantisation in ("int8", "float32")])
 
 
+@EACH
+def test_a_row_among_others_is_refused_by_its_own_length(quantisation: Quantisation) -> None:
+    rows = [pack_terms(*terms(seed, 30), quantisation) for seed in range(3)]
+    alone = [unpack_terms([row]) for row in rows]
+    together = unpack_terms(rows)
+    np.testing.assert_array_equal(together.indices, np.concatenate([row.indices for row in alone]))
+    np.testing.assert_array_equal(together.data, np.concatenate([row.data for row in alone]))
+    with pytest.raises(InputError, match=f"its {len(rows[1]) - 1} bytes do not hold"):
+        unpack_terms([rows[0], rows[1][:-1], rows[2] + b"\0"])
+
+
 def test_nothing_packed_is_an_empty_matrix() -> None:
     assert unpack_vectors([], 7).shape == (0, 7)
     assert unpack_terms([]).shape == (0, N_TERM_IDS)
@@ -219,10 +230,10 @@ def test_any_bytes_give_a_result_or_an_input_error(packed: bytes) -> None:
 
 
 def test_text_is_base64_and_nothing_else() -> None:
-    assert from_text(to_text(b"\0\xff\x10")) == b"\0\xff\x10"
+    assert from_texts([to_text(b"\0\xff\x10"), ""]) == [b"\0\xff\x10", b""]
     for text in ("*", "AAA", "é", "AA\nAA"):
         with pytest.raises(InputError, match="not base64"):
-            from_text(text)
+            from_texts(["AA==", text])
 
 
 @EACH

@@ -6,13 +6,13 @@ import math
 import os
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from reranker.engines.base import WriteOp
 from reranker.engines.vectors import field_name
@@ -240,7 +240,7 @@ def test_a_damaged_vector_costs_no_other_document_its_own(served: Served, damage
     whole = fields.load(hits, query).score(query)
     for name in fields.source_fields:
         spoilt = list(hits)
-        spoilt[damaged] = replace(hits[damaged], source={**hits[damaged].source, name: "!"})
+        spoilt[damaged] = structs.replace(hits[damaged], source={**hits[damaged].source, name: "!"})
         vectors = fields.load(spoilt, query)
         assert vectors.missing().tolist() == [damaged]
         others = np.delete(np.arange(3), damaged)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from reranker.engines.base import MAX_HITS, Deadline, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
-from reranker.records import Hit, SearchAnswer
+from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.candidates import documents_of
 from reranker.rerank.ranking import DEFAULT_ALPHA
@@ -339,7 +339,7 @@ def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
     hits = list(served.engine.search(served.index, {"query": {"multi_match": {
         "query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}}, "size": 200}).hits)  # fmt: skip
     last = [hits[-1], hits[-2]]
-    pinned = [dataclasses.replace(hit, score=1.7014124e38 - place) for place, hit in enumerate(last)]
+    pinned = [structs.replace(hit, score=1.7014124e38 - place) for place, hit in enumerate(last)]
     answer = SearchAnswer((*pinned, *hits[:-2]), total=len(hits))
     body = {"query": {"pinned": {"ids": [hit.id for hit in last], "organic": BODY["query"]}}, "_source": False}
     page = reranker_of(served, "beside", engine=Spy(served.engine, answer), alpha=1.0).search(QUERY, body, size=20)
@@ -350,3 +350,10 @@ def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
     top = reranker_of(served, keep_top=3, alpha=1.0).search(QUERY, BODY)
     assert [hit.id for hit in top.hits[:3]] == engine_order(served, 3)
     assert [hit.kept for hit in top.hits[:4]] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("hit", [Hit("a", "docs", 1.0), RankedHit("a", "docs", 1, 1.0, 1)])
+def test_a_hit_cannot_be_changed(hit: Any) -> None:
+    with pytest.raises(AttributeError):
+        hit.score = 2.0
+    assert structs.replace(hit, score=2.0) != hit == structs.replace(hit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_promote_and_roll_back_are_those_of_the_command_line(served: Served, tmp
     assert site.watcher.look()
     status = site.ask("GET", "/admin/status")
     assert status["served"]["model_id"] == site.second.model_id
+    assert (status["served"]["process"], status["served"]["processes"]) == (os.getpid(), 1)
     assert status["versions"]["previous"] == site.first.model_id
     site.ask("POST", "/admin/rollback", {})
     site.status_when(lambda status: status["change"]["live"] == site.first.model_id)

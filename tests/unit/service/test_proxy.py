@@ -7,7 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import fastapi.routing
 import pytest
+from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -252,6 +254,24 @@ def test_a_search_comes_in_the_order_of_the_model(client: Any, engine: Remote, i
     assert values["hits"]["hits"][0]["_source"] == index.documents[page.hits[0].id]
     assert values["hits"]["hits"][0]["_index"] == "docs" and "ext" not in values
     assert not engine.requests
+
+
+def test_a_search_is_found_first_and_read_by_nothing_but_its_function(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    tried: list[str] = []
+    matches = APIRoute.matches
+
+    def noted(route: APIRoute, scope: Any) -> Any:
+        tried.append(route.path)
+        return matches(route, scope)
+
+    client.post("/docs/_search", json=BODY)  # builds the application
+    monkeypatch.setattr(APIRoute, "matches", noted)
+    monkeypatch.setattr(fastapi.routing, "solve_dependencies", None)
+    assert client.post("/docs/_search", json=BODY).headers["x-ssi-reranked"] == "true"
+    assert set(tried) == {"/{index}/_search"}
+    assert client.post("/search", json={"query": TEXT}).status_code == 500, "which FastAPI reads"
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])

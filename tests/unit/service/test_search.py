@@ -229,6 +229,17 @@ def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, 
     assert b'ssi_shadows_total{result="scored"} 1.0' in state.metrics.text()
 
 
+def test_no_impression_is_made_where_none_is_kept(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    monkeypatch.setattr("reranker.service.search.query_row", None)
+    kept, unkept = (
+        client_of(service_over(served, tmp_path / str(n), sink=s)) for n, s in enumerate((ListSink(), None))
+    )
+    assert unkept.post("/search", json={"query": "word3"}).status_code == 200
+    assert kept.post("/search", json={"query": "word3"}).status_code == 500
+
+
 def test_the_impression_says_what_was_shown(state: ServiceState, sink: ListSink, served: Served) -> None:
     answer = ask(state, session="s1", client_id="c1", size=3, **{"from": 2})
     (row,) = sink.rows

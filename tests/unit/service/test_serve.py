@@ -226,8 +226,10 @@ def test_of_two_workers_one_may_be_killed_under_load(site: Path, tmp_path: Path)
         assert visitors.failed <= 4, "more than were in flight"
         counted = re.search(r'ssi_requests_total{method="POST",path="/search",status="200"} (.*)', service.figures)
         n_answered = visitors.answers.total()
-        assert counted and n_answered <= float(counted[1]) <= n_answered + visitors.failed
+        # The worker may have been killed between an answer and its count, on each of four connections.
+        assert counted and n_answered - 4 <= float(counted[1]) <= n_answered + visitors.failed
         assert service.figure("ssi_searchable") == 1 and service.figure("ssi_version") == 1
+        assert service.figure("ssi_processes") == 2
         second = service.process.children()
         status, seconds = service.terminate()
         assert status == 0 and seconds < 12 and not any(process.is_running() for process in second)

@@ -229,7 +229,7 @@ GOOD: dict[str, Any] = {"evidence": MANY, "notes": (), "trials": (), "comparison
     [
         ({}, "Nothing in these numbers asks for a change"),
         ({"evidence": report_of().evidence}, "40 links: that is little"),
-        ({"dropped": {"unknown document": 300}}, "300 of 5,000 preferences were not used: unknown document (300)"),
+        ({"dropped": {"unknown document": 300}}, "300 preferences were not used: unknown document (300)"),
         ({"judged_apart": False}, "flatter the model"),
         ({"comparison": comparison_of(BETTER, WORSE)}, "The comparison has 20 queries"),
         ({"comparison": comparison_of(BETTER, BETTER)}, "cannot be told from the best lexical baseline"),

@@ -32,7 +32,7 @@ from reranker.training import (
     mix,
     train_model,
 )
-from reranker.training.train import _Run
+from reranker.training.train import _heaviest, _Run
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import STATED, Links, Said, Sources, shuffled, synonyms, write_documents
 
@@ -366,6 +366,8 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     assert memory is not None
     assert settings is not None
     assert len(memory) == N_RECURRING  # the second memory is of everything
+    assert "tuning the lexical score on all the queries" in said
+    assert settings.mean_lengths[-1] == pytest.approx(memory.rows.sum() / len(memory))
     assert settings.field_weights[-1] > 0
     assert settings.query_weights[-1] == 0
     # Words alone are the strongest of the baselines: the same search of the same settings.
@@ -392,6 +394,26 @@ def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) 
     assert not report.memory.is_on
     assert "queries remembered: off, validation MAP" in report.memory.sentence
     assert model.encoder.memory is None
+
+
+def test_queries_of_training_say_more_than_a_few_of_validation(recurring_path: Path) -> None:
+    """Validation asks for known documents by words of their texts: what others asked for does not help it."""
+    documents, evidence = recurring(5, 3)
+    texts = {f"v{i}": documents[i]["text"] for i in range(3)}
+    valid = from_judgements({f"v{i}": {f"d{i}": 1.0} for i in range(3)}, texts)
+    model, report = train(recurring_path, evidence, model_class="lexical", valid=valid)
+    assert report.valid_map <= report.lexical_map == 1
+    assert report.memory.is_on
+    assert model.encoder.memory is not None
+
+
+def test_little_of_what_was_learned_is_added_to_a_memory_unless_it_is_surely_better() -> None:
+    better = np.full(40, 0.01)
+    noise = np.tile([0.4, -0.4], 20)
+    alone = np.full(40, 0.5)
+    assert _heaviest(np.stack([alone + better + noise, alone + better / 2, alone])) == 2
+    assert _heaviest(np.stack([alone, alone + better, alone + better / 2])) == 1
+    assert _heaviest(np.stack([alone, alone, alone])) == 2
 
 
 def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:

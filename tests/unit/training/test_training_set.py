@@ -16,6 +16,7 @@ from reranker.training.training_set import (
     Preferences,
     Split,
     TrainingSet,
+    asks_for_unseen,
     from_judgements,
     from_links,
     from_pairs,
@@ -134,9 +135,25 @@ def test_few_links_are_split_by_link() -> None:
     links = random_links(1_000)
     found = split(from_links(links))
     assert found.kind == "links" and not found.unseen_documents and not found.held_out
-    assert len(found.valid.preferences) == round(0.1 * len(from_links(links).preferences))
+    assert len(found.valid.preferences) == 150
     assert sorted([*found.train.links(), *found.valid.links()]) == sorted(from_links(links).links())
     assert found.pool == frozenset(IDS)
+
+
+@pytest.mark.parametrize(("n_queries", "n_held_out"), [(90, 30), (600, 150), (3_000, 300)])
+def test_of_few_queries_a_larger_share_is_held_out(n_queries: int, n_held_out: int) -> None:
+    texts = {f"q{number}": f"thing {number}" for number in range(n_queries)}
+    found = split(from_judgements({query: {"d000": 1.0} for query in texts}, texts))
+    assert (len(found.train.query_ids), len(found.valid.query_ids)) == (n_queries - n_held_out, n_held_out)
+
+
+@pytest.mark.parametrize(("asked", "unseen"), [(["d000", "d001"], False), (["d001", "d002"], True)])
+def test_validation_may_ask_for_documents_that_training_does_not_know(asked: list[str], unseen: bool) -> None:
+    texts = {"q": "one", "r": "two"}
+    known = from_judgements({"q": {"d000": 1.0, "d001": 0.0}}, texts)
+    assert asks_for_unseen(known, from_judgements({"r": dict.fromkeys(asked, 1.0)}, texts)) == unseen
+    links = from_links([("d000", "d005")])
+    assert asks_for_unseen(links, from_links([("d007", document) for document in asked])) == unseen
 
 
 def test_links_can_be_asked_to_be_split_by_link() -> None:
