@@ -179,6 +179,7 @@ def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten
     logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory is that of this night's clicks; a base made of clicks is not kept when somebody was forgotten."""
+    monkeypatch.setattr("reranker.training.train.FEW_QUERIES", 0)
     monkeypatch.setattr("reranker.training.train.standard_error", lambda _: -1.0)  # a memory, whatever it gains
     shop = Shop(tmp_path, open_engine(f"tantivy:{tmp_path / 'index'}"), lexical=BM25).fill()
     result = retrain(shop, logs["useful"], settings={"dry_run": True})
