@@ -18,8 +18,9 @@ Beside each row, on the same queries: the tuned TF-IDF and BM25 of `ssi evaluate
 ``allowed`` in place of ``test``.
 
 ``--hand-set`` adds `HAND_SET`, 16 runs with options of training set by hand, to the first row of each corpus, and
-prints what the default reaches of the best; ``--set "OPTION VALUE ..."`` sets options of every training. No constant of
-this file or of the defaults is chosen by the corpus of a row.
+prints what the default reaches of the best; ``--set "OPTION VALUE ..."`` sets options of every training; ``--learn N``
+lets judged corpora learn from N queries alone, in rows of a name of their own (nfcorpus-150). No constant of this file
+or of the defaults is chosen by the corpus of a row.
 
 FILE is written after every row; a row that is in it, with the same command and the same program, is not run again. What
 it needs for that (values of single queries, vectors, models at work) lies beside it, in FILE with the ending ``.work``.
@@ -46,7 +47,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from generalisation_data import JUDGED, LINKED, MEASURES, Corpus, arguments, read_corpus
+from generalisation_data import JUDGED, LINKED, MEASURES, Corpus, arguments, learning_from, read_corpus
 from generalisation_peers import PEERS, Rivals
 from provenance import write_results
 
@@ -108,7 +109,7 @@ class Study:
     def __init__(self, corpus: Corpus, kept: Results, work: Path, options: argparse.Namespace) -> None:
         self.corpus, self.kept, self.options = corpus, kept, options
         self.work = work / corpus.name
-        self.measure = MEASURES[corpus.name]
+        self.measure = MEASURES[corpus.name.partition("-")[0]]
         self.files = {name: arguments(corpus, name, self.work) for name in corpus.splits}
         own = [Path(__file__).with_name(f"generalisation_{part}.py") for part in ("data", "peers")]
         self.rivals_version = _digest(own)
@@ -398,6 +399,7 @@ def parser() -> argparse.ArgumentParser:
                           help=f"comma list; all: {','.join(legal)}")  # fmt: skip
     made.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0], metavar="LIST")
     made.add_argument("--hand-set", action="store_true", help=f"also {len(HAND_SET)} runs with options set by hand")
+    made.add_argument("--learn", type=int, metavar="N", help="let judged corpora learn from N queries of row 'whole'")
     made.add_argument("--set", default="", metavar="OPTIONS", help="options of every training: '--rate .05 --dim 300'")
     made.add_argument("--small", action="store_true", help="a cut of each corpus: that it works, not what is gained")
     made.add_argument("--minilm", type=Path, metavar="FOLDER", help="weights of the rival minilm (minilm.py)")
@@ -415,7 +417,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = options.json.with_suffix(".work").resolve() if options.json else Path(scratch)
         for name in options.corpora:
-            study = Study(read_corpus(DATA / name, work / name, options.small), kept, work, options)
+            corpus = read_corpus(DATA / name, work / name, options.small)
+            if options.learn and not corpus.linked:
+                corpus = learning_from(corpus, options.learn)
+            study = Study(corpus, kept, work, options)
             jobs = list(jobs_of(study.corpus, options))
             for job in jobs:
                 study.run(job)
@@ -423,7 +428,7 @@ def main() -> None:
             for key in reversed(asked.values()):
                 study.run_rivals(key, options.peers)
             for entry in kept.parts["rows"]:
-                if entry["corpus"] == name:
+                if entry["corpus"] == corpus.name:
                     study.tests(entry)
             kept.write()
             shutil.rmtree(study.work / "models", ignore_errors=True)

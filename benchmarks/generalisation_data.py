@@ -171,6 +171,21 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
     return Corpus(folder.name, _write(work / "docs.jsonl", map(str.rstrip, lines)), documents, texts, splits)
 
 
+def learning_from(corpus: Corpus, n_queries: int) -> Corpus:
+    """Return a judged corpus with ``whole`` alone, of whose queries a model learns from so many, by their hash.
+
+    One query in five of these validates the rivals.
+    """
+    whole = corpus.splits["whole"]
+    kept = sorted(whole.learn, key=_hash)[:n_queries]
+    valid = {query: whole.learn[query] for query in kept[: len(kept) // HELD_OUT]}
+    learn = {query: whole.learn[query] for query in kept}
+    fit = {query: judged for query, judged in learn.items() if query not in valid}
+    return replace(
+        corpus, name=f"{corpus.name}-{n_queries}", splits={"whole": replace(whole, learn=learn, fit=fit, valid=valid)}
+    )
+
+
 def _part(folder: Path, part: str, grades: Grades) -> Grades:
     """Return the judgements of a part: its own file's where there is one, else those of its queries."""
     own = folder / f"qrels_{part}.tsv.gz"

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+from generalisation_data import learning_from, read_corpus
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -44,3 +48,16 @@ def test_a_small_study_has_its_rows_and_goes_on_where_it_stopped(ssi_data: Path,
     assert same["rows"] == kept["rows"] and same["peers"] == kept["peers"]
     assert again.startswith("corpus")  # nothing was run
     assert shown.endswith(again)
+
+
+def test_few_queries_are_learned_from_and_the_others_are_not_asked(ssi_data: Path, tmp_path: Path) -> None:
+    options = ("--corpora", "nfcorpus", "--rows", "whole", "--peers", "", "--learn", "30")
+    _, kept = study(ssi_data, tmp_path / "study.json", *options)
+    (row,) = kept["rows"]
+    assert (row["corpus"], row["measure"]) == ("nfcorpus-30", "AP")
+    whole = read_corpus(ssi_data / "nfcorpus", tmp_path, small=True)
+    few = learning_from(whole, 30).splits["whole"]
+    assert row["training"]["summary"].startswith(f"From {sum(map(len, few.learn.values())):,} preferences")
+    assert few.test == whole.splits["whole"].test
+    assert few.learn.items() <= whole.splits["whole"].learn.items()
+    assert {**few.fit, **few.valid} == few.learn and len(few.valid) == 6
