@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import mmap
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -114,8 +115,12 @@ def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[
     return files
 
 
-def _map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
-    """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``."""
+def _map_array(path: Path, dtype: str, shape: tuple[int, ...], *, at_random: bool = False) -> AnyArray:
+    """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``.
+
+    ``at_random`` says that it is read here and there: the system then reads the pages asked for, and none around them,
+    which where memory is short would push out those of the next request.
+    """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
         size = path.stat().st_size
@@ -127,7 +132,11 @@ def _map_array(path: Path, dtype: str, shape: tuple[int, ...]) -> AnyArray:
             )
         if n_bytes == 0:
             return np.empty(shape, dtype=dtype)
-        return np.asarray(np.memmap(path, dtype=dtype, mode="r", shape=shape))
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+        if at_random:
+            mapped.madvise(mmap.MADV_RANDOM)
+        return np.frombuffer(mapped, dtype=dtype).reshape(shape)
     except OSError as error:
         raise ArtifactError(
             f"{path} of the vector store cannot be read ({error.strerror}): write the store again with `ssi index` or "
@@ -288,10 +297,12 @@ OPEN_ATTEMPTS = 5
 class Segment:
     """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
-    def __init__(self, root: Path, record: SegmentRecord, dims: int, quantisation: str) -> None:
+    def __init__(
+        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, *, at_random: bool = False
+    ) -> None:
         folder = _folder(root, "segment", record.number)
         files = _segment_files(record, dims, quantisation)
-        arrays = {name: _map_array(folder / name, dtype, shape) for name, (dtype, shape) in files.items()}
+        arrays = {name: _map_array(folder / name, *of, at_random=at_random) for name, of in files.items()}
         self.record = record
         self.ids = IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
         self.vectors: AnyArray = arrays[VECTOR_FILES[quantisation][0]]
@@ -353,11 +364,12 @@ class VectorStore:
         self.generation = manifest.generation
         self._manifest = manifest
         self._segments = {
-            record.number: Segment(root, record, manifest.dims, manifest.quantisation) for record in manifest.segments
+            record.number: Segment(root, record, manifest.dims, manifest.quantisation, at_random=True)
+            for record in manifest.segments
         }
         folder, n = _folder(root, "index", manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,))
-        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,))
+        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,), at_random=True)
+        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,), at_random=True)
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:

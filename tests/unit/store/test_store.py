@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -341,3 +342,20 @@ def test_a_row_of_no_segment_is_refused(tmp_path: Path) -> None:
     store = VectorStore.open(tmp_path, ENCODER)
     with pytest.raises(InputError, match="not of this store"):
         store.vectors(np.array([-1]))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="says what Linux keeps of a map")
+def test_a_reader_asks_for_no_pages_around_those_it_reads(tmp_path: Path) -> None:
+    """Where the store is larger than memory, pages read ahead push out those of the next request."""
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ["a", "b"], [1, 2])
+    store = VectorStore.open(tmp_path)
+    flags, name = dict[str, list[str]](), ""
+    for line in Path("/proc/self/smaps").read_text(encoding="utf-8").splitlines():
+        if line.startswith("VmFlags:"):
+            flags[name] = line.split()[1:]
+        elif "-" in line.split(" ")[0]:
+            name = line[line.find("/") :]
+    mapped = {name: of for name, of in flags.items() if str(tmp_path) in name}
+    assert len(store) == 2 and len(mapped) == 9
+    assert all("rr" in of for of in mapped.values())
