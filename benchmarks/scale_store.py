@@ -1,13 +1,13 @@
 """Route *beside* from a store larger than the memory that is left for its files: scoring a window of documents.
 
     python benchmarks/scale_store.py [--documents 1000000] [--shares 1.25,0.5,0.25,0.1] [--window 200] [--calls 300]
-                                     [--skew 1] [--work FOLDER] [--json FILE]
+                                     [--skews 0,1] [--work FOLDER] [--json FILE]
 
 A made store (vectors of 100 dimensions in float16, 60 words a document) is opened by a new process for each share.
 Besides ``--base-mb`` it may use so many times the store's bytes, the pages of its files included: a memory cgroup holds
 it to that, and nothing of the files is in memory before. Each call scores a window as the reranker does: ids to rows,
-rows to scores. Documents are drawn evenly (the worst case: a page is asked for twice by chance alone), or with
-``--skew s`` by their popularity, document k in proportion to k**-s, the popular ones anywhere in the files.
+rows to scores. Documents are drawn by their popularity, document k in proportion to k**-skew, the popular ones anywhere
+in the files; evenly (skew 0) is the worst case, where a page is asked for twice by chance alone.
 
 Figures are milliseconds of a call, p50 and p99, and bytes read from the disk a call, after as many calls that are not
 counted; ``first`` is the slowest of the first ten. Memory cgroups, version 1 or 2, can be made by root alone.
@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -126,17 +127,17 @@ def call_times(folder: Path, calls: int, window: int, skew: float) -> dict[str, 
     }
 
 
-def measured(folder: Path, limit: int, options: argparse.Namespace) -> dict[str, Any]:
+def measured(folder: Path, limit: int, skew: float, options: argparse.Namespace) -> dict[str, Any]:
     """Return `call_times` of a process of its own, in a cgroup of so many bytes."""
     forget_pages(folder)
     with memory_of(limit) as group:
         command = [sys.executable, __file__, "--child", str(folder), "--calls", str(options.calls)]
-        command += ["--window", str(options.window), "--skew", str(options.skew)]
+        command += ["--window", str(options.window), "--skew", str(skew)]
 
         def enter() -> None:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
-        done = subprocess.run(command, check=True, capture_output=True, text=True, preexec_fn=enter)
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, preexec_fn=enter)
     figures: dict[str, Any] = json.loads(done.stdout)
     return figures
 
@@ -148,10 +149,11 @@ def main() -> None:
     parser.add_argument("--shares", default="1.25,0.5,0.25,0.1", metavar="LIST", help="memory, of the store's bytes")
     parser.add_argument("--window", type=int, default=200)
     parser.add_argument("--calls", type=int, default=300)
-    parser.add_argument("--skew", type=float, default=0.0)
+    parser.add_argument("--skews", default="0,1", metavar="LIST")
     parser.add_argument("--base-mb", type=int, default=160, help="what the process needs without the store")
     parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep the store there")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--skew", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     if options.child is not None:
@@ -161,11 +163,11 @@ def main() -> None:
         folder = (options.work or Path(scratch)) / f"store-{options.documents}"
         n_bytes = write_store(folder, options.documents)
         rows: list[dict[str, Any]] = []
-        asking = {"window": options.window, "skew": options.skew, "base_mb": options.base_mb}
+        asking = {"window": options.window, "base_mb": options.base_mb}
         figures = {"documents": options.documents, "bytes": n_bytes, **asking, "rows": rows}
-        for share in options.shares.split(","):
-            limit = int(float(share) * n_bytes) + options.base_mb * 2**20
-            row = {"memory of the store": float(share), **measured(folder, limit, options)}
+        for skew, share in product(map(float, options.skews.split(",")), map(float, options.shares.split(","))):
+            limit = int(share * n_bytes) + options.base_mb * 2**20
+            row = {"skew": skew, "memory": share, **measured(folder, limit, skew, options)}
             rows.append(row)
             print(json.dumps(row), flush=True)
             if options.json is not None:

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import mmap
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,6 +54,11 @@ SEGMENT_SHIFT: Final = 40
 ROW_MASK: Final = (1 << SEGMENT_SHIFT) - 1
 MAX_SEGMENT: Final = (1 << 22) - 1
 MAX_DIMS: Final = 65_536
+MEMORY: Final = Path("/proc/meminfo")
+"""Where Linux says how much memory can be had."""
+AHEAD_BYTES: Final = 128 * 1024
+"""Read ahead at a time: the system reads no further than its window, of at least so many bytes."""
+Reading = Literal["in order", "at random", "ahead"]
 
 VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
     "float32": ("vectors.f4", "<f4"),
@@ -115,11 +121,24 @@ def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[
     return files
 
 
-def _map_array(path: Path, dtype: str, shape: tuple[int, ...], *, at_random: bool = False) -> AnyArray:
+def _fits_in_memory(manifest: Manifest) -> bool:
+    """Return whether the system has memory for all the files of a store; False where it does not say."""
+    try:
+        lines = dict(line.split(":") for line in MEMORY.read_text(encoding="ascii").splitlines())
+        available = 1024 * int(lines["MemAvailable"].split()[0])
+    except (OSError, KeyError, ValueError):
+        return False
+    arrays: list[tuple[str, tuple[int, ...]]] = [("<u8", (2 * manifest.index.n_entries,))]
+    for record in manifest.segments:
+        arrays += _segment_files(record, manifest.dims, manifest.quantisation).values()
+    return sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in arrays) < available
+
+
+def _map_array(path: Path, dtype: str, shape: tuple[int, ...], reading: Reading = "in order") -> AnyArray:
     """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``.
 
-    ``at_random`` says that it is read here and there: the system then reads the pages asked for, and none around them,
-    which where memory is short would push out those of the next request.
+    Read ``at random``, only the pages asked for are read from the disk: the system's own way, those around each as
+    well, pushes out what the next request needs where memory is short. ``ahead``: so, and every page now.
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
@@ -134,8 +153,10 @@ def _map_array(path: Path, dtype: str, shape: tuple[int, ...], *, at_random: boo
             return np.empty(shape, dtype=dtype)
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
-        if at_random:
+        if reading != "in order" and hasattr(mmap, "MADV_RANDOM"):
             mapped.madvise(mmap.MADV_RANDOM)
+            for start in range(0, n_bytes if reading == "ahead" else 0, AHEAD_BYTES):
+                mapped.madvise(mmap.MADV_WILLNEED, start, min(AHEAD_BYTES, n_bytes - start))
         return np.frombuffer(mapped, dtype=dtype).reshape(shape)
     except OSError as error:
         raise ArtifactError(
@@ -298,11 +319,11 @@ class Segment:
     """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
     def __init__(
-        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, *, at_random: bool = False
+        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, reading: Reading = "in order"
     ) -> None:
         folder = _folder(root, "segment", record.number)
         files = _segment_files(record, dims, quantisation)
-        arrays = {name: _map_array(folder / name, *of, at_random=at_random) for name, of in files.items()}
+        arrays = {name: _map_array(folder / name, *of, reading) for name, of in files.items()}
         self.record = record
         self.ids = IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
         self.vectors: AnyArray = arrays[VECTOR_FILES[quantisation][0]]
@@ -363,13 +384,14 @@ class VectorStore:
         self.quantisation = manifest.quantisation
         self.generation = manifest.generation
         self._manifest = manifest
+        reading: Reading = "ahead" if _fits_in_memory(manifest) else "at random"
         self._segments = {
-            record.number: Segment(root, record, manifest.dims, manifest.quantisation, at_random=True)
+            record.number: Segment(root, record, manifest.dims, manifest.quantisation, reading)
             for record in manifest.segments
         }
         folder, n = _folder(root, "index", manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,), at_random=True)
-        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,), at_random=True)
+        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,), reading)
+        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,), reading)
 
     @classmethod
     def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:

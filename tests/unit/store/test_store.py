@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import sys
@@ -346,7 +347,6 @@ def test_a_row_of_no_segment_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="says what Linux keeps of a map")
 def test_a_reader_asks_for_no_pages_around_those_it_reads(tmp_path: Path) -> None:
-    """Where the store is larger than memory, pages read ahead push out those of the next request."""
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a", "b"], [1, 2])
     store = VectorStore.open(tmp_path)
@@ -359,3 +359,32 @@ def test_a_reader_asks_for_no_pages_around_those_it_reads(tmp_path: Path) -> Non
     mapped = {name: of for name, of in flags.items() if str(tmp_path) in name}
     assert len(store) == 2 and len(mapped) == 9
     assert all("rr" in of for of in mapped.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("MemTotal: 9 kB\nMemAvailable:   1000 kB\n", (mmap.MADV_RANDOM, mmap.MADV_WILLNEED)),
+        ("MemTotal: 9 kB\nMemAvailable:   0 kB\n", (mmap.MADV_RANDOM,)),
+        ("MemTotal: 9 kB\n", (mmap.MADV_RANDOM,)),
+        (None, (mmap.MADV_RANDOM,)),
+    ],
+)
+def test_a_store_is_read_ahead_where_memory_has_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, expected: tuple[int, ...]
+) -> None:
+    advice: list[int] = []
+
+    class Map(mmap.mmap):
+        def madvise(self, option: int, *span: int) -> None:
+            advice.append(option)
+            super().madvise(option, *span)
+
+    with StoreWriter(tmp_path / "store", ENCODER, N) as writer:
+        add(writer, ["a", "b"], [1, 2])
+    if text is not None:
+        (tmp_path / "meminfo").write_text(text, encoding="ascii")
+    monkeypatch.setattr("reranker.store.MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr("reranker.store.mmap.mmap", Map)
+    assert values_of(VectorStore.open(tmp_path / "store"), ["b"]) == {"b": 2}
+    assert advice == list(expected) * 9
