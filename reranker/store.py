@@ -154,9 +154,10 @@ def _map_array(path: Path, dtype: str, shape: tuple[int, ...], reading: Reading 
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
         if reading != "in order" and hasattr(mmap, "MADV_RANDOM"):
-            mapped.madvise(mmap.MADV_RANDOM)
-            for start in range(0, n_bytes if reading == "ahead" else 0, AHEAD_BYTES):
-                mapped.madvise(mmap.MADV_WILLNEED, start, min(AHEAD_BYTES, n_bytes - start))
+            with suppress(OSError):  # advice that a system does not take changes no result
+                mapped.madvise(mmap.MADV_RANDOM)
+                for start in range(0, n_bytes if reading == "ahead" else 0, AHEAD_BYTES):
+                    mapped.madvise(mmap.MADV_WILLNEED, start, min(AHEAD_BYTES, n_bytes - start))
         return np.frombuffer(mapped, dtype=dtype).reshape(shape)
     except OSError as error:
         raise ArtifactError(

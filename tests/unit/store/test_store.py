@@ -388,3 +388,16 @@ def test_a_store_is_read_ahead_where_memory_has_room(
     monkeypatch.setattr("reranker.store.mmap.mmap", Map)
     assert values_of(VectorStore.open(tmp_path / "store"), ["b"]) == {"b": 2}
     assert advice == list(expected) * 9
+
+
+def test_a_system_that_takes_no_advice_reads_the_store_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Map(mmap.mmap):
+        def madvise(self, option: int, *span: int) -> None:
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    with StoreWriter(tmp_path, ENCODER, N) as writer:
+        add(writer, ["a", "b"], [1, 2])
+    monkeypatch.setattr("reranker.store.mmap.mmap", Map)
+    assert values_of(VectorStore.open(tmp_path), ["a", "b"]) == {"a": 1, "b": 2}
