@@ -378,14 +378,13 @@ class VectorStore:
     It keeps what it showed when it was opened; `refreshed` gives the newest one. Row numbers are opaque int64.
     """
 
-    def __init__(self, root: Path, manifest: Manifest) -> None:
+    def __init__(self, root: Path, manifest: Manifest, reading: Reading = "in order") -> None:
         self.path = root
         self.encoder_id = manifest.encoder_id
         self.dims = manifest.dims
         self.quantisation = manifest.quantisation
         self.generation = manifest.generation
         self._manifest = manifest
-        reading: Reading = "ahead" if _fits_in_memory(manifest) else "at random"
         self._segments = {
             record.number: Segment(root, record, manifest.dims, manifest.quantisation, reading)
             for record in manifest.segments
@@ -413,7 +412,7 @@ class VectorStore:
                     model=encoder_id,
                 )
             try:
-                store = cls(root, manifest)
+                store = cls(root, manifest, "ahead" if _fits_in_memory(manifest) else "at random")
             except ArtifactError:
                 # A writer may have published, and removed what this manifest named, since it was read.
                 if attempt + 1 == OPEN_ATTEMPTS or read_manifest(root).generation == manifest.generation:

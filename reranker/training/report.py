@@ -147,7 +147,7 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
     dropped = sum(report.dropped.values())
     if dropped > MANY_DROPPED * n:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(report.dropped.items()))
-        yield (f"{dropped:,} preferences were not used: {reasons}. Check that the ids are those of the documents.")
+        yield f"{dropped:,} preferences were not used: {reasons}. Check that the ids are those of the documents."
     if not report.judged_apart:
         yield (
             "There were too few held-out queries to judge by others than those that chose settings and epoch: the "
