@@ -142,6 +142,16 @@ class EngineError(RerankerError):
 class EngineUnavailable(EngineError):
     """No usable answer: refused or reset connection, time-out, 502/503/504, or an answer cut in half."""
 
+    @property
+    def timed_out(self) -> bool:
+        """True where the engine took longer than the request allowed."""
+        return bool(self.data.get("timed_out"))
+
+    @property
+    def is_connection_failure(self) -> bool:
+        """True where nothing was answered, and not for want of time: whatever was asked, the engine was not there."""
+        return self.status is None and not self.timed_out
+
 
 class EngineAuthError(EngineError):
     """401 or 403 for lack of rights: stop, do not retry."""

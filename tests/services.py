@@ -45,7 +45,8 @@ def service_over(served: Served, path: Path, *, sink: Any = None, **settings: An
 
 def client_of(state: ServiceState, *parts: Part) -> TestClient:
     """Return a client that speaks to the application in process."""
-    return TestClient(create_app(state.settings, state, parts), raise_server_exceptions=False)
+    app = create_app(state.settings, state, parts)
+    return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)
 
 
 def sibling(served: Served, seed: int) -> RankingModel:

@@ -663,6 +663,23 @@ def candidate_body(
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
 
 
+def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
+    """Return a body whose search the engine gives up when the deadline has passed: nobody waits for it then.
+
+    A shorter ``timeout`` of the body itself stays.
+    """
+    left_ms = math.inf if deadline.limit_s is None else max(round(deadline.left_ms), 1)
+    own_ms = _milliseconds(body.get("timeout"))
+    return body if own_ms <= left_ms else {**body, "timeout": f"{left_ms}ms"}
+
+
+def _milliseconds(timeout: Any) -> float:
+    """Return the time of a ``timeout`` such as ``2s``; infinite for none, and for a form that only the engine knows."""
+    units = {"ms": 1.0, "s": 1000.0, "m": 60_000.0}
+    match = re.fullmatch(r"(\d+)(ms|s|m)", timeout) if isinstance(timeout, str) else None
+    return math.inf if match is None else float(match[1]) * units[match[2]]
+
+
 def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     """Return the body that fetches what the team shows of these documents; the order of its hits means nothing.
 

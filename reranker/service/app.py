@@ -1,8 +1,9 @@
 """The application, routes behind admission control, and the server that runs it in this process until it is to stop.
 
 How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
-``APIRouter(route_class=JsonRoute)`` (bodies are parsed once, strictly, to a bounded depth), and its routes take
-``state: State`` and ``context: Context``.
+``APIRouter(route_class=JsonRoute)``, and its routes take ``state: State`` and ``context: Context``; bodies come by
+`reranker.service.http.body_of`, which checks them while they are decoded. A search body from outside is used only once
+``state.checked`` has let it pass.
 
 ``serving = state.serving`` is the version that answers: taken once a request, passed on, never asked for twice.
 Anything that takes more than a millisecond goes into a thread, within the deadline: ``await state.run(context,
@@ -50,8 +51,10 @@ from reranker.service.http import (
     Context,
     ErrorShape,
     JsonRoute,
+    RequestBody,
     RequestContext,
     ServiceError,
+    body_schemas,
     error_response,
     install_handlers,
 )
@@ -81,13 +84,14 @@ class GoneError(Exception):
 class AdmissionControl:
     """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
 
-    In this order: headers too large (431), draining (503), key (401, 403), encoding (415), announced length (413),
-    queue (429), then the body as it comes (413, 408, 503).
+    In this order: headers too large (431), draining (503), host (403), key (401, 403), encoding (415), announced length
+    (413), queue (429), then the body as it comes (400, 413, 408, 503).
     """
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
         self._app, self._state = app, state
         self._limits = state.settings.limits
+        self._hosts = state.settings.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer it."""
@@ -123,7 +127,7 @@ class AdmissionControl:
         try:
             try:
                 self._check(scope, headers)
-                body = await self._body(receive, headers)
+                body = await self._body(receive, self._state.body_limit(scope["path"]))
                 held = len(body)
                 self._check_queue(scope["path"])
                 # The time that the client took to send is not the service's.
@@ -147,13 +151,26 @@ class AdmissionControl:
             raise ServiceError(431, f"the headers have more than {limits.max_header_bytes} bytes")
         if self._state.draining and path not in ALWAYS_OPEN:
             raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
+        self._check_host(headers)
         self._check_key(scope, headers)
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise ServiceError(415, "compressed request bodies are not taken")
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > limits.max_body_bytes:
-            raise self._too_large()
+        most = self._state.body_limit(path)
+        if length.isdigit() and int(length[:20]) > most:
+            raise _too_large(most)
         self._check_queue(path)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """Raise `ServiceError` 403 for a request under another name than the service's, or from another site's page."""
+        if self._hosts is None:
+            return
+        origin = headers.get(b"origin")
+        for name in (headers.get(b"host"), None if origin is None else origin.rpartition(b"/")[2]):
+            if name is not None and _host_name(name) not in self._hosts:
+                raise ServiceError(
+                    403, "the service is not called by this Host or Origin: name it by --allowed-host", kind="bad_host"
+                )
 
     def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         path, keys = scope["path"], self._state.keys
@@ -180,10 +197,7 @@ class AdmissionControl:
         if (full or wait_s > LONGEST_WAIT * state.settings.deadline_s) and path not in NOT_QUEUED:
             raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
 
-    def _too_large(self) -> ServiceError:
-        return ServiceError(413, f"the body has more than {self._limits.max_body_bytes} bytes")
-
-    async def _body(self, receive: Receive, headers: dict[bytes, bytes]) -> bytes:
+    async def _body(self, receive: Receive, most: int) -> bytes:
         """Return the whole body; what is held of a refused one is given back."""
         chunks: list[bytes] = []
         held = 0
@@ -197,8 +211,8 @@ class AdmissionControl:
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     held += len(chunk)
                     self._state.buffered_bytes += len(chunk)
-                    if held > self._limits.max_body_bytes:
-                        raise self._too_large()
+                    if held > most:
+                        raise _too_large(most)
                     if self._state.buffered_bytes > self._limits.max_buffered_bytes:
                         raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
                     chunks.append(chunk)
@@ -237,6 +251,17 @@ class AdmissionControl:
             if context.key_name:
                 entry["key"] = context.key_name
             _access.info("request", extra={"ssi": entry})
+
+
+def _too_large(most: int) -> ServiceError:
+    return ServiceError(413, f"the body has more than the {most} bytes that this route takes")
+
+
+def _host_name(value: bytes) -> str:
+    """Return the host of a ``Host`` header or an origin without its port, in lower case."""
+    text = value.decode("latin-1").strip().lower()
+    name, bracket, _ = text.rpartition("]")
+    return name.removeprefix("[") if bracket else text.partition(":")[0]
 
 
 def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
@@ -428,17 +453,22 @@ for _path in FILES:
 class Part:
     """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
 
-    ``public`` paths are read (`READING`) without a key: exact ones, or prefixes that end in ``/`` (``/`` itself is the
-    exact path).
+    Bodies of ``large`` paths may have ``max_body_bytes``. ``public`` paths are read (`READING`) without a key: exact
+    ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
     """
 
     router: APIRouter
     shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
     public: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
     modes: Mapping[str, SearchMode] = field(default_factory=dict)
 
 
-OWN_PARTS = (Part(search.router), Part(operations_router), Part(rerank_api.router, rerank_api.ERROR_SHAPES))
+OWN_PARTS = (
+    Part(search.router),
+    Part(operations_router),
+    Part(rerank_api.router, rerank_api.ERROR_SHAPES, large=rerank_api.LARGE),
+)
 """The parts that every service has."""
 
 
@@ -449,15 +479,20 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
     engine answers them.
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
-    more = () if proxied is None else (Part(proxy.router, proxy.error_shapes(proxied)),)
+    more = () if proxied is None else (proxy_part(proxied),)
     page = Part(page_router, public=(CONFIG, *FILES))
     return Part(search.events_router, modes=modes), page, Part(operate.router), *more
+
+
+def proxy_part(index: str) -> Part:
+    """Return the part that answers the engine's own clients over an index."""
+    return Part(proxy.router, proxy.error_shapes(index), large=("/_msearch", f"/{index}/_msearch"))
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
     """Return the application of `OWN_PARTS` and other parts.
 
-    `ConfigError` if a route reads bodies by another way than `JsonRoute`.
+    `ConfigError` if a route reads bodies by another way than `JsonRoute` does.
     """
     app = FastAPI(
         title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
@@ -465,32 +500,37 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[P
     )  # fmt: skip
     app.state.service = state
     # The routes of clients unchanged come first: they get the most requests, and each route before them takes its time.
+    kinds: list[type[RequestBody]] = []
     for part in sorted((*OWN_PARTS, *parts), key=lambda part: part.router is not proxy.router):
         for route in part.router.routes:
-            if isinstance(route, APIRoute) and not isinstance(route, JsonRoute):
+            if isinstance(route, JsonRoute):
+                kinds += [] if route.body_kind is None else [route.body_kind]
+            elif isinstance(route, APIRoute):
                 raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
         app.include_router(part.router)
         state.shapes.update(part.shapes)
         state.public.update(part.public)
+        state.large.update(part.large)
         state.modes.update(part.modes)
     for mode in state.modes:
         state.metrics.searches.labels(mode)
     install_handlers(app, state.shapes)
     app.add_middleware(AdmissionControl, state=state)
-    if state.keys is not None:
-        _ask_for_keys(app)
+    _describe(app, kinds, state.keys is not None)
     return app
 
 
-def _ask_for_keys(app: FastAPI) -> None:
-    """Say in the OpenAPI description that a key is needed."""
+def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> None:
+    """Add the types of the request bodies, and that a key is needed, to the OpenAPI description."""
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = made()
-        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
-        schemes["key"] = {"type": "http", "scheme": "bearer"}
-        schema["security"] = [{"key": []}]
+        components = schema.setdefault("components", {})
+        components.setdefault("schemas", {}).update(body_schemas(kinds))
+        if keys:
+            components.setdefault("securitySchemes", {})["key"] = {"type": "http", "scheme": "bearer"}
+            schema["security"] = [{"key": []}]
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]

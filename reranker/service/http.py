@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
+import numpy as np
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
@@ -29,7 +32,6 @@ from reranker.errors import (
     InputError,
     RequestTooLarge,
 )
-from reranker.formats import is_deeper
 from reranker.service.settings import Limits
 
 _log = logging.getLogger(__name__)
@@ -60,10 +62,8 @@ ErrorShape = Callable[[int, str, str], Mapping[str, Any]]
 """``shape(status, kind, message)`` returns the JSON body of an error."""
 
 
-class StrictRequest(BaseModel):
-    """A request body. Fields that are not named are ignored: other clients of a family send more."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
+class RequestBody(msgspec.Struct):
+    """Base of request bodies, which are decoded and checked in one pass. Unknown fields are ignored."""
 
 
 class ErrorDetail(BaseModel):
@@ -120,17 +120,33 @@ def error_response(
 
 def of_engine(error: EngineError) -> ServiceError:
     """Return the answer to an engine that failed, without the engine's own words: they can repeat the query."""
-    if isinstance(error, EngineUnavailable | EngineOverloaded):
-        message = "the search engine is not available now; try again"
-        return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)
+    if isinstance(error, EngineUnavailable):
+        return _of_unavailable(error)
+    if isinstance(error, EngineOverloaded):
+        message = "the search engine has too much to do for this request: ask for less, or later"
+        return ServiceError(429, message, kind="engine_overloaded", retry_after_s=error.retry_after_s or 1.0)
     if isinstance(error, IndexMissing):
         return ServiceError(503, "the index does not exist in the search engine", kind="index_missing", retry_after_s=5)
     if isinstance(error, EngineAuthError):
         return ServiceError(502, "the search engine refuses the service's credentials", kind="engine_credentials")
     if isinstance(error, EngineRejected | RequestTooLarge):
-        name = error.error_type if error.error_type.replace("_", "").isalnum() else "no name given"
-        return ServiceError(400, f"the search engine does not take this search body ({name:.80})", kind="body_refused")
+        message = f"the search engine does not take this search body ({_shown(error)})"
+        return ServiceError(400, message, kind="body_refused")
     return ServiceError(502, "the search engine failed", kind="engine_error")
+
+
+def _of_unavailable(error: EngineUnavailable) -> ServiceError:
+    """Return 502 for an engine that answered and failed on this very request, 503 for one that is not there."""
+    if error.error_type and error.status not in (None, 200, 503):
+        message = f"the search engine fails on this request ({_shown(error)}): ask for less, or for something else"
+        return ServiceError(502, message, kind="engine_failed")
+    message = "the search engine is not available now; try again"
+    return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)
+
+
+def _shown(error: EngineError) -> str:
+    """Return the engine's name of an error, where it is one: anything else could repeat the query."""
+    return f"{error.error_type:.80}" if error.error_type.replace("_", "").isalnum() else "no name given"
 
 
 def of_error(error: Exception) -> ServiceError:
@@ -190,55 +206,108 @@ async def context_of(request: Request) -> RequestContext:
 
 
 Context = Annotated[RequestContext, Depends(context_of)]
-_decoder = msgspec.json.Decoder()
+B = TypeVar("B", bound=RequestBody)
+DECODED_AT_ONCE = 64 * 1024
+"""Largest body, in bytes, that the event loop decodes itself; a larger one is decoded in a thread."""
+_any = msgspec.json.Decoder()
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BRACKETS = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
-AS_WHOLE = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
-"""Makes ``3.0`` an integer in a strict model, too; limits stand before it, to be in the OpenAPI description."""
+def check_size(body: bytes, limits: Limits) -> None:
+    """Raise `ServiceError` 422 for a JSON text of too many values or too many levels, before anything is decoded.
+
+    Both are counted over the bytes by compiled functions: no Python code runs for each value.
+    """
+    most = limits.max_json_values
+    n_open = body.count(b"[") + body.count(b"{")
+    if body.count(b",") >= most or n_open > most:
+        raise ServiceError(422, f"the JSON has more than {most} values", kind="too_many")
+    if n_open <= limits.max_json_depth:
+        return
+    brackets = _STRINGS.sub(b"", body).translate(_BRACKETS, _NO_BRACKETS)
+    steps = np.where(np.frombuffer(brackets, dtype=np.uint8) == ord("["), 1, -1)
+    if len(steps) and int(np.cumsum(steps).max()) > limits.max_json_depth:
+        raise _too_deep(limits)
 
 
-def decoded(body: bytes, limits: Limits) -> Any:
-    """Return the value of a JSON text; `ServiceError` 400 for none, 422 for one too deep or of too many values."""
-    limit = limits.max_json_depth
-    if body.count(b",") >= limits.max_json_values:
-        raise ServiceError(422, f"the JSON has more than {limits.max_json_values} values", kind="too_many")
-    too_deep = ServiceError(422, f"the JSON is nested deeper than {limit} levels", kind="too_deep")
-    try:
-        value = _decoder.decode(body)
-    except RecursionError:
-        raise too_deep from None
-    except (msgspec.DecodeError, ValueError):
-        raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
-    if is_deeper(value, limit):
-        raise too_deep
-    return value
+def _too_deep(limits: Limits) -> ServiceError:
+    return ServiceError(422, f"the JSON is nested deeper than {limits.max_json_depth} levels", kind="too_deep")
 
 
-class JsonRequest(Request):
-    """A request whose JSON is strict (no NaN, whole UTF-8) and of bounded depth."""
+def decoded(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -> Any:
+    """Return the value of a JSON text, by the first of the decoders whose type it fits (none given: any JSON value).
 
-    async def json(self) -> Any:
-        """Return the body's value; errors as `decoded`."""
-        if not hasattr(self, "_json"):
-            self._json = decoded(await self.body(), self.scope.get(LIMITS_KEY) or Limits())
-        return self._json
+    `ServiceError` 400 for no JSON, 422 for JSON that fits none of the types, is too deep or has too many values.
+    """
+    check_size(body, limits)
+    first: msgspec.ValidationError | None = None
+    for decoder in decoders or (_any,):
+        try:
+            return decoder.decode(body)
+        except msgspec.ValidationError as error:
+            first = first or error
+        except RecursionError:
+            raise _too_deep(limits) from None
+        except (msgspec.DecodeError, ValueError):
+            raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
+    # It names the place and the rule; no type here makes it repeat a value.
+    raise ServiceError(422, f"{first!s:.1000}", kind="invalid")
+
+
+async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any:
+    """Return the decoded body of a request; errors as `decoded`, and 415 for a body that is not said to be JSON."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent != "application/json" and not sent.endswith("+json"):
+        raise ServiceError(415, "the body is not said to be JSON: send Content-Type: application/json", kind="not_json")
+    body, limits = await request.body(), request.scope.get(LIMITS_KEY) or Limits()
+    if len(body) <= DECODED_AT_ONCE:
+        return decoded(body, limits, *decoders)
+    return await asyncio.to_thread(decoded, body, limits, *decoders)
+
+
+def body_of(kind: type[B], *other_forms: type[B]) -> Any:
+    """Return the FastAPI dependency that gives a route its decoded body.
+
+    ``kind`` is described in OpenAPI; ``other_forms`` are accepted too. Every body of the service comes through here, or
+    is read by a `PlainRoute`.
+    """
+    decoders = [msgspec.json.Decoder(form) for form in (kind, *other_forms)]
+
+    async def read(request: Request) -> Any:
+        return await receive(request, *decoders)
+
+    read.kind = kind  # type: ignore[attr-defined]
+    return Depends(read)
 
 
 class JsonRoute(APIRoute):
-    """A route that reads bodies by `JsonRequest`: give it to every ``APIRouter(route_class=JsonRoute)``."""
+    """A route whose body is decoded by `body_of`, if it has one: give it to every ``APIRouter(route_class=JsonRoute)``.
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler around FastAPI's own."""
-        handler = super().get_route_handler()
+    ``body_kind`` is the type of that body, None for a route without one.
+    """
 
-        async def handle(request: Request) -> Response:
-            return await handler(JsonRequest(request.scope, request.receive))
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        kinds = [getattr(inner.call, "kind", None) for inner in self.dependant.dependencies]
+        self.body_kind: type[RequestBody] | None = next((kind for kind in kinds if kind is not None), None)
+        if self.body_field is not None:
+            raise ConfigError(f"route {self.path!r} lets FastAPI read its body: use body_of()")
+        if self.body_kind is not None:
+            schema = {"$ref": f"#/components/schemas/{self.body_kind.__name__}"}
+            content = {"application/json": {"schema": schema}}
+            self.openapi_extra = {"requestBody": {"content": content, "required": True}}
 
-        return handle
+
+def body_schemas(kinds: Iterable[type[RequestBody]]) -> dict[str, Any]:
+    """Return the JSON schemas of request bodies and what they hold, by name, for ``components/schemas``."""
+    _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
+    return schemas
 
 
 class PlainRoute(JsonRoute):
-    """A route whose function takes the request alone and returns the response.
+    """A route whose function takes the request by itself and returns the response.
 
     FastAPI's reading of parameters, at every request, costs as much as the rest of such a function.
     """
@@ -247,6 +316,6 @@ class PlainRoute(JsonRoute):
         """Return the function itself."""
 
         async def handle(request: Request) -> Response:
-            return cast("Response", await self.endpoint(JsonRequest(request.scope, request.receive)))
+            return cast("Response", await self.endpoint(request))
 
         return handle

@@ -31,6 +31,7 @@ from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
 from reranker.rerank.ranking import Explanation
+from reranker.service.gate import CheckedBody
 from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
@@ -43,12 +44,13 @@ _log = logging.getLogger(__name__)
 class SearchCall:
     """One search, checked.
 
-    ``body`` is the template to fill, None searches the model's text fields; ``size`` and ``first`` are the page, None
+    ``body`` is the template to fill, the operator's own or one that the gate has let pass; None searches the model's
+    text fields; ``size`` and ``first`` are the page, None
     takes the body's; ``version`` was asked for by name, None is the live one; ``off`` asks not to be reranked.
     """
 
     query: str
-    body: Mapping[str, Any] | None
+    body: CheckedBody | None
     size: int | None
     first: int | None
     explain: bool

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 from fastapi import APIRouter, Response
+from msgspec import Meta
 from pydantic import BaseModel, Field
 
 from indexer.drift import measure_drift
@@ -36,9 +37,10 @@ from reranker.service.http import (
     Context,
     ErrorBody,
     JsonRoute,
+    RequestBody,
     RequestContext,
     ServiceError,
-    StrictRequest,
+    body_of,
     error_responses,
     of_error,
 )
@@ -78,17 +80,17 @@ class Begun(BaseModel):
     status: Literal["begun"] = "begun"
 
 
-class Promotion(StrictRequest):
+class Promotion(RequestBody):
     """The version to make live."""
 
-    version: Annotated[str, Field(pattern=MODEL_ID, description="A model id, or the beginning of it.")]
-    force: Annotated[bool, Field(description="Also where documents lack its vector or have changed since.")] = False
+    version: Annotated[str, Meta(pattern=MODEL_ID, description="A model id, or the beginning of it.")]
+    force: Annotated[bool, Meta(description="Also where documents lack its vector or have changed since.")] = False
 
 
-class Rollback(StrictRequest):
+class Rollback(RequestBody):
     """Back to the version that was live before."""
 
-    force: Annotated[bool, Field(description="Also where documents lack its vector or have changed since.")] = False
+    force: Annotated[bool, Meta(description="Also where documents lack its vector or have changed since.")] = False
 
 
 @router.get("/admin/status", operation_id="status", response_model=Status, responses=RESPONSES)
@@ -121,7 +123,7 @@ async def status(state: State, context: Context) -> Response:
 
 
 @router.post("/admin/promote", operation_id="promote", status_code=202, responses=RESPONSES)
-async def promote_version(wanted: Promotion, state: State, context: Context) -> Begun:
+async def promote_version(wanted: Annotated[Promotion, body_of(Promotion)], state: State, context: Context) -> Begun:
     """Make a version live, as `ssi promote` does; this service then answers with it."""
 
     def change() -> ControlRecord:
@@ -132,7 +134,7 @@ async def promote_version(wanted: Promotion, state: State, context: Context) -> 
 
 
 @router.post("/admin/rollback", operation_id="rollback", status_code=202, responses=RESPONSES)
-async def roll_back(wanted: Rollback, state: State, context: Context) -> Begun:
+async def roll_back(wanted: Annotated[Rollback, body_of(Rollback)], state: State, context: Context) -> Begun:
     """Make the version live again that was before, as `ssi rollback` does."""
     change = partial(rollback, state.engine, state.settings.index, force=wanted.force)
     return _begin_change(state, context, "rollback", change)

@@ -1,31 +1,32 @@
 """The engine's own ``_search``, ``_msearch`` and ``_count``, answered here: its clients need no change.
 
 A request is one of three things. A search by one text, ordered by its score, is reranked. Another read of the service's
-index is passed on, and answered as the engine answers it. The rest is refused: writes, other indexes and APIs, and
-scripts, so that callers can do no more than search. docs/guide/proxy.md has the table.
+index is passed on, and answered as the engine answers it. Everything else is refused: writes, other indexes and APIs,
+and what `reranker.service.gate` does not let pass, so that callers can do no more than search. docs/guide/proxy.md has
+the table.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from reranker.engines.base import MAX_HITS
+from reranker.engines.base import bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit
 from reranker.rerank.ranking import why_not
+from reranker.service.gate import CheckedBody, check_body
 from reranker.service.http import CONTEXT_KEY, ErrorShape, PlainRoute, RequestContext, ServiceError, decoded, of_error
 from reranker.service.modes import SearchCall, SearchOutcome
-from reranker.service.search import MAX_QUERY_CHARS, carry_out, encode
+from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out, encode, keep
 from reranker.service.state import ServiceState
 from reranker.service.telemetry import cause_of
 
@@ -41,9 +42,6 @@ SCORING_PARTS = {
     "pinned": ("organic",), "standard": ("query",), "rrf": ("retrievers",),
 }  # fmt: skip
 """Clauses and retrievers that hold others, and their parts by which documents score."""
-REFUSED_PARTS = frozenset({"pit", "scroll", "slice", "search_pipeline", "runtime_mappings", "derived"})
-"""Parts of a body that read the index through, or carry scripts under other names."""
-_SCRIPT = re.compile(r"(^|_)script(ed|s)?(_|$)")
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int, "size": int, "timeout": str,
     "_source": lambda text: _flag(text) if text in ("true", "false") else text.split(","),
@@ -75,16 +73,21 @@ router = APIRouter(route_class=PlainRoute, include_in_schema=False)
 class ClientSearch:
     """One checked search of a client; without a ``template`` of its ``text`` there is a ``reason``."""
 
-    body: Mapping[str, Any]
+    body: CheckedBody
     params: Mapping[str, str]
     ubi: Mapping[str, Any]
-    template: Mapping[str, Any]
+    template: CheckedBody
     text: str
     reason: str
 
 
-def read_search(body: Any, params: Mapping[str, str], index: str) -> ClientSearch:
-    """Return a search by a client's body and URL; `ServiceError` 400 for none, 403 for what is not allowed."""
+def read_search(
+    body: Any, params: Mapping[str, str], index: str, check: Callable[[Any, str], CheckedBody] = check_body
+) -> ClientSearch:  # fmt: skip
+    """Return a search by a client's body and URL.
+
+    `ServiceError` 400 for what is no search, 403 and 422 for what ``check`` does not let pass.
+    """
     if not isinstance(body, dict):
         raise ServiceError(400, "the search body is no JSON object")
     if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):
@@ -93,51 +96,27 @@ def read_search(body: Any, params: Mapping[str, str], index: str) -> ClientSearc
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
         raise ServiceError(400, f"one of {', '.join(IN_BODY)} in the URL is not of its kind") from None
-    if refused := refusal(body, index):
-        raise ServiceError(403, f"{refused}; ask the engine itself", kind="not_allowed")
-    ext = body.pop("ext", None)
-    ubi = ext.pop("ubi", None) if isinstance(ext, dict) else None
+    check(body, index)
+    ext = dict(body.pop("ext", {}))
+    ubi = ext.pop("ubi", {})
     body |= {"ext": ext} if ext else {}
-    ubi = ubi if isinstance(ubi, dict) else {}
     passed = {name: value for name, value in params.items() if name in PASSED_ON}
     if not body.keys() & {"aggs", "aggregations", "suggest"}:
         passed.pop("typed_keys", None)  # it names nothing else
     template = copy.deepcopy(body)
     text, reason = take_text(template, ubi.get("user_query"))
-    page = [body.get("from", 0), body.get("size", 10)]
     if passed:
         reason = f"{', '.join(sorted(passed))} in the URL"
-    elif not all(isinstance(number, int) and number >= 0 for number in page) or sum(page) > MAX_HITS:
-        reason = "no page that the engine has"
     elif body.get("sort") not in (None, [], "_score", ["_score"]) or "stored_fields" in body:
         # Also by the score first, since search_after goes on in the engine's order; stored fields can hide the ids.
         reason = "sort or stored_fields"
-    return ClientSearch(body, passed, ubi, template, text, reason or why_not(body))
+    return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason or why_not(body))
 
 
 def _flag(text: str) -> bool:
     if text not in ("true", "false", ""):
         raise ValueError
     return text != "false"
-
-
-def refusal(body: Mapping[str, Any], index: str) -> str:
-    """Return what of a body no caller may ask for, or an empty string; its values are not repeated."""
-    for name in sorted(REFUSED_PARTS & body.keys()):
-        return f"{name} is not taken here"
-    level: list[Any] = [body]
-    while level:
-        objects = [node for node in level if isinstance(node, dict)]
-        for node in objects:
-            if any(_SCRIPT.search(name) for name in node):
-                return "scripts are not taken here"
-            if node.keys() & {"wrapper", "collate"}:
-                return "wrapped queries and templates are not taken here"
-            if len(node) > 1 and any(node[name] != index for name in ("index", "_index") if name in node):
-                return "documents of other indexes are not read here"
-        children = [child for node in level for child in (node.values() if isinstance(node, dict) else node)]
-        level = [child for child in children if isinstance(child, (dict, list))]
-    return ""
 
 
 def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
@@ -185,36 +164,42 @@ def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
                 yield from _places(part.get(inner))
 
 
-async def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> tuple[dict[str, Any], str]:
-    """Return the answer in the engine's form, and why it is in the engine's order ("" where it is not)."""
+class Answer(NamedTuple):
+    """An answer in the engine's form; ``reason`` says why it is in the engine's order, empty where it is not.
+
+    ``searched`` is what `keep` takes, None for what was passed on.
+    """
+
+    values: dict[str, Any]
+    reason: str
+    searched: Searched | None = None
+
+
+def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> Answer:
+    """Return the answer to a search, in a thread."""
     if sent.reason:
-        answer = await passed_on(state, context, f"/{state.settings.index}/_search", sent)
+        answer = passed_on(state, context, "_search", sent)
         if isinstance(hits := answer.get("hits"), dict):
             answer["hits"] = {**hits, "hits": [shown(hit) for hit in hits.get("hits", ())]}
-        return answer, sent.reason
+        return Answer(answer, sent.reason)
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
         query=sent.text, body=sent.template, size=None, first=None, explain=False, version=None, off=False,
         session_id=ids.get("session_id", visitor), client_id=visitor, deadline=context.deadline,
     )  # fmt: skip
-    outcome, _ = await carry_out(state, context, call, query_id)
-    answer = answer_of(outcome, sent.body)
+    searched = carry_out(state, context, call, query_id)
+    answer = answer_of(searched.outcome, sent.body)
     if sent.ubi:
         answer["ext"] = {"ubi": {"query_id": query_id}}
-    return answer, cause_of(outcome.page.reason)
+    return Answer(answer, cause_of(searched.outcome.page.reason), searched)
 
 
-async def passed_on(state: ServiceState, context: RequestContext, path: str, sent: ClientSearch) -> dict[str, Any]:
-    """Return the engine's own answer."""
-    engine, deadline = requests_of(state.engine), context.deadline
-
-    def ask() -> dict[str, Any]:
-        return engine.request("POST", path, sent.body, sent.params or None, deadline.timeout_s())
-
-    answer = await state.run(context, lambda: state.ask_engine(ask, deadline))
-    state.answered += 1
-    return answer
+def passed_on(state: ServiceState, context: RequestContext, api: str, sent: ClientSearch) -> dict[str, Any]:
+    """Return the engine's own answer; the engine gives up when the deadline has passed."""
+    engine, deadline, path = requests_of(state.engine), context.deadline, f"/{state.settings.index}/{api}"
+    body = sent.body if api == "_count" else bounded(sent.body, deadline)
+    return state.ask_engine(lambda: engine.request("POST", path, body, sent.params or None, deadline.timeout_s()))
 
 
 def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -252,11 +237,11 @@ def error_shapes(index: str) -> dict[str, ErrorShape]:
     return dict.fromkeys(paths, error_shape)
 
 
-def _response(state: ServiceState, values: Mapping[str, Any], reason: str) -> Response:
-    """Return an answer with the header that the engine's clients look for, and whether it was reranked."""
+def _response(state: ServiceState, content: bytes, reason: str) -> Response:
+    """Return an encoded answer with the header that the engine's clients look for, and whether it was reranked."""
     product = state.engine.capabilities().product
     headers = {"X-SSI-Reranked": "false" if reason else "true", **({"X-Elastic-Product": product} if product else {})}
-    return Response(encode(values), media_type="application/json", headers=headers)
+    return Response(content, media_type="application/json", headers=headers)
 
 
 def _check_index(state: ServiceState, index: Any) -> None:
@@ -278,18 +263,29 @@ async def search(request: Request) -> Response:
     """Search, by a body in the engine's own form."""
     state, context, index = _of(request)
     _check_index(state, index)
-    params = dict(request.query_params)
-    answer, reason = await answered(state, context, read_search(await _body(request), params, index))
-    return _response(state, _as_asked(answer, params), reason)
+    params, content = dict(request.query_params), await request.body()
+
+    def work() -> tuple[bytes, Answer]:
+        body = decoded(content, state.settings.limits) if content else {}
+        answer = answered(state, context, read_search(body, params, index, state.checked))
+        return encode(_as_asked(answer.values, params)), answer
+
+    encoded, answer = await state.run(context, work)
+    _keep(state, context, answer)
+    return _response(state, encoded, answer.reason)
+
+
+def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
+    """Count an answer that was sent in time."""
+    if answer.searched is not None:
+        keep(state, context, answer.searched)
+    else:
+        state.answered += 1
 
 
 def _of(request: Request) -> tuple[ServiceState, RequestContext, str]:
     """Return the service's state, the request's context, and the index that its path names ("" for none)."""
     return request.app.state.service, request.scope[CONTEXT_KEY], request.path_params.get("index", "")
-
-
-async def _body(request: Request) -> Any:
-    return await request.json() if await request.body() else {}
 
 
 @router.api_route("/_msearch", methods=["GET", "POST"])
@@ -301,26 +297,35 @@ async def searches(request: Request) -> Response:
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
         raise ServiceError(400, f"_msearch takes 1 to {MAX_SEARCHES} searches of two lines, a header and a body")
-    values = [decoded(line, state.settings.limits) for line in lines]
+    limits = state.settings.limits
+    if max(map(len, lines)) > limits.max_search_bytes:
+        raise ServiceError(413, f"one of the searches has more than {limits.max_search_bytes} bytes", kind="too_large")
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one(header: Any, body: Any) -> dict[str, Any]:
+    def work(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer]:
+        header, body = decoded(header_line, limits), decoded(body_line, limits)
+        if not isinstance(header, dict):
+            raise ServiceError(400, "the header of a search is no JSON object")
+        _check_index(state, header.pop("index", index))
+        options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
+        answer = answered(
+            state, context, read_search(body, {**params, **options}, state.settings.index, state.checked)
+        )  # fmt: skip
+        return encode({**_as_asked(answer.values, params), "status": 200}), answer
+
+    async def one(header_line: bytes, body_line: bytes) -> bytes:
         async with turns:
             try:
-                if not isinstance(header, dict):
-                    raise ServiceError(400, "the header of a search is no JSON object")
-                _check_index(state, header.pop("index", index))
-                options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
-                sent = read_search(body, {**params, **options}, state.settings.index)
-                answer, _ = await answered(state, context, sent)
-                return {**_as_asked(answer, params), "status": 200}
+                encoded, answer = await state.run(context, lambda: work(header_line, body_line))
             except Exception as error:
                 known = of_error(error)
-                return error_shape(known.status_code, known.kind, known.message)
+                return encode(error_shape(known.status_code, known.kind, known.message))
+            _keep(state, context, answer)
+            return encoded
 
-    answers = await asyncio.gather(*(one(*values[at : at + 2]) for at in range(0, len(values), 2)))
+    answers = await asyncio.gather(*(one(*lines[at : at + 2]) for at in range(0, len(lines), 2)))
     took = round((time.perf_counter() - started) * 1000.0)
-    return _response(state, {"took": took, "responses": answers}, "several searches")
+    return _response(state, b'{"took":%d,"responses":[%s]}' % (took, b",".join(answers)), "several searches")
 
 
 @router.api_route("/{index}/_count", methods=["GET", "POST"])
@@ -328,11 +333,18 @@ async def count(request: Request) -> Response:
     """Count the documents that a query matches."""
     state, context, index = _of(request)
     _check_index(state, index)
-    sent = read_search(await _body(request), dict(request.query_params), index)
-    return _response(state, await passed_on(state, context, f"/{index}/_count", sent), "a count")
+    params, content = dict(request.query_params), await request.body()
+
+    def work() -> bytes:
+        body = decoded(content, state.settings.limits) if content else {}
+        return encode(passed_on(state, context, "_count", read_search(body, params, index, state.checked)))
+
+    encoded = await state.run(context, work)
+    state.answered += 1
+    return _response(state, encoded, "a count")
 
 
 @router.head("/")
 async def ping(request: Request) -> Response:
     """Say that somebody is there: some clients ask before they begin."""
-    return _response(_of(request)[0], {}, "a ping")
+    return _response(_of(request)[0], b"{}", "a ping")

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 from fastapi import APIRouter, Response
 from fastapi import Query as UrlParameter
-from pydantic import AliasChoices, BaseModel, Field
+from msgspec import Meta
+from pydantic import BaseModel, Field
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
@@ -46,13 +47,13 @@ from reranker.rerank.candidates import (
 )
 from reranker.rerank.ranking import Probability
 from reranker.service.http import (
-    AS_WHOLE,
     Context,
     ErrorShape,
     JsonRoute,
+    RequestBody,
     RequestContext,
     ServiceError,
-    StrictRequest,
+    body_of,
     error_responses,
 )
 from reranker.service.serving import Serving
@@ -412,80 +413,92 @@ async def rank(
         metrics.fallbacks.labels(cause_of(scoring.reason)).inc()
         context.notes["cause"] = cause_of(scoring.reason)
     context.notes["version"] = serving.model_id[:12]
-    return Ranked(scoring, serving, wanted.top_n, serving.reranker.probability(settings.default_body))
+    top_n = None if wanted.top_n is None else int(wanted.top_n)
+    return Ranked(scoring, serving, top_n, serving.reranker.probability(settings.default_body))
 
 
 MAX_DOCUMENTS = 10_000
 """Documents of a request, in the schema; the service's own limit may be lower."""
 MAX_QUERY_CHARS = 10_000
 
-Query = Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was searched for.")]
-TopN = Annotated[int, Field(ge=1), AS_WHOLE]
+Query = Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="What was searched for.")]
+# To JSON 3.0 is a whole number too, so that it is decoded as a float.
+TopN = Annotated[float, Meta(ge=1, multiple_of=1, description="Results wanted; absent or null: all.")]
 DocumentsAre = Literal["texts", "ids"]
-DocumentsAreField = Annotated[
-    DocumentsAre | None,
-    Field(
-        description="`ids`: strings are ids of indexed documents, whose stored vectors are used. The same as a model "
-        "name that ends in `:ids`, and as `?documents_are=ids`."
-    ),
+DocumentsAreField = (
+    Annotated[
+        str,
+        Meta(
+            pattern="^(texts|ids)$",
+            description="`ids`: strings are ids of indexed documents, whose stored vectors are used. The same as a "
+            "model name that ends in `:ids`, and as `?documents_are=ids`.",
+        ),
+    ]
+    | None
+)
+ModelName = Annotated[
+    str, Meta(max_length=200, description="Any name: one model is live. `:ids` at its end: documents are ids.")
 ]
 
 
-class RerankRequest(StrictRequest):
+class RerankRequest(RequestBody):
     """A rerank request as Cohere's (v1 and v2) and Jina's clients send it."""
 
     query: Query
     documents: Annotated[
         list[str | dict[str, Any]],
-        Field(
+        Meta(
             min_length=1,
             max_length=MAX_DOCUMENTS,
             description='Texts, objects of texts by field, or ids of indexed documents: `{"id": "..."}`, or strings '
             "where `documents_are` is `ids`.",
         ),
     ]
-    model: Annotated[
-        str, Field(max_length=200, description="Any name: one model is live. `:ids` at its end: documents are ids.")
-    ] = "ssi"
-    top_n: Annotated[TopN | None, Field(description="Results wanted; absent or null: all.")] = None
+    model: ModelName = "ssi"
+    top_n: TopN | None = None
     return_documents: Annotated[
         bool | None,
-        Field(description="Repeat each document as it was given. Absent: only for a model name that begins with jina."),
+        Meta(description="Repeat each document as it was given. Absent: only for a model name that begins with jina."),
     ] = None
-    rank_fields: Annotated[
-        list[str] | None, Field(max_length=100, description="The only fields of objects that are read.")
-    ] = None
+    rank_fields: (
+        Annotated[list[str], Meta(max_length=100, description="The only fields of objects that are read.")] | None
+    ) = None
     documents_are: DocumentsAreField = None
 
 
-class TextsRequest(StrictRequest):
-    """A rerank request as text-embeddings-inference's clients send it."""
+Texts = Annotated[
+    list[str | dict[str, Any]],
+    Meta(min_length=1, max_length=MAX_DOCUMENTS, description="As `documents` of the other families."),
+]
+
+
+class TextsRequest(RequestBody):
+    """A rerank request as text-embeddings-inference's clients send it; ``documents`` may stand for ``texts``."""
 
     query: Query
-    texts: Annotated[
-        list[str | dict[str, Any]],
-        Field(
-            min_length=1,
-            max_length=MAX_DOCUMENTS,
-            validation_alias=AliasChoices("texts", "documents"),
-            description="As `documents` of the other families, by which name they are taken too.",
-        ),
-    ]
-    raw_scores: Annotated[bool, Field(description="f(q, d) itself instead of a score from 0 to 1.")] = False
+    texts: Texts
+    raw_scores: Annotated[bool, Meta(description="f(q, d) itself instead of a score from 0 to 1.")] = False
     return_text: bool = False
-    model: Annotated[str, Field(max_length=200)] = "ssi"
-    top_n: Annotated[TopN | None, Field(description="Results wanted; absent or null: all.")] = None
+    model: ModelName = "ssi"
+    top_n: TopN | None = None
     documents_are: DocumentsAreField = None
 
 
-class EmbedRequest(StrictRequest):
+class TextsAsDocuments(TextsRequest, kw_only=True):
+    """A `TextsRequest` whose texts have the name that the other families give them."""
+
+    texts: Texts = msgspec.field(name="documents")
+
+
+class EmbedRequest(RequestBody):
     """Texts to vectors of the learned part: Vd, or Uq with ``prompt_name`` ``query``."""
 
-    inputs: Annotated[str, Field()] | Annotated[list[str], Field(min_length=1, max_length=MAX_DOCUMENTS)]
-    normalize: Annotated[bool, Field(description="Unit length; false keeps the length that (Uq).(Vd) needs.")] = True
-    prompt_name: Annotated[
-        Literal["query", "document"] | None, Field(description="Which side of the model; absent: documents.")
-    ] = None
+    inputs: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    normalize: Annotated[bool, Meta(description="Unit length; false keeps the length that (Uq).(Vd) needs.")] = True
+    prompt_name: (
+        Annotated[str, Meta(pattern="^(query|document)$", description="Which side of the model; absent: documents.")]
+        | None
+    ) = None
 
 
 class ApiVersion(BaseModel):
@@ -608,6 +621,9 @@ ERROR_SHAPES: Mapping[str, ErrorShape] = {
 }
 """Error shapes by path: for `reranker.service.app.Part`."""
 
+LARGE = ("/", "/rerank", "/embed", "/v1/rerank", "/v2/rerank")
+"""Paths that take documents: their bodies may be large."""
+
 router = APIRouter(route_class=JsonRoute, tags=["rerank"])
 
 
@@ -616,8 +632,9 @@ router = APIRouter(route_class=JsonRoute, tags=["rerank"])
     "/rerank", response_model=list[TextResult], responses=error_responses(TextsError), operation_id="rerank_texts"
 )
 async def rerank_texts(
-    wanted: TextsRequest, state: State, context: Context, documents_are: SaidInUrl = None
-) -> Response:
+    wanted: Annotated[TextsRequest, body_of(TextsRequest, TextsAsDocuments)], state: State, context: Context,
+    documents_are: SaidInUrl = None,
+) -> Response:  # fmt: skip
     """Rerank texts, or indexed documents by their ids (text-embeddings-inference)."""
     ranked = await rank(wanted, wanted.texts, state, context, documents_are)
     if wanted.raw_scores:
@@ -631,7 +648,7 @@ async def rerank_texts(
 
 
 @router.post("/embed", response_model=list[list[float]], responses=error_responses(TextsError), operation_id="embed")
-async def embed(wanted: EmbedRequest, state: State, context: Context) -> Response:
+async def embed(wanted: Annotated[EmbedRequest, body_of(EmbedRequest)], state: State, context: Context) -> Response:
     """Turn texts into the vectors of the learned part: Vd, or Uq for queries (text-embeddings-inference).
 
     Words that are the same on both sides count in f besides: the product of two vectors is f without its identity part.
@@ -695,7 +712,10 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
 @router.post(
     "/v2/rerank", response_model=RerankAnswer, responses=error_responses(CohereError), operation_id="rerank_v2"
 )
-async def rerank_v2(wanted: RerankRequest, state: State, context: Context, documents_are: SaidInUrl = None) -> Response:
+async def rerank_v2(
+    wanted: Annotated[RerankRequest, body_of(RerankRequest)], state: State, context: Context,
+    documents_are: SaidInUrl = None,
+) -> Response:  # fmt: skip
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v2)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     answer = _answer(ranked, "2", wanted.documents if wanted.return_documents else None)
@@ -705,7 +725,10 @@ async def rerank_v2(wanted: RerankRequest, state: State, context: Context, docum
 @router.post(
     "/v1/rerank", response_model=RerankAnswerV1, responses=error_responses(JinaError), operation_id="rerank_v1"
 )
-async def rerank_v1(wanted: RerankRequest, state: State, context: Context, documents_are: SaidInUrl = None) -> Response:
+async def rerank_v1(
+    wanted: Annotated[RerankRequest, body_of(RerankRequest)], state: State, context: Context,
+    documents_are: SaidInUrl = None,
+) -> Response:  # fmt: skip
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v1 and Jina)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     shown = wanted.model.startswith("jina") if wanted.return_documents is None else wanted.return_documents

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
-from fastapi import APIRouter, Response
-from pydantic import BaseModel, ConfigDict, Field, StrictBool
+from fastapi import APIRouter, Request, Response
+from msgspec import Meta
+from pydantic import BaseModel, ConfigDict
 
 from reranker.engines.base import fill_variables
 from reranker.errors import InputError
+from reranker.service.gate import CheckedBody, trusted_body
 from reranker.service.http import (
-    AS_WHOLE,
     COMMON_RESPONSES,
     Context,
     JsonRoute,
+    RequestBody,
     RequestContext,
     ServiceError,
-    StrictRequest,
+    body_of,
 )
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.sink import query_row, stamp
@@ -31,31 +34,42 @@ from reranker.service.telemetry import cause_of
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
 MAX_SIZE = 1_000
-PageSize = Annotated[int, Field(ge=0, le=MAX_SIZE), AS_WHOLE]
-PageStart = Annotated[int, Field(ge=0, le=MAX_FROM), AS_WHOLE]
+Id = Annotated[str, Meta(max_length=100)]
+# To JSON 3.0 is a whole number too, so that these are decoded as floats.
+PageSize = Annotated[float, Meta(ge=0, le=MAX_SIZE, multiple_of=1, description="Hits of the page.")]
+PageStart = Annotated[float, Meta(ge=0, le=MAX_FROM, multiple_of=1, description="Hits before the page.")]
+Ordinal = Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)]
 
 
-class SearchRequest(StrictRequest):
+class SearchRequest(RequestBody):
     """One search. Fields not listed here are ignored."""
 
-    query: Annotated[str, Field(max_length=MAX_QUERY_CHARS, description="What was typed.")]
+    query: Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="What was typed.")]
     body: Annotated[
         dict[str, Any] | str | None,
-        Field(description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
-                          "absent: the service's own."),
+        Meta(description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
+                         "absent: the service's own."),
     ] = None  # fmt: skip
-    variables: Annotated[
-        dict[str, Any] | None, Field(description="Values of variables of the service's body, by name.")
-    ] = None
-    size: Annotated[PageSize | None, Field(description="Hits of the page.")] = None
-    first: Annotated[PageStart | None, Field(alias="from", description="Hits before the page.")] = None
-    session: Annotated[str | None, Field(max_length=100, description="Draws the group; logged.")] = None
-    client_id: Annotated[str | None, Field(max_length=100, description="Logged with the impression.")] = None
-    explain: Annotated[bool, Field(description="Also return which pairs of words made each score.")] = False
-    rerank: Annotated[StrictBool | Literal["on", "off"], Field(description="false or off: the engine's order.")] = True
-    version: Annotated[
-        str | None, Field(pattern="^[0-9a-f]{6,64}$", description="A version other than the live one.")
-    ] = None
+    variables: (
+        Annotated[dict[str, Any], Meta(description="Values of variables of the service's body, by name.")] | None
+    ) = None
+    size: PageSize | None = None
+    first: PageStart | None = msgspec.field(name="from", default=None)
+    session: Annotated[str, Meta(max_length=100, description="Draws the group; logged.")] | None = None
+    client_id: Annotated[str, Meta(max_length=100, description="Logged with the impression.")] | None = None
+    explain: Annotated[bool, Meta(description="Also return which pairs of words made each score.")] = False
+    rerank: Annotated[
+        bool | Annotated[str, Meta(pattern="^(on|off)$")], Meta(description="false or off: the engine's order.")
+    ] = True
+    version: (
+        Annotated[str, Meta(pattern="^[0-9a-f]{6,64}$", description="A version other than the live one.")] | None
+    ) = None
+
+    @property
+    def page(self) -> tuple[int | None, int | None]:
+        """Hits of the page and before it; None takes the body's."""
+        size, first = (None if value is None else int(value) for value in (self.size, self.first))
+        return size, first
 
 
 class Hit(BaseModel):
@@ -99,60 +113,85 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
-async def search(wanted: SearchRequest, context: Context, state: State) -> Response:
+async def search(
+    wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State
+) -> Response:  # fmt: skip
     """Search the index; the hits come in the order of the served version.
 
     Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
     the reason. 503 with ``Retry-After`` where the engine does not answer in time.
     """
     query_id = str(uuid.uuid4())
-    outcome, name = await carry_out(state, context, call_of(state, wanted, context), query_id)
-    return Response(encode(answer_of(state, outcome, name, query_id)), media_type="application/json")
+
+    def work() -> tuple[bytes, Searched]:
+        searched = carry_out(state, context, call_of(state, wanted, context), query_id)
+        return encode(answer_of(state, searched.outcome, searched.mode, query_id)), searched
+
+    answer, searched = await state.run(context, work)
+    keep(state, context, searched)
+    return Response(answer, media_type="application/json")
 
 
-async def carry_out(
-    state: ServiceState, context: RequestContext, call: SearchCall, query_id: str
-) -> tuple[SearchOutcome, str]:  # fmt: skip
-    """Return what came of a search, and its mode; it is counted, and logged as the impression ``query_id``."""
+class Searched(NamedTuple):
+    """A search that was carried out in a thread, before `keep` counts and logs it."""
+
+    call: SearchCall
+    outcome: SearchOutcome
+    mode: str
+    waited_s: float
+    """Seconds that the request waited for a thread."""
+    row: Mapping[str, Any] | None
+    """The impression, as a row of ``ubi_queries``; None where none is logged."""
+
+
+def carry_out(state: ServiceState, context: RequestContext, call: SearchCall, query_id: str) -> Searched:
+    """Search in this thread, by the mode that the call gets; ``query_id`` names the impression."""
     name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
-    search = state.modes[name]
-    outcome = await state.run(
-        context, lambda: state.ask_engine(lambda: search(state.versions, call), context.deadline)
-    )  # fmt: skip
-    state.answered += 1
-    note(state, context, outcome, name, waited_s)
+    outcome = state.ask_engine(lambda: state.modes[name](state.versions, call))
+    row = None
     if state.sink is not None or name == "shadow":
         row = query_row(call, outcome, name, query_id, state.settings, context.deadline.spent_s * 1000.0)
-        if name == "shadow":
-            state.shadow.submit(call, row)
-        else:
-            state.record(row)
-    return outcome, name
+    return Searched(call, outcome, name, waited_s, row)
+
+
+def keep(state: ServiceState, context: RequestContext, searched: Searched) -> None:
+    """Count an answered search and log its impression; not called where the answer came too late to be sent."""
+    state.answered += 1
+    note(state, context, searched.outcome, searched.mode, searched.waited_s)
+    if searched.row is not None and searched.mode == "shadow":
+        state.shadow.submit(searched.call, searched.row)
+    elif searched.row is not None:
+        state.record(searched.row)
 
 
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
-    """Return the search that is wanted; `ServiceError` 422 for a body or variables that do not fit, 403 for any."""
+    """Return the search that is wanted.
+
+    `ServiceError` 422 for a body or variables that do not fit, 403 for a body that is not taken from outside.
+    """
     settings, wished = state.settings, wanted.body
-    body: Mapping[str, Any] | None
+    body: CheckedBody | None
     if isinstance(wished, dict):
         if settings.fixed_body:
-            raise ServiceError(403, "body: this service takes none, it has its own", kind="body_forbidden")
+            raise ServiceError(403, "body: this service takes none, it has its own", kind="not_allowed")
+        body = state.checked(wished)
         if "{{query}}" not in json.dumps(wished):
             raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")
         if wanted.variables:
             raise ServiceError(422, "variables: fill those of your own body before you send it", kind="invalid")
-        body = wished
     else:
         if wished is not None and wished not in settings.bodies:
             raise ServiceError(422, f"body: its names are {', '.join(settings.bodies) or 'none'}", kind="invalid")
         template = settings.body if wished is None else settings.bodies[wished]
         try:
-            body = fill_variables(template or {}, wanted.variables or {}) or None
+            filled = fill_variables(template or {}, wanted.variables or {})
         except InputError as error:
             raise ServiceError(422, f"variables: {error}", kind="invalid") from error
+        body = trusted_body(filled) if filled else None
+    size, first = wanted.page
     return SearchCall(
-        wanted.query, body, wanted.size, wanted.first, wanted.explain, wanted.session, wanted.client_id,
+        wanted.query, body, size, first, wanted.explain, wanted.session, wanted.client_id,
         wanted.version, wanted.rerank in (False, "off"), context.deadline,
     )  # fmt: skip
 
@@ -194,46 +233,45 @@ def encode(values: Mapping[str, Any]) -> bytes:
 
 
 MAX_EVENTS = 100
-Id = Annotated[str, Field(max_length=100)]
 
 
-class Position(StrictRequest):
+class Position(RequestBody):
     """Where the document stood: ``ordinal`` counts from 1 over all pages."""
 
-    ordinal: Annotated[int, Field(ge=1, le=1_000_000), AS_WHOLE]
+    ordinal: Ordinal
 
 
-class Thing(StrictRequest):
+class Thing(RequestBody):
     """The document that the event is about."""
 
-    object_id: Annotated[str, Field(min_length=1, max_length=512)]
-    object_id_field: Annotated[str, Field(max_length=100)] = "_id"
+    object_id: Annotated[str, Meta(min_length=1, max_length=512)]
+    object_id_field: Id = "_id"
 
 
-class EventAttributes(StrictRequest):
+class EventAttributes(RequestBody):
     """What and where."""
 
     object: Thing
     position: Position | None = None
-    dwell_time: Annotated[float | None, Field(ge=0, le=1e7, description="Seconds.")] = None
+    dwell_time: Annotated[float, Meta(ge=0, le=1e7, description="Seconds.")] | None = None
 
 
-class Event(StrictRequest):
+class Event(RequestBody):
     """One event; its time is when the service gets it, since visitors' clocks cannot be trusted."""
 
-    action_name: Annotated[str, Field(min_length=1, max_length=100, description="click, add_to_cart, purchase, ...")]
-    query_id: Annotated[str, Field(min_length=1, max_length=100, description="Of the answer to /search.")]
+    action_name: Annotated[str, Meta(min_length=1, max_length=100, description="click, add_to_cart, purchase, ...")]
+    query_id: Annotated[str, Meta(min_length=1, max_length=100, description="Of the answer to /search.")]
     event_attributes: EventAttributes
     client_id: Id | None = None
     session_id: Id | None = None
     user_id: Id | None = None
-    user_query: Annotated[str | None, Field(max_length=1000)] = None
+    user_query: Annotated[str, Meta(max_length=1000)] | None = None
 
 
-class EventList(StrictRequest):
+class EventList(RequestBody):
     """Events of one visitor, oldest first."""
 
-    events: Annotated[list[Event], Field(min_length=1, max_length=MAX_EVENTS)]
+    events: Annotated[list[Event], Meta(min_length=1, max_length=MAX_EVENTS)]
 
 
 class Taken(BaseModel):
@@ -247,10 +285,22 @@ events_router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @events_router.post("/events", response_model=Taken, responses=COMMON_RESPONSES, operation_id="events", status_code=202)
-async def events(wanted: EventList, context: Context, state: State) -> Taken:
-    """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none."""
+async def events(
+    wanted: Annotated[EventList, body_of(EventList)], context: Context, state: State, request: Request
+) -> Taken:  # fmt: skip
+    """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none.
+
+    429 where more came from one address or one session than `ssi serve --events-per-second` allows; none is taken then.
+    """
     if state.sink is None:
         raise ServiceError(503, "events are not kept here: start the service with --sink", kind="no_sink")
+    address = request.client.host if request.client else ""
+    sessions = Counter(event.session_id or event.client_id or "" for event in wanted.events)
+    wait_s = state.event_rates.wait_s(address, sessions)
+    if wait_s > 0:
+        state.refuse("too_many_events")
+        message = "more events than one address or session may send: see --events-per-second; none was taken"
+        raise ServiceError(429, message, kind="too_many_events", retry_after_s=wait_s)
     context.notes |= {"events": len(wanted.events)}
     if not state.sink.events([row_of(event, state.settings.application) for event in wanted.events]):
         message = f"none of {len(wanted.events)} events was taken: the sink is full; send them again"
@@ -259,6 +309,15 @@ async def events(wanted: EventList, context: Context, state: State) -> Taken:
 
 
 def row_of(event: Event, application: str) -> dict[str, Any]:
-    """Return the row of ``ubi_events``."""
-    row = event.model_dump(exclude_none=True)
+    """Return the row of ``ubi_events``; fields that are null are left out."""
+    row: dict[str, Any] = without_nulls(msgspec.to_builtins(event))
+    if "position" in row["event_attributes"]:
+        row["event_attributes"]["position"]["ordinal"] = int(event.event_attributes.position.ordinal)  # type: ignore[union-attr]
     return {**row, "application": application, "timestamp": stamp(datetime.now(UTC))}
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a JSON value without the fields that are null."""
+    if not isinstance(value, dict):
+        return value
+    return {name: without_nulls(part) for name, part in value.items() if part is not None}

@@ -21,17 +21,19 @@ PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 class Limits:
     """What one request, and all of them together, may take.
 
-    A larger body is answered with 413, one that has not come within ``receive_timeout_s`` with 408, larger headers with
+    A body that is larger is answered with 413 (``max_search_bytes`` counts for all routes but those that take documents
+    or several searches), one that has not come within ``receive_timeout_s`` with 408, larger headers with
     431, JSON that is deeper or has more values (commas) with 422. Where all bodies in memory have more than
     ``max_buffered_bytes``, requests are answered with 503; past ``threads`` in work and ``max_waiting`` with 429.
     """
 
     max_body_bytes: int = 8 * MIB
-    max_buffered_bytes: int = 64 * MIB
+    max_search_bytes: int = 64 * 1024
+    max_buffered_bytes: int = 32 * MIB
     receive_timeout_s: float = 6.0
     max_header_bytes: int = 16 * 1024
     max_json_depth: int = 64
-    max_json_values: int = 500_000
+    max_json_values: int = 100_000
     threads: int = 8
     max_waiting: int = 64
     max_documents: int = 10_000
@@ -54,7 +56,11 @@ class ServiceSettings:
       ``bodies``, or bring its own, unless ``fixed_body``; variables (`fill_variables`) take a request's values.
     - ``page`` says what the search page shows of a hit: paths of its ``title``, ``text``, ``url`` and ``image``, and a
       list of ``facts`` (brand, price). None: names that are usual.
-    - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies.
+    - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies, also where
+      ``fixed_body`` lets ``POST /search`` bring none.
+    - ``events_per_second`` are taken from one address at the most, and a tenth of them from one session; 0: any number.
+    - ``allowed_hosts`` are the names by which the service may be called (the header ``Host``); a service without keys
+      on a loopback address is called by the names of this machine's loopback too, and by no others.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
       sessions are reranked, and the first pages of ``explore``, 0 to 100, shuffled. Another ``salt`` draws others.
     - ``poll_s`` lies between two looks for another live version; ``drain_s`` is what requests in work have after
@@ -78,6 +84,8 @@ class ServiceSettings:
     explore: float = 0.0
     salt: str = ""
     application: str = "ssi"
+    events_per_second: float = 200.0
+    allowed_hosts: tuple[str, ...] = ()
     poll_s: float = 5.0
     breaker_failures: int = 5
     breaker_pause_s: float = 1.0
@@ -96,11 +104,9 @@ class ServiceSettings:
         for body in filter(None, (self.body, *self.bodies.values())):
             fill_template(fill_variables(body, {}), "")
         reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
-        if self.proxy and self.fixed_body:
-            raise ConfigError("the engine's clients bring bodies of their own: give --proxy or --fixed-body, not both")
         check_ranges(
-            self, percent="[0, 100]", explore="[0, 100]", poll_s="(0, inf)", breaker_pause_s="(0, inf)",
-            drain_s="[0, inf)", breaker_failures="[1, inf)",
+            self, events_per_second="[0, inf)", percent="[0, 100]", explore="[0, 100]", poll_s="(0, inf)",
+            breaker_pause_s="(0, inf)", drain_s="[0, inf)", breaker_failures="[1, inf)",
         )  # fmt: skip
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("certificate and key of TLS belong together: give --tls-cert and --tls-key, or neither")
@@ -109,6 +115,17 @@ class ServiceSettings:
                 f"host {self.host!r} can be reached from other machines and no API key is asked for: "
                 "give --api-keys FILE, or --without-keys where something in front of the service asks for them"
             )
+
+    @property
+    def hosts(self) -> frozenset[str] | None:
+        """Names by which the service may be called, in lower case; None: by any.
+
+        A page that a browser has open can send requests to this machine under a name of its own (DNS rebinding): where
+        no key is asked for, the name is what tells them apart.
+        """
+        if self.api_keys is None and is_loopback(self.host):
+            return frozenset({"localhost", "127.0.0.1", "::1", self.host, *map(str.lower, self.allowed_hosts)})
+        return frozenset(map(str.lower, self.allowed_hosts)) or None
 
     @property
     def default_body(self) -> Mapping[str, Any] | None:

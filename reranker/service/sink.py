@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 import uuid
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -273,6 +273,54 @@ def _encode(row: Mapping[str, Any]) -> bytes:
         # A lone surrogate, which UTF-8 cannot hold: replaced, so that the row is kept.
         whole = changed_texts(row, lambda text: text.encode("utf-8", "replace").decode(), names=True)
         return msgspec.json.encode(whole)
+
+
+LEAST_BURST = 100.0
+"""Events that may come at once however low the rate: as many as one request may have."""
+BURST_S = 10.0
+"""Seconds of the allowed rate that may come at once."""
+SESSION_SHARE = 0.1
+"""Share of an address' rate that one session may send."""
+KEPT_RATES = 10_000
+"""Addresses and sessions whose rates are known; of more, those that were quiet longest are forgotten."""
+
+
+class EventRates:
+    """Limits events by address and by session: a token bucket each, for ``per_second`` events of an address.
+
+    0 sets no limit. ``now`` gives monotonic seconds. Used on the event loop only.
+    """
+
+    def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._per_second, self._now = per_second, now
+        self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
+        """(kind, name) -> events left, and when that was so."""
+
+    def wait_s(self, address: str, sessions: Mapping[str, int]) -> float:
+        """Take events of one address, counted by session, and return 0; or take none, and return the seconds to wait.
+
+        Events without a session (``""``) count for their address alone.
+        """
+        if self._per_second == 0:
+            return 0.0
+        wanted = {("address", address): (sum(sessions.values()), self._per_second)}
+        wanted |= {("session", name): (n, self._per_second * SESSION_SHARE) for name, n in sessions.items() if name}
+        now = self._now()
+        left = {key: self._left(key, rate, now) - n for key, (n, rate) in wanted.items()}
+        wait_s = max(-left[key] / rate for key, (_, rate) in wanted.items())
+        if wait_s > 0:
+            return wait_s
+        for key, n in left.items():
+            self._buckets[key] = (n, now)
+            self._buckets.move_to_end(key)
+        while len(self._buckets) > KEPT_RATES:
+            self._buckets.popitem(last=False)
+        return 0.0
+
+    def _left(self, key: tuple[str, str], rate: float, now: float) -> float:
+        most = max(rate * BURST_S, LEAST_BURST)
+        left, since = self._buckets.get(key, (most, now))
+        return min(left + (now - since) * rate, most)
 
 
 class ImpressionSink:

@@ -18,11 +18,12 @@ from fastapi import Depends, Request
 from reranker.engines.base import Deadline, Engine
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
 from reranker.service.auth import ApiKeys
+from reranker.service.gate import CheckedBody, check_body
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
-from reranker.service.sink import ImpressionSink
+from reranker.service.sink import EventRates, ImpressionSink
 from reranker.service.telemetry import Metrics
 
 _log = logging.getLogger(__name__)
@@ -33,10 +34,10 @@ LEAST_SHARE = 0.5
 """Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
 NEWEST = 0.05
 """Weight of the newest work in the mean of how long work takes."""
-FAIR_SHARE = 0.5
-"""Share of the deadline that an engine must have had for its silence to count."""
 LOOK_AGAIN_S = 1.0
 """Seconds from a search of the service's own that was not answered to the next one, at most."""
+DOUBT_S = 0.2
+"""Seconds between two searches of the service's own, at least, where callers' searches raise doubts."""
 BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
 """Of the service's own searches, where it has no body and no model that knows the text fields."""
 
@@ -45,7 +46,12 @@ class Breaker:
     """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
 
     Open: calls fail at once. Half open: one call goes through, another ``pause_s`` later; if it succeeds the breaker
-    closes. ``now`` gives monotonic seconds; ``on_failure`` is called with every failure of the engine.
+    closes.
+
+    Only what no caller can bring about counts as a failure: a connection that fails, and any failure of a ``probe``,
+    the service's own search, which is known to be good. A caller's search that takes too long or makes the engine fail
+    says nothing for sure: ``on_doubt`` is called, so that a probe finds out. ``now`` gives monotonic seconds;
+    ``on_failure`` is called with every failure that counts.
     """
 
     def __init__(
@@ -54,9 +60,10 @@ class Breaker:
         pause_s: float,
         now: Callable[[], float] = time.monotonic,
         on_failure: Callable[[], None] | None = None,
+        on_doubt: Callable[[], None] | None = None,
     ) -> None:
         self._limit, self._pause_s, self._now = failures, pause_s, now
-        self._on_failure = on_failure
+        self._on_failure, self._on_doubt = on_failure, on_doubt
         self._lock = threading.Lock()
         self._failed = 0
         self._opened: float | None = None
@@ -67,24 +74,26 @@ class Breaker:
         """True while calls fail at once or one is tried."""
         return self._opened is not None
 
-    def call(self, function: Callable[[], T], *, fair: bool = True) -> T:
-        """Return what ``function`` returns, and count how it went.
+    def call(self, function: Callable[[], T], *, probe: bool = False) -> T:
+        """Return the result of ``function``, and count how it went.
 
-        Only an engine that does not answer counts as a failure (not where ``fair`` is False); any other error of the
-        engine is an answer, errors of other kinds say nothing. `EngineUnavailable` at once where the breaker is open.
+        An error of the engine that is an answer (a refused body, say) shows that the engine is there; errors of other
+        kinds show nothing. `EngineUnavailable` at once where the breaker is open.
         """
         self.check(entering=True)
         try:
             value = function()
-        except EngineUnavailable:
-            self._failure(fair)
+        except EngineUnavailable as error:
+            if probe or error.is_connection_failure:
+                self._failure()
+            else:
+                self._doubt()
             raise
         except EngineError:
             self._success()
             raise
         except BaseException:
-            with self._lock:
-                self._probe_until = 0.0
+            self._leave()
             raise
         self._success()
         return value
@@ -105,17 +114,53 @@ class Breaker:
             if entering:
                 self._probe_until = self._now() + self._pause_s
 
-    def _failure(self, fair: bool) -> None:
+    def _leave(self) -> None:
+        """Let another call be the one that is tried while the breaker is half open."""
         with self._lock:
-            self._failed += fair
+            self._probe_until = 0.0
+
+    def _doubt(self) -> None:
+        self._leave()
+        if self._on_doubt is not None:
+            self._on_doubt()
+
+    def _failure(self) -> None:
+        with self._lock:
+            self._failed += 1
             if self._opened is not None or self._failed >= self._limit:
                 self._opened, self._probe_until = self._now(), 0.0
-        if fair and self._on_failure is not None:
+        if self._on_failure is not None:
             self._on_failure()
 
     def _success(self) -> None:
         with self._lock:
             self._failed, self._opened, self._probe_until = 0, None, 0.0
+
+
+class Signal:
+    """An event that any thread sets and one coroutine waits for."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        """Wake the coroutine that waits, or the next one that will."""
+        loop = self._loop
+        if loop is None or loop.is_closed():
+            self._event.set()
+        else:
+            loop.call_soon_threadsafe(self._event.set)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Return whether it was set within ``timeout_s`` seconds; it is unset then."""
+        self._loop = asyncio.get_running_loop()
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True
 
 
 class Threads:
@@ -234,15 +279,21 @@ class ServiceState:
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)
+        self.doubt = Signal()
+        """Set where a caller's search leaves it open whether the engine is well."""
         self.breaker = Breaker(
-            settings.breaker_failures, settings.breaker_pause_s, on_failure=self.metrics.engine_failures.inc
-        )
+            settings.breaker_failures, settings.breaker_pause_s, on_failure=self.metrics.engine_failures.inc,
+            on_doubt=self.doubt.set,
+        )  # fmt: skip
+        self.event_rates = EventRates(settings.events_per_second)
         self.shadow = Shadow(
             lambda call: self.ask_engine(lambda: rerank(self.versions, call)).page,
             settings.deadline_s, self.metrics, self.record,
         )  # fmt: skip
         self.watcher = Watcher(self.versions, self.metrics, golden)
         self.jobs: dict[str, Job] = defaultdict(Job)
+        self.large: set[str] = set()
+        """Paths whose bodies may have ``limits.max_body_bytes``; others have ``limits.max_search_bytes``."""
         self.public: set[str] = set()
         """Paths that need no key: exact ones, or prefixes that end in ``/``."""
         self.draining = False
@@ -268,10 +319,29 @@ class ServiceState:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
         return await self.threads.run(context.deadline, function)
 
-    def ask_engine(self, function: Callable[[], T], deadline: Deadline | None = None) -> T:
-        """Return what ``function``, which asks the engine, returns; fails at once while the engine is left alone."""
-        fair = deadline is None or deadline.left_s >= FAIR_SHARE * (deadline.limit_s or 0.0)
-        return self.breaker.call(function, fair=fair)
+    def ask_engine(self, function: Callable[[], T], *, probe: bool = False) -> T:
+        """Return the result of ``function``, which asks the engine; fails at once while the engine is left alone.
+
+        Only a ``probe``, the service's own search, tells by a timeout or an error status that the engine is not well.
+        """
+        return self.breaker.call(function, probe=probe)
+
+    def checked(self, body: Any, index: str | None = None) -> CheckedBody:
+        """Return a search body from outside that has passed `check_body`; a refusal is counted."""
+        try:
+            return check_body(body, index or self.settings.index)
+        except ServiceError as error:
+            self.refuse(error.kind)
+            raise
+
+    def refuse(self, kind: str) -> None:
+        """Count a request that was refused, by a bounded name of the reason."""
+        self.metrics.child(self.metrics.refused, kind).inc()
+
+    def body_limit(self, path: str) -> int:
+        """Return the largest body that a path takes, in bytes."""
+        limits = self.settings.limits
+        return limits.max_body_bytes if path in self.large else min(limits.max_search_bytes, limits.max_body_bytes)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log the row of an answered search, where impressions are logged."""
@@ -291,7 +361,9 @@ class ServiceState:
         error: Exception | None = None
         if not answered:
             try:
-                await self.threads.run(Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search))
+                await self.threads.run(
+                    Deadline(self.settings.deadline_s), lambda: self.ask_engine(self.search, probe=True)
+                )
             except Exception as failure:
                 error = failure
         self.note_searches(error)
@@ -306,10 +378,11 @@ class ServiceState:
         self.problem = problem
 
     async def keep_looking(self) -> None:
-        """Look every ``poll_s`` seconds, sooner while searches cannot be answered."""
+        """Look every ``poll_s`` seconds; sooner while searches cannot be answered, or where a caller's search fails."""
         while True:
             pause_s = self.settings.poll_s
-            await asyncio.sleep(pause_s if self.problem is None else min(pause_s, LOOK_AGAIN_S))
+            if await self.doubt.wait(pause_s if self.problem is None else min(pause_s, LOOK_AGAIN_S)):
+                await asyncio.sleep(DOUBT_S)
             await self.look()
             self.metrics.refresh()
 

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines.base import Capabilities
-from reranker.errors import ConfigError, EngineRejected, EngineUnavailable
+from reranker.errors import EngineRejected, EngineUnavailable
 from reranker.rerank import Reranker
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key, presented_key
+from reranker.service.gate import check_body
 from reranker.service.http import ServiceError
-from reranker.service.proxy import read_search, refusal, take_text
-from reranker.service.settings import ServiceSettings
+from reranker.service.proxy import read_search, take_text
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import PATIENT, client_of, service_over, small_index
@@ -70,7 +70,7 @@ class Remote(Spy):
             raise self.error
         if path.endswith("_count"):
             return {"count": self.count("docs", (body or {}).get("query"))}
-        answer = self.search("docs", body or {})
+        answer = self.search("docs", {name: value for name, value in (body or {}).items() if name != "timeout"})
         hits = [{"_index": hit.index, "_id": hit.id, "_score": hit.score, "_source": dict(hit.source)}
                 for hit in answer.hits]  # fmt: skip
         total = {"value": answer.total, "relation": "eq"}
@@ -202,7 +202,8 @@ def test_scripts_and_other_indexes_are_refused(client: Any, engine: Remote, body
 def test_names_that_only_look_like_scripts_are_not_refused() -> None:
     own = {"terms": {"a": {"index": "docs", "id": "1", "path": "b"}}}
     field = {"term": {"index": "x"}}
-    assert not refusal({"query": {"bool": {"must": [{"match": {"description": "x"}}, own, field]}}}, "docs")
+    body = {"query": {"bool": {"must": [{"match": {"description": "x"}}, own, field]}}}
+    assert check_body(body, "docs") == body
 
 
 @pytest.mark.parametrize(
@@ -236,8 +237,15 @@ def test_what_is_no_list_of_searches_is_refused(client: Any, content: bytes) -> 
 def test_an_embedded_engine_has_no_clients(index: Served, tmp_path: Path) -> None:
     client = client_of(service_over(index, tmp_path, proxy=True), *all_parts(proxied="docs"))
     assert client.post("/docs/_search", json={}).status_code == 400
-    with pytest.raises(ConfigError, match="not both"):
-        ServiceSettings(index="docs", rerank=PATIENT, proxy=True, fixed_body=True, body=TEMPLATE)
+
+
+def test_a_proxy_can_close_search_to_bodies_from_outside(index: Served, engine: Any, tmp_path: Path) -> None:
+    served = Served(engine, index.index, index.model, index.documents, index.store_path)
+    state = service_over(served, tmp_path, proxy=True, fixed_body=True, body=TEMPLATE)
+    client = client_of(state, *all_parts(proxied="docs"))
+    assert client.post("/search", json={"query": TEXT, "body": TEMPLATE}).status_code == 403
+    assert client.post("/search", json={"query": TEXT}).status_code == 200
+    assert client.post("/docs/_search", json=BODY).status_code == 200
 
 
 # --- what comes back
@@ -295,7 +303,7 @@ def test_what_the_body_does_not_show_is_not_shown(client: Any) -> None:
     [
         ({"query": {"match_all": {}}}, ""), ({}, ""), ({**BODY, "sort": [{"_score": "desc"}, {"tag": "asc"}]}, ""),
         ({**BODY, "sort": "tag"}, ""), ({**BODY, "size": 0, "aggs": {"tags": {"terms": {"field": "tag"}}}}, ""),
-        (BODY, "?routing=a"), ({**BODY, "aggs": {}}, "?typed_keys=true"), ({**BODY, "from": 9_999}, ""),
+        (BODY, "?routing=a"), ({**BODY, "aggs": {}}, "?typed_keys=true"),
     ],
 )  # fmt: skip
 def test_other_searches_are_passed_on_as_they_are(
@@ -305,7 +313,9 @@ def test_other_searches_are_passed_on_as_they_are(
     answer = client.post(f"/docs/_search{query}", json=body)
     assert answer.status_code == 200 and answer.headers["x-ssi-reranked"] == "false"
     path, sent, params = engine.requests[-1]
-    assert path == "/docs/_search" and sent == body and bool(params) == bool(query)
+    assert path == "/docs/_search" and sent is not None and bool(params) == bool(query)
+    assert {name: value for name, value in sent.items() if name != "timeout"} == body
+    assert 0 < int(sent["timeout"].removesuffix("ms")) <= 20_000, "the engine stops when nobody waits"
     hits = answer.json()["hits"]["hits"]
     assert hits and not any(name.startswith("ssi_") for hit in hits for name in hit["_source"])
 
@@ -338,7 +348,8 @@ def test_an_impression_is_logged_under_the_id_that_the_visitor_gets(client: Any,
     assert row["query_response_hit_ids"] == [name for name, _ in hits_of(answer)]
     given = client.post("/docs/_search", json={**BODY, "ext": {"ubi": {"query_id": "mine"}}}).json()
     assert given["ext"]["ubi"]["query_id"] == sink.rows[-1]["query_id"] == "mine"
-    assert read_search({**BODY, "ext": {"ubi": {}, "other": 1}}, {}, "docs").body["ext"] == {"other": 1}
+    other = {"rerank": {"query_context": {"query_text": TEXT}}}
+    assert read_search({**BODY, "ext": {"ubi": {}, **other}}, {}, "docs").body["ext"] == other
 
 
 @pytest.mark.parametrize(

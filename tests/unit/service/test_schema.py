@@ -31,7 +31,7 @@ def description(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     path = tmp_path_factory.mktemp("service")
     served = small_index(path, memory_engine(), n=20)
     sink = open_sink(str(path / "ubi.ndjson"), served.engine)
-    state = service_over(served, path, sink=sink)
+    state = service_over(served, path, sink=sink, allowed_hosts=("testserver", "localhost"))
     yield schemathesis.openapi.from_asgi("/openapi.json", create_app(state.settings, state, all_parts()))
     state.close()
 

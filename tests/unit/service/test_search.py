@@ -15,7 +15,14 @@ import pytest
 
 from reranker.artifacts import save_model
 from reranker.engines.base import Deadline, Engine
-from reranker.errors import EngineAuthError, EngineError, EngineRejected, EngineUnavailable, IndexMissing
+from reranker.errors import (
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+)
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
 from reranker.service.http import ServiceError
@@ -383,15 +390,38 @@ def test_an_engine_slower_than_the_deadline_is_not_waited_for(served: Served, tm
     assert answer.headers["retry-after"] == "1"
 
 
-def test_an_engine_that_got_little_time_is_not_held_to_be_down(served: Served, tmp_path: Path) -> None:
+def test_bodies_that_the_engine_is_too_slow_for_keep_nobody_out(served: Served, tmp_path: Path) -> None:
     engine, state = failing(served, tmp_path, breaker_failures=1)
-    late = Deadline(1.0)
-    object.__setattr__(late, "started", late.started - 0.6)
-    engine.error = EngineUnavailable("timed out")
-    for deadline, opens in ((late, False), (Deadline(1.0), True)):
-        with pytest.raises(EngineUnavailable, match="timed out"):
-            state.ask_engine(lambda: engine.search("docs", {}), deadline)
-        assert state.breaker.is_open == opens
+    client = client_of(state)
+    for error, status, kind in (
+        (EngineUnavailable("late", timed_out=True), 503, "engine_unavailable"),
+        (EngineUnavailable("boost", status=500, error_type="query_shard_exception"), 502, "engine_failed"),
+        (EngineOverloaded("heap", status=429, error_type="circuit_breaking_exception"), 429, "engine_overloaded"),
+    ):
+        engine.error = error
+        answer = client.post("/search", json={"query": QUERY, "body": TEMPLATE})
+        assert (answer.status_code, answer.json()["error"]["type"]) == (status, kind)
+        engine.error = None
+        assert client.post("/search", json={"query": QUERY}).status_code == 200
+        assert client.get("/ready").status_code == 200
+
+
+def test_a_failed_search_makes_the_service_look_at_once(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, breaker_failures=2, poll_s=60.0)
+
+    async def scenario() -> None:
+        looking = asyncio.create_task(state.keep_looking())
+        await asyncio.sleep(0.05)
+        engine.error = EngineUnavailable("down", status=502)
+        with pytest.raises(EngineUnavailable):
+            await asyncio.to_thread(state.ask_engine, lambda: engine.search("docs", {}))
+        end = time.monotonic() + 10
+        while state.problem is None and time.monotonic() < end:
+            await asyncio.sleep(0.05)
+        looking.cancel()
+
+    asyncio.run(scenario())
+    assert state.problem is not None and state.problem.kind == "engine_unavailable"
 
 
 def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(

@@ -103,20 +103,40 @@ def test_a_probe_that_fails_begins_the_pause_anew() -> None:
     breaker.check()
 
 
-def test_an_engine_that_had_no_time_is_not_blamed() -> None:
-    clock, told = Clock(), list[int]()
-    breaker = Breaker(1, 2.0, clock, lambda: told.append(1))
-    for _ in range(3):
-        with pytest.raises(EngineUnavailable, match="no answer"):
-            breaker.call(fails, fair=False)
-    assert not breaker.is_open and not told
+@pytest.mark.parametrize("data", [{"timed_out": True}, {"status": 500, "error_type": "x"}, {"status": 503}])
+def test_what_a_caller_can_bring_about_opens_no_breaker_but_raises_a_doubt(data: dict[str, Any]) -> None:
+    failed, doubted, clock = list[int](), list[int](), Clock()
+    breaker = Breaker(1, 2.0, clock, lambda: failed.append(1), lambda: doubted.append(1))
+
+    def slow() -> None:
+        raise EngineUnavailable("too slow", **data)
+
+    for n in range(1, 4):
+        with pytest.raises(EngineUnavailable, match="too slow"):
+            breaker.call(slow)
+        assert len(doubted) == n
+    assert not breaker.is_open and not failed
+    with pytest.raises(EngineUnavailable, match="too slow"):
+        breaker.call(slow, probe=True)
+    assert breaker.is_open and failed == [1], "the service's own search is known to be good"
+
+
+def test_a_callers_slow_search_neither_opens_nor_closes_a_breaker_that_is_half_open() -> None:
+    clock = Clock()
+    breaker = Breaker(1, 2.0, clock)
+
+    def slow() -> None:
+        raise EngineUnavailable("too slow", timed_out=True)
+
     with pytest.raises(EngineUnavailable):
         breaker.call(fails)
     clock.now += 2.1
-    with pytest.raises(EngineUnavailable, match="no answer"):
-        breaker.call(fails, fair=False)
-    with pytest.raises(EngineUnavailable, match="left alone"):
-        breaker.check()
+    with pytest.raises(EngineUnavailable, match="too slow"):
+        breaker.call(slow)
+    assert breaker.is_open
+    breaker.check()  # the next one may try at once
+    breaker.call(lambda: None)
+    assert not breaker.is_open
 
 
 def test_an_engine_that_refuses_a_request_is_there() -> None:
