@@ -99,7 +99,15 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--threads", type=click.IntRange(1, 256), default=8, help="Requests that a process computes at once.")
 @click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64,
               help="Requests that may wait; more are answered with 429.")  # fmt: skip
-@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8, help="Largest request body.")
+@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8,
+              help="Largest request body with documents (the rerank routes), or with several searches.")  # fmt: skip
+@click.option("--max-search-kb", type=click.FloatRange(0, 1024**2, min_open=True), default=64,
+              help="Largest request body of every other route: one search, events.")  # fmt: skip
+@click.option("--events-per-second", type=click.FloatRange(0), default=200,
+              help="Events taken from one address (a tenth of them from one session); 0: any number.")  # fmt: skip
+@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
+              help="Name by which the service may be called; can be repeated.  "
+                   "[default: without keys on a loopback address its names, else any]")  # fmt: skip
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
               help="Lines of JSON on standard error.")  # fmt: skip
 def command(**options: Any) -> None:
@@ -154,13 +162,17 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
         )
     facts = [value for name, value in page if name == "facts"]
     max_body = int(options["max_body_mb"] * MIB)
+    limits = Limits(
+        max_body_bytes=max_body, max_search_bytes=int(options["max_search_kb"] * 1024),
+        max_buffered_bytes=4 * max(max_body, MIB), **common.stated(Limits, options),
+    )  # fmt: skip
     return ServiceSettings(
         rerank=RerankSettings(**common.stated(RerankSettings, options)),
         body=None if options["body_path"] is None else read_body(options["body_path"], as_template=True),
         page={**dict(page), **({"facts": facts} if facts else {})},
         bodies={name: read_body(Path(path), as_template=True) for name, path in named},
         api_keys=options["keys_path"],
-        limits=Limits(max_body_bytes=max_body, max_buffered_bytes=8 * max_body, **common.stated(Limits, options)),
+        limits=limits,
         **common.stated(ServiceSettings, options),
     )
 

@@ -32,7 +32,7 @@ from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.config import check_ranges
 from reranker.engines.base import Deadline, candidate_body, default_query_body, not_rerankable
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, FallbackError
 from reranker.kernels.packing import quantise_rows
 from reranker.records import Hit, RankedHit
 from reranker.rerank.candidates import EncodedQuery, Window
@@ -548,14 +548,22 @@ DocumentRows: TypeAlias = tuple[sp.csr_matrix, sp.csr_matrix | None, sp.csr_matr
 """A hit's lexical row, what of it the memory of queries adds (None: not told apart), and the row that V read (None: not
 known), of one row each."""
 DEFAULT_PAIRS = 8
+MAX_PAIRS = 1_000_000
+"""Pairs of words of one hit whose learned weights are computed: some 50 ms."""
+RESERVED = 0.1
+"""Share of the deadline that explaining leaves to sending the page."""
 _SAME_WEIGHT = 2e-3
 """Relative difference of weights of one text: above the rounding of a sparse field, below that of another text."""
 
 
 def explanations_of(
-    model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit]
+    model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit], deadline: Deadline
 ) -> tuple[Explanation, ...]:
-    """Return why each hit of the page has its score; ``text`` is the query's."""
+    """Return why each hit of the page has its score; ``text`` is the query's.
+
+    `FallbackError` if less than `RESERVED` of the deadline is left before all hits are explained: the page is worth
+    more in time, without explanations.
+    """
     if ranking.scored is None:
         return ()
     scored = ranking.scored
@@ -566,6 +574,8 @@ def explanations_of(
     terms = dict(zip(places, window.vectors.terms(places), strict=True))
     explanations = []
     for hit in page:
+        if deadline.left_s < RESERVED * (deadline.limit_s or 0.0):
+            raise FallbackError(f"explanations were left out: {len(explanations)} of {len(page)} hits took too long")
         if hit.rank > len(scored.order):
             explanations.append(Explanation(hit.id, hit.score, ()))
             continue
@@ -621,8 +631,9 @@ def explain_hit(
     ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
     engine, as they were added to the score; ``n_pairs`` are shown.
 
-    Without the row that V read no pair of words can be told from another: (Uq').(Vd') is one row of kind ``learned``,
-    without words, so that the rows still add up to the score.
+    Without the row that V read no pair of words can be told from another, and of more than `MAX_PAIRS` pairs the weights
+    take too long: (Uq').(Vd') is one row of kind ``learned`` then, without words, so that the rows still add up to the
+    score.
     """
     rows, whole = [], []
     if document is not None:
@@ -630,7 +641,7 @@ def explain_hit(
         rows = _same_words(model, query.rows, lexical, alpha, name, "identity")
         if memory is not None:
             rows += _same_words(model, query.rows, memory, alpha, name, "memory")
-        if learned is not None:
+        if learned is not None and query.learned_rows.nnz * learned.nnz <= MAX_PAIRS:
             rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)
         elif hit.model_score is not None:
             value = alpha * hit.model_score - math.fsum(row.value for row in rows)

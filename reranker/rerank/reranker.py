@@ -463,7 +463,10 @@ class Reranker:
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
-            explanations = explanations_of(self.model, request.query, ranking, page)
+            try:
+                explanations = explanations_of(self.model, request.query, ranking, page, request.deadline)
+            except FallbackError as late:
+                ranking.notices.append(late.message)
             request.deadline.note_stage("explain")
         return self._page(
             request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations

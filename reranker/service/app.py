@@ -77,10 +77,6 @@ _NUMBERS = itertools.count(1)
 _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
 
 
-class GoneError(Exception):
-    """The client hung up."""
-
-
 class AdmissionControl:
     """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
 
@@ -117,8 +113,6 @@ class AdmissionControl:
 
         try:
             await self._admit(scope, receive, noting, headers)
-        except GoneError:
-            status = 499
         finally:
             self._note(scope, context, status, time.perf_counter() - started)
 
@@ -207,7 +201,9 @@ class AdmissionControl:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise GoneError
+                        # The server says so of a body that is not well formed (chunks) as of a client that hung up:
+                        # the one is answered, the other does not see it.
+                        raise ServiceError(400, "the body is not whole, or not well chunked", kind="broken_body")
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     held += len(chunk)
                     self._state.buffered_bytes += len(chunk)

@@ -194,7 +194,7 @@ def test_bodies_in_memory_are_bounded_together_and_given_back(state: ServiceStat
 
 
 def test_a_client_that_hangs_up_costs_nothing(state: ServiceState) -> None:
-    assert run(state, "/echo", [b"x", None]).status == 0
+    assert run(state, "/echo", [b"x", None]).status == 400
     assert seen == [] and "ssi_buffered_bytes 0.0" in state.metrics.text().decode()
 
 
