@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import gc
 import hashlib
 import logging
@@ -292,6 +293,21 @@ def test_a_folder_swept_as_it_was_made_is_made_again(temporary: Path, monkeypatc
         assert str(work.path) == made[1] and work.path.is_dir()
 
 
+def test_a_folder_swept_before_it_is_locked_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[str] = []
+    flock = fcntl.flock
+
+    def sweeping(descriptor: int, kind: int) -> None:
+        if not swept:
+            swept.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            os.rmdir(swept[0])
+        flock(descriptor, kind)
+
+    monkeypatch.setattr(fcntl, "flock", sweeping)
+    with WorkFolder() as work:
+        assert work.path.is_dir() and [str(work.path)] != swept != []
+
+
 def test_a_child_process_finds_the_folder_of_its_parent(work: WorkFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert inherited_folder() is None
     monkeypatch.setenv(SHARED_FOLDER, str(work.path))
@@ -514,7 +530,7 @@ def test_a_version_by_name_that_failed_is_tried_again_when_its_files_change(
     with pytest.raises(ArtifactError):
         versions.get(name)
     with monkeypatch.context() as patch:
-        patch.setattr(WorkFolder, "copy", lambda *arguments: pytest.fail("copied again"))
+        patch.setattr(versions, "open", lambda wanted: pytest.fail("opened again"))
         with pytest.raises(ArtifactError, match="sha256"):
             versions.get(name)
     file.write_bytes(content)
