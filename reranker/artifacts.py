@@ -42,7 +42,7 @@ import scipy.sparse as sp
 from reranker.arrays import AnyArray, Bool, Float32, Float64
 from reranker.engines.base import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
-from reranker.files import replace_files
+from reranker.files import CopyFile, replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, form_of, query_vectors, weights_in
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
@@ -466,17 +466,21 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     return model.model_id
 
 
-def load_model(path: str | os.PathLike[str], engine: Engine | None = None) -> RankingModel:
+def load_model(
+    path: str | os.PathLike[str], engine: Engine | None = None, copy: CopyFile | None = None
+) -> RankingModel:
     """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
 
     The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
+    With ``copy``, a private copy of it is mapped, which is hashed while it is written.
+
     The engine runs the analysis chain of a model with an ``engine:`` analyzer. `ArtifactError` is raised if there is no
     model, or a byte of it is not as written, or it breaks a rule of the format; `ConfigError` if the model's analyzer
     needs an engine and none is given, `MissingExtra` if it needs a library that is not installed.
     """
     folder = Path(path)
     try:
-        return _load(folder, engine)
+        return _load(folder, engine, copy)
     except ArtifactError as error:
         if str(folder) in error.message:
             raise
@@ -505,7 +509,7 @@ def tensor_file_name(sha256: str) -> str:
     return f"tensors-{sha256[:12]}.safetensors"
 
 
-def _load(folder: Path, engine: Engine | None) -> RankingModel:
+def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> RankingModel:
     """Return the model of a folder; errors about its content do not name it."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
@@ -517,7 +521,15 @@ def _load(folder: Path, engine: Engine | None) -> RankingModel:
                 continue  # the model was replaced between the two reads: read the new manifest
             raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
         try:
-            arrays = _checked_tensors(descriptor, content, sha256, n_bytes)
+            if copy is None:
+                arrays = _checked_tensors(descriptor, content, n_bytes, sha256)
+            else:
+                _check_size(descriptor, n_bytes)
+                with (
+                    open(descriptor, "rb", buffering=0, closefd=False) as file,
+                    copy(file, folder / name, sha256) as own,
+                ):
+                    arrays = _checked_tensors(own.fileno(), content, n_bytes)
         except OSError as error:
             raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}") from error
         finally:
@@ -538,11 +550,20 @@ def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
     return name, sha256, _entry(file, "bytes", int)
 
 
-def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n_bytes: int) -> dict[str, AnyArray]:
-    """Return the mapped arrays; what is cheap to refuse is refused before the file is read."""
+def _check_size(descriptor: int, n_bytes: int) -> None:
     size = os.fstat(descriptor).st_size
     if size != n_bytes:
         raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
+
+
+def _checked_tensors(
+    descriptor: int, content: Mapping[str, Any], n_bytes: int, sha256: str = ""
+) -> dict[str, AnyArray]:
+    """Return the mapped arrays of a file; its hash is compared unless ``sha256`` is empty.
+
+    The cheap checks come before the file is read.
+    """
+    _check_size(descriptor, n_bytes)
     specs = _read_header(descriptor, n_bytes)
     stored = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
     for name, (dtype, shape) in _expected(content).items():
@@ -552,10 +573,11 @@ def _checked_tensors(descriptor: int, content: Mapping[str, Any], sha256: str, n
             raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
     if stored:
         raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
-        actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    if actual_sha256 != sha256:
-        raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
+    if sha256:
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual_sha256 != sha256:
+            raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
     return _map_tensors(descriptor, specs, n_bytes)
 
 

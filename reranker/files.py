@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -17,6 +17,9 @@ from reranker.errors import ArtifactError
 
 PRIVATE_MODE = 0o600
 Content = bytes | Iterable[bytes | memoryview]
+CopyFile = Callable[[IO[bytes], Path, str], IO[bytes]]
+"""Takes a file open for reading, its path and the sha256 that its manifest states (64 hexadecimal digits). Returns a
+private copy of it, open for reading, which nobody changes; raises `ArtifactError` if the content has another hash."""
 
 
 @contextlib.contextmanager

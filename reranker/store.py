@@ -26,6 +26,7 @@ import functools
 import hashlib
 import math
 import mmap
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -40,7 +41,7 @@ from filelock import FileLock, Timeout
 from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int32, Int64, UInt8, UInt64, offsets_of
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ArtifactError, EncoderMismatch, InputError, ShapeMismatch
-from reranker.files import make_durable, sync_folder, write_file
+from reranker.files import CopyFile, make_durable, sync_folder, write_file
 from reranker.kernels.packing import Quantisation, check_finite, check_quantisation, stored_vectors
 from reranker.kernels.rows import score_rows
 from reranker.records import MAX_ID_BYTES
@@ -121,6 +122,28 @@ def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[
     return files
 
 
+class StoredFile(NamedTuple):
+    """A file of a store as its manifest states it."""
+
+    path: Path
+    sha256: str
+    """64 hexadecimal digits; empty if the manifest has none."""
+    n_bytes: int
+
+
+def store_files(root: Path, manifest: Manifest) -> list[StoredFile]:
+    """Return every file that a manifest names, those of the id index first."""
+    folder, digests = _folder(root, "index", manifest.index.number), manifest.index.sha256
+    names = ("keys.u8", "rows.i8")
+    files = [StoredFile(folder / name, digests.get(name, ""), 8 * manifest.index.n_entries) for name in names]
+    for record in manifest.segments:
+        folder = _folder(root, "segment", record.number)
+        for name, (dtype, shape) in _segment_files(record, manifest.dims, manifest.quantisation).items():
+            n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+            files.append(StoredFile(folder / name, record.sha256.get(name, ""), n_bytes))
+    return files
+
+
 def _fits_in_memory(manifest: Manifest) -> bool:
     """Return whether the system has memory for all the files of a store; False where it does not say."""
     try:
@@ -128,31 +151,34 @@ def _fits_in_memory(manifest: Manifest) -> bool:
         available = 1024 * int(lines["MemAvailable"].split()[0])
     except (OSError, KeyError, ValueError):
         return False
-    arrays: list[tuple[str, tuple[int, ...]]] = [("<u8", (2 * manifest.index.n_entries,))]
-    for record in manifest.segments:
-        arrays += _segment_files(record, manifest.dims, manifest.quantisation).values()
-    return sum(math.prod(shape) * np.dtype(dtype).itemsize for dtype, shape in arrays) < available
+    return sum(file.n_bytes for file in store_files(Path(), manifest)) < available
 
 
-def _map_array(path: Path, dtype: str, shape: tuple[int, ...], reading: Reading = "in order") -> AnyArray:
+def _map_array(
+    path: Path, dtype: str, shape: tuple[int, ...], reading: Reading = "in order", copy: CopyFile | None = None,
+    sha256: str = "",
+) -> AnyArray:  # fmt: skip
     """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``.
+
+    With ``copy``, the map is of a private copy, whose content has the hash ``sha256``.
 
     Read ``at random``, only the pages asked for are read from the disk: the system's own way, those around each as
     well, pushes out what the next request needs where memory is short. ``ahead``: so, and every page now.
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
-        size = path.stat().st_size
-        if size != n_bytes:
-            raise ArtifactError(
-                f"{path} has {size} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
-                "again with `ssi index` or `ssi revectorize`",
-                path=str(path),
-            )
-        if n_bytes == 0:
-            return np.empty(shape, dtype=dtype)
         with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_READ)
+            size = os.fstat(file.fileno()).st_size
+            if size != n_bytes:
+                raise ArtifactError(
+                    f"{path} has {size} bytes, not the {n_bytes} its manifest states: the store is damaged; write it "
+                    "again with `ssi index` or `ssi revectorize`",
+                    path=str(path),
+                )
+            if n_bytes == 0:
+                return np.empty(shape, dtype=dtype)
+            with file if copy is None else copy(file, path, sha256) as own:
+                mapped = mmap.mmap(own.fileno(), n_bytes, access=mmap.ACCESS_READ)
         if reading != "in order" and hasattr(mmap, "MADV_RANDOM"):
             with suppress(OSError):  # advice that a system does not take changes no result
                 mapped.madvise(mmap.MADV_RANDOM)
@@ -320,11 +346,15 @@ class Segment:
     """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
     def __init__(
-        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, reading: Reading = "in order"
-    ) -> None:
+        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, reading: Reading = "in order",
+        copy: CopyFile | None = None,
+    ) -> None:  # fmt: skip
         folder = _folder(root, "segment", record.number)
         files = _segment_files(record, dims, quantisation)
-        arrays = {name: _map_array(folder / name, *of, reading) for name, of in files.items()}
+        arrays = {
+            name: _map_array(folder / name, *of, reading, copy, record.sha256.get(name, ""))
+            for name, of in files.items()
+        }
         self.record = record
         self.ids = IdBlock(arrays["ids.bin"], arrays["id_offsets.i8"])
         self.vectors: AnyArray = arrays[VECTOR_FILES[quantisation][0]]
@@ -378,7 +408,9 @@ class VectorStore:
     It keeps what it showed when it was opened; `refreshed` gives the newest one. Row numbers are opaque int64.
     """
 
-    def __init__(self, root: Path, manifest: Manifest, reading: Reading = "in order") -> None:
+    def __init__(
+        self, root: Path, manifest: Manifest, reading: Reading = "in order", copy: CopyFile | None = None
+    ) -> None:
         self.path = root
         self.encoder_id = manifest.encoder_id
         self.dims = manifest.dims
@@ -386,16 +418,22 @@ class VectorStore:
         self.generation = manifest.generation
         self._manifest = manifest
         self._segments = {
-            record.number: Segment(root, record, manifest.dims, manifest.quantisation, reading)
+            record.number: Segment(root, record, manifest.dims, manifest.quantisation, reading, copy)
             for record in manifest.segments
         }
         folder, n = _folder(root, "index", manifest.index.number), manifest.index.n_entries
-        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,), reading)
-        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,), reading)
+        digests = manifest.index.sha256
+        self._keys: UInt64 = _map_array(folder / "keys.u8", "<u8", (n,), reading, copy, digests.get("keys.u8", ""))
+        self._rows: Int64 = _map_array(folder / "rows.i8", "<i8", (n,), reading, copy, digests.get("rows.i8", ""))
 
     @classmethod
-    def open(cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False) -> VectorStore:
+    def open(
+        cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False, copy: CopyFile | None = None
+    ) -> VectorStore:
         """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
+
+        With ``copy``, private copies of the files are mapped, each compared with its sha256 on the way. Without, a file
+        that is overwritten in place changes the store that is open, and one that is truncated ends the process.
 
         `EncoderMismatch` if its vectors are not of the encoder ``encoder_id`` (None: any, to look, not to score),
         `ArtifactError` if there is no store, or it is damaged.
@@ -412,10 +450,10 @@ class VectorStore:
                     model=encoder_id,
                 )
             try:
-                store = cls(root, manifest, "ahead" if _fits_in_memory(manifest) else "at random")
+                store = cls(root, manifest, "ahead" if _fits_in_memory(manifest) else "at random", copy)
             except ArtifactError:
                 # A writer may have published, and removed what this manifest named, since it was read.
-                if attempt + 1 == OPEN_ATTEMPTS or read_manifest(root).generation == manifest.generation:
+                if attempt + 1 == OPEN_ATTEMPTS or read_manifest(root).sha256 == manifest.sha256:
                     raise
                 continue
             if verify:
@@ -428,14 +466,7 @@ class VectorStore:
 
     def verify(self) -> None:
         """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
-        expected = {
-            _folder(self.path, "index", self._manifest.index.number) / name: digest
-            for name, digest in self._manifest.index.sha256.items()
-        }
-        for record in self._manifest.segments:
-            for name in _segment_files(record, self.dims, self.quantisation):
-                expected[_folder(self.path, "segment", record.number) / name] = record.sha256.get(name, "")
-        for path, digest in expected.items():
+        for path, digest, _ in store_files(self.path, self._manifest):
             with path.open("rb") as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
             if actual != digest:

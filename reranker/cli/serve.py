@@ -84,6 +84,10 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
               help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
 @click.option("--golden", "golden_path", type=FILE,
               help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
+@click.option("--no-verify", is_flag=True,
+              help="Map model and store where they lie, without private copies, and the store unchecked: for stores "
+              "too large to copy. Then replace their files only by renaming, as the commands of ssi do: a copy over "
+              "them (cp, rsync --inplace) ends the service.")  # fmt: skip
 @click.option("--host", default="127.0.0.1", help="Where to listen.")
 @click.option("--port", type=click.IntRange(1, 65535), default=8080, help="Port to listen on.")
 @click.option("--api-keys", "keys_path", type=FILE, help="Hashed keys; every request must show one.")
@@ -115,12 +119,16 @@ def command(**options: Any) -> None:
 
     An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
     order; the answer says why it is not reranked.
+
+    Model and store are checked while they are copied into a folder under TMPDIR, from where they are served; a new copy
+    over the served folders is taken once it is whole.
     """
     common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.engines.scripts import requests_of
     from reranker.service.app import all_parts, create_app, end_process, listen, run_server
+    from reranker.service.copies import inherited_folder
     from reranker.service.processes import inherited_socket, run_processes
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
@@ -143,7 +151,7 @@ def command(**options: Any) -> None:
     state = open_state(
         engine, settings,
         model=options["model_path"], models=options["models_path"], store=options["store_path"],
-        sink=open_sink(options["sink_spec"], engine), golden=golden,
+        sink=open_sink(options["sink_spec"], engine), golden=golden, work=inherited_folder(),
     )  # fmt: skip
     parts = all_parts(options["challenger"], settings.index if settings.proxy else None)
     run_server(create_app(settings, state, parts), state, settings, shared)
@@ -173,6 +181,7 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
         bodies={name: read_body(Path(path), as_template=True) for name, path in named},
         api_keys=options["keys_path"],
         limits=limits,
+        verify=not options["no_verify"],
         **common.stated(ServiceSettings, options),
     )
 

@@ -572,7 +572,7 @@ def explanations_of(
     words = model.encode_queries([text])
     places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
     terms = dict(zip(places, window.vectors.terms(places), strict=True))
-    explanations = []
+    explanations: list[Explanation] = []
     for hit in page:
         if deadline.left_s < RESERVED * (deadline.limit_s or 0.0):
             raise FallbackError(f"explanations were left out: {len(explanations)} of {len(page)} hits took too long")
@@ -631,9 +631,9 @@ def explain_hit(
     ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
     engine, as they were added to the score; ``n_pairs`` are shown.
 
-    Without the row that V read no pair of words can be told from another, and of more than `MAX_PAIRS` pairs the weights
-    take too long: (Uq').(Vd') is one row of kind ``learned`` then, without words, so that the rows still add up to the
-    score.
+    Without the row that V read no pair of words can be told from another, and the weights of more than `MAX_PAIRS` pairs
+    take too long to compute. (Uq').(Vd') is then one row of kind ``learned``, without words, so that the rows still add
+    up to the score.
     """
     rows, whole = [], []
     if document is not None:

@@ -273,7 +273,8 @@ class Reranker:
     The order of a page is by (-score, first-stage rank) within the window and the engine's own past it; whatever goes
     wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and the reason.
 
-    Without a model (one that could not be loaded), or on route *beside* without a store, pages come in the engine's
+    Without a model (one that could not be loaded), or on route *beside* without a store (the reason is then
+    ``no_store``), pages come in the engine's
     order; without the fitted alphas of a ``calibration`` the default alpha counts. The answer says so.
 
     Raises
@@ -287,13 +288,14 @@ class Reranker:
     def __init__(
         self, engine: Engine, index: str, model: RankingModel | None, *, route: RouteName = "fetch",
         store: VectorStore | None = None, calibration: Calibration | None = None,
-        settings: RerankSettings | None = None,
+        settings: RerankSettings | None = None, no_store: str = "route beside has no vector store",
     ) -> None:  # fmt: skip
         if route not in ROUTES:
             raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
+        self._no_store = no_store
         self._template = None if model is None else default_template(model.encoder.view)
         self._lacking: tuple[str, ...] = ()
         self._sizes = SourceSizes()
@@ -552,7 +554,7 @@ class Reranker:
 
     def _query(self, request: Request) -> EncodedQuery:
         if self.model is None or self._candidates.route is None:
-            raise FallbackError("no model is loaded" if self.model is None else "route beside has no vector store")
+            raise FallbackError("no model is loaded" if self.model is None else self._no_store)
         return encode_query(self.model, request.query)
 
     def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:

@@ -347,7 +347,11 @@ async def health() -> Health:
 
 @operations_router.get("/ready", operation_id="ready", responses=COMMON_RESPONSES)
 async def ready(state: State) -> Ready:
-    """Say whether searches can be answered: 503 while stopping, while the engine is left alone, or does not answer."""
+    """Say whether searches can be answered.
+
+    503 while stopping, while the engine is left alone or does not answer, and while the vector store that the service
+    has started with is being verified (``verifying``; searches are answered in the engine's order meanwhile).
+    """
     if state.draining:
         raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
     try:
@@ -359,6 +363,8 @@ async def ready(state: State) -> Ready:
     if state.problem is not None:
         raise ServiceError(503, state.problem.message, kind=state.problem.kind, retry_after_s=1.0)
     serving = state.serving
+    if serving.verifying:
+        raise ServiceError(503, "the vector store is being verified", kind="verifying", retry_after_s=1.0)
     return Ready(model_id=serving.model_id, encoder_id=serving.encoder_id, degraded=serving.problem)
 
 

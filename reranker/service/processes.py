@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
+from reranker.service.copies import SHARED_FOLDER, WorkFolder
 from reranker.service.telemetry import SHARED, forget_process
 
 _log = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
     One that was killed, or ended without an error, is started again; one that ends with an error ends them all. Signals
     go to all of them; whoever has not ended `KILL_S` after ``drain_s`` is killed.
     """
-    with tempfile.TemporaryDirectory(prefix="ssi-serve-") as figures:
-        processes = _Processes(n, listener, command, drain_s, figures)
+    with WorkFolder() as work:
+        processes = _Processes(n, listener, command, drain_s, work.path)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, processes.forward)
         try:
@@ -59,9 +60,11 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
 class _Processes:
     """What is running, what is to be started and when (monotonic seconds), and when all must have ended."""
 
-    def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, figures: str) -> None:
-        self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, figures
-        self.environment = {**os.environ, SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: figures}
+    def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, work: Path) -> None:
+        self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, str(work / "figures")
+        os.mkdir(self.figures, 0o700)
+        shared = {SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: self.figures, SHARED_FOLDER: str(work)}
+        self.environment = {**os.environ, **shared}
         self.running: list[subprocess.Popen[bytes]] = []
         self.starts = [0.0] * n
         self.ends_at: float | None = None

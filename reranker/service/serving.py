@@ -7,10 +7,11 @@ and `Watcher` lets another one answer, once it is shown to score what the index 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from reranker.artifacts import MANIFEST as MODEL_MANIFEST
 from reranker.artifacts import RankingModel, describe_model, load_model
 from reranker.engines.base import Engine
 from reranker.engines.vectors import field_name
@@ -35,15 +37,21 @@ from reranker.errors import (
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
 from reranker.rerank.ranking import RouteName
-from reranker.service.settings import ServiceSettings
+from reranker.service.copies import WorkFolder
+from reranker.service.http import ServiceError
+from reranker.service.settings import MIB, ServiceSettings
 from reranker.service.telemetry import Metrics
-from reranker.store import VectorStore
+from reranker.store import MANIFEST as STORE_MANIFEST
+from reranker.store import VectorStore, read_manifest, store_files
 
 _log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3
 """Versions kept loaded besides the live one, for whoever asks for one by name."""
 LEAST_DIGITS = 6
 """Digits of a version's id that name it."""
+MAX_COPIED_AT_ONCE = 256 * MIB
+"""Bytes of a store that are verified while the service starts or a request waits; more, in the background."""
+NO_STORE_YET = "route beside has no vector store yet: it is being verified"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +60,14 @@ class Serving:
 
     The reranker's ``model`` is None where none could be loaded: searches come back in the engine's order. ``path`` is
     the model's folder; ``problem`` says why there is no model or no store, empty where all is well; ``loaded`` is Unix
-    time.
+    time; ``verifying`` is True while the store of the first version is being verified.
     """
 
     reranker: Reranker
     path: Path | None = None
     problem: str = ""
     loaded: float = field(default_factory=time.time)
+    verifying: bool = False
 
     @property
     def model(self) -> RankingModel | None:
@@ -82,7 +91,33 @@ class Wanted(NamedTuple):
     model_id: str
     path: Path
     calibration: Mapping[str, Any]
-    store_generation: int = -1
+    store: str = ""
+    """SHA-256 of the store's manifest; empty on other routes than *beside*."""
+
+
+class FileState(NamedTuple):
+    """What a file system tells of a file without reading it; any write changes the time of change."""
+
+    path: Path
+    inode: int = 0
+    n_bytes: int = -1
+    changed_ns: int = 0
+
+    @classmethod
+    def of(cls, path: Path) -> FileState:
+        """Return the state of a file, also of one that is missing."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return cls(path)
+        return cls(path, found.st_ino, found.st_size, found.st_ctime_ns)
+
+
+class Attempt(NamedTuple):
+    """A version to open and the files to open it from: if one attempt failed, an equal one fails as well."""
+
+    wanted: Wanted
+    files: tuple[FileState, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +196,25 @@ class Versions:
     The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
     one that could answer better. What is not whole is looked at again.
 
-    ``store_path`` is that of route *beside*; None: where the indexer puts it.
+    ``store_path`` is that of route *beside*; None: where the indexer puts it. ``work`` is the folder for private copies
+    of model and store; None: they are mapped where they lie.
     """
 
-    def __init__(self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None) -> None:
-        self.settings, self.folders, self._store_path = settings, folders, store_path
+    def __init__(
+        self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None,
+        work: WorkFolder | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.folders, self._store_path, self._work = settings, folders, store_path, work
+        self._copy = None if work is None else work.copy
         self.engine = folders.engine
         self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
+        self._failed: dict[str, tuple[Attempt, Exception]] = {}
+        """Versions asked for by name that could not be opened, by id."""
+        self._requested: set[str] = set()
+        """Versions asked for by name that are opened in the background, by id."""
         self._lock = threading.Lock()
+        self.on_request: Callable[[], object] = lambda: None
+        """Called when a version is to be opened in the background."""
         self.served: Wanted | None = None
         """What ``current`` was made of, where it is whole."""
         self.current = self._first()
@@ -181,21 +227,44 @@ class Versions:
             return self._without_model(error)
         try:
             stamped = self.stamped(wanted)
+            if (n_bytes := self._bytes_to_copy(wanted)) > MAX_COPIED_AT_ONCE:
+                return self._without_store_yet(wanted, n_bytes)
             serving = self.open(wanted)
         except (RerankerError, OSError) as error:
             return self._without_store(wanted, _described(error))
+        return self.take_first(stamped, serving)
+
+    def take_first(self, wanted: Wanted, serving: Serving) -> Serving:
+        """Return the first whole version, with the problem if the index does not fit it."""
         try:
             serving.reranker.check(self.settings.default_body)
         except RerankerError as error:
             _log.error("the index does not fit the version", extra={"ssi": {"problem": _described(error)}})
             return replace(serving, problem=_described(error))
-        self.served = stamped
+        self.served = wanted
         return serving
+
+    def give_up_store(self, error: Exception) -> None:
+        """Say why the store of the first version cannot be used, where it was being verified."""
+        if not self.current.verifying:
+            return
+        own = self.current.reranker
+        reranker = Reranker(
+            self.engine, own.index, own.model, route=own.route, calibration=own.calibration, settings=own.settings
+        )
+        _log.error("the vector store cannot be used", extra={"ssi": {"problem": _described(error)}})
+        self.current = replace(self.current, reranker=reranker, problem=_described(error), verifying=False)
+
+    def _without_store_yet(self, wanted: Wanted, n_bytes: int) -> Serving:
+        """Return a version that answers until the watcher has verified the store."""
+        _log.info("the vector store is being verified", extra={"ssi": {"bytes": n_bytes}})
+        model = load_model(wanted.path, self.engine, self._copy)
+        return replace(self._serving(model, None, wanted, NO_STORE_YET, NO_STORE_YET), verifying=True)
 
     def _without_store(self, wanted: Wanted, problem: str) -> Serving:
         """Return a version that can score texts and, for want of a store, no hits."""
         try:
-            serving = self._serving(load_model(wanted.path, self.engine), None, wanted, problem)
+            serving = self._serving(load_model(wanted.path, self.engine, self._copy), None, wanted, problem)
         except (RerankerError, OSError) as error:
             return self._without_model(error)
         _log.error("the vector store cannot be used", extra={"ssi": {"problem": problem}})
@@ -208,12 +277,14 @@ class Versions:
         return self._serving(None, None, None, problem)
 
     def _serving(
-        self, model: RankingModel | None, store: VectorStore | None, wanted: Wanted | None, problem: str = ""
-    ) -> Serving:
-        settings = self.settings
+        self, model: RankingModel | None, store: VectorStore | None, wanted: Wanted | None, problem: str = "",
+        no_store: str = "",
+    ) -> Serving:  # fmt: skip
+        settings, more = self.settings, {"no_store": no_store} if no_store else {}
         reranker = Reranker(
             self.engine, settings.index, model, route=cast("RouteName", settings.route), store=store,
             calibration=Calibration.from_release(wanted.calibration) if wanted else None, settings=settings.rerank,
+            **more,
         )  # fmt: skip
         return Serving(reranker, wanted.path if wanted else None, problem)
 
@@ -224,26 +295,50 @@ class Versions:
         """Return the wish with the state of its store, so that a store written since is noticed."""
         if self.settings.route != "beside":
             return wanted
-        return wanted._replace(store_generation=VectorStore.open(self._store_folder(wanted.path)).generation)
+        return wanted._replace(store=read_manifest(self._store_folder(wanted.path)).sha256)
+
+    def attempt(self, wanted: Wanted) -> Attempt:
+        """Return what opening a version would depend on; a copy over its files that goes on makes another attempt."""
+        paths = [wanted.path / name for name in (MODEL_MANIFEST, *describe_model(wanted.path)["files"])]
+        if self.settings.route == "beside":
+            folder = self._store_folder(wanted.path)
+            paths += [folder / STORE_MANIFEST, *(file.path for file in store_files(folder, read_manifest(folder)))]
+        return Attempt(wanted, tuple(map(FileState.of, paths)))
+
+    def _bytes_to_copy(self, wanted: Wanted) -> int:
+        """Return how many bytes of a version's store have no private copy yet; 0 where none is to be made."""
+        if self._work is None or self.settings.route != "beside":
+            return 0
+        folder = self._store_folder(wanted.path)
+        files = store_files(folder, read_manifest(folder))
+        return self._work.missing_bytes((file.sha256, file.n_bytes) for file in files)
+
+    def tidy(self) -> None:
+        """Remove private copies that no process needs any more."""
+        if self._work is not None:
+            self._work.tidy()
 
     def open(self, wanted: Wanted) -> Serving:
-        """Return the version, every byte of it verified.
+        """Return the version, every byte of it verified unless the files are mapped where they lie.
 
         `ArtifactError` if model or store cannot be used, or the folder holds another version by now.
         """
-        model = load_model(wanted.path, self.engine)
+        model = load_model(wanted.path, self.engine, self._copy)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
                 f"{str(wanted.path)!r} holds version {model.model_id[:12]} where {wanted.model_id[:12]} is wanted"
             )
         beside = self.settings.route == "beside"
-        store = VectorStore.open(self._store_folder(wanted.path), model.encoder_id) if beside else None
+        store = None
+        if beside:
+            store = VectorStore.open(self._store_folder(wanted.path), model.encoder_id, copy=self._copy)
         return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
         """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
 
-        `ArtifactError` or `InputError` if there is no such version, or it cannot be used.
+        `ArtifactError` or `InputError` if there is no such version, or it cannot be used. `ServiceError` 503 if its
+        store is so large that it is verified in the background first.
         """
         current = self.current
         if _names(model_id, current.model_id):
@@ -252,21 +347,62 @@ class Versions:
             full = _model_id(self.folders.folder_of(model_id))
             if full not in self._others:
                 wanted = self._wanted(full)
-                self._others[full] = (wanted, self.open(wanted))
+                self._check_failed(full, wanted)
+                if full in self._requested or self._bytes_to_copy(wanted) > MAX_COPIED_AT_ONCE:
+                    self._requested.add(full)
+                    self.on_request()
+                    raise ServiceError(503, "this version is being verified", kind="verifying", retry_after_s=5.0)
+                self._keep(full, wanted, self._open_other(full, wanted))
             self._others.move_to_end(full)
-            while len(self._others) > KEPT_VERSIONS:
-                self._others.popitem(last=False)
             return self._others[full][1]
 
+    def _keep(self, full: str, wanted: Wanted, serving: Serving) -> None:
+        """Keep a version that was asked for by name, in place of the one that was longest not asked for."""
+        self._others[full] = (wanted, serving)
+        while len(self._others) > KEPT_VERSIONS:
+            self._others.popitem(last=False)
+
     def renew_others(self) -> None:
-        """Make those anew whose calibration or store has changed; raises where one cannot be made, which stays."""
+        """Open versions that were requested, and reload those whose calibration or store has changed.
+
+        If one cannot be opened, the error is raised; an older one of it goes on answering. It is not tried again until
+        something about it changes.
+        """
+        for full in list(self._requested):
+            try:
+                wanted = self._wanted(full)
+                serving = self._open_other(full, wanted)
+                with self._lock:
+                    self._keep(full, wanted, serving)
+            finally:
+                self._requested.discard(full)
         for full, (made_of, _) in list(self._others.items()):
             wanted = self._wanted(full)
-            if wanted != made_of:
-                serving = self.open(wanted)
+            if wanted != made_of and not self._has_failed(full, wanted):
+                serving = self._open_other(full, wanted)
                 with self._lock:
                     if full in self._others:
                         self._others[full] = (wanted, serving)
+
+    def _open_other(self, full: str, wanted: Wanted) -> Serving:
+        """Return a version asked for by name; if it cannot be used, remember that."""
+        attempt = self.attempt(wanted)
+        try:
+            serving = self.open(wanted)
+        except (ArtifactError, OSError) as error:
+            self._failed[full] = (attempt, error)
+            raise
+        self._failed.pop(full, None)
+        return serving
+
+    def _has_failed(self, full: str, wanted: Wanted) -> bool:
+        return full in self._failed and self._failed[full][0] == self.attempt(wanted)
+
+    def _check_failed(self, full: str, wanted: Wanted) -> None:
+        """Raise the error of the last attempt to open a version if another one would fail as well."""
+        if self._has_failed(full, wanted):
+            error = self._failed[full][1]
+            raise ArtifactError(str(error)) from error
 
     def _wanted(self, full: str) -> Wanted:
         return self.stamped(Wanted(full, self.folders.folder_of(full), self.folders.calibration_of(full)))
@@ -396,12 +532,15 @@ class Watcher:
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:
         self._versions, self._metrics, self._golden = versions, metrics, golden
-        self._refused: Wanted | None = None
+        self._refused: Attempt | None = None
         self._wake, self._stop = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="ssi-watch", daemon=True)
+        versions.on_request = self._wake.set
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to look, at once if the store of the first version is still to be verified."""
+        if self._versions.current.verifying:
+            self._wake.set()
         self._thread.start()
 
     def reload(self) -> None:
@@ -421,29 +560,43 @@ class Watcher:
             self._versions.renew_others()
         except (RerankerError, OSError) as error:
             self._warn("not renewed", error)
+        try:
+            self._versions.tidy()
+        except (RerankerError, OSError) as error:
+            self._warn("copies not removed", error)
         return swapped
 
     def _look_for_another(self) -> bool:
         versions = self._versions
         try:
             wanted = versions.stamped(versions.folders.wanted())
+            attempt = None if wanted == versions.served else versions.attempt(wanted)
         except (RerankerError, OSError) as error:
             self._warn("not known", error)
+            if not isinstance(error, EngineError):
+                versions.give_up_store(error)
             return False
-        if wanted in (versions.served, self._refused):
+        if attempt is None or attempt == self._refused:
             return False
+        is_first = versions.current.verifying
         try:
             serving = versions.open(wanted)
-            verify(serving, versions.settings, self._golden)
+            if not is_first:
+                verify(serving, versions.settings, self._golden)
         except EngineUnavailable as error:
             self._warn("put off", error)
             return False
         except (RerankerError, OSError) as error:
-            self._refused = wanted
+            self._refused = attempt
             self._metrics.swaps.labels("refused").inc()
             self._warn("refused", error, wanted.model_id)
+            versions.give_up_store(error)
             return False
-        versions.current, versions.served, self._refused = serving, wanted, None
+        self._refused = None
+        if is_first:
+            versions.current = versions.take_first(wanted, serving)
+        else:
+            versions.current, versions.served = serving, wanted
         self._metrics.swaps.labels("done").inc()
         self._metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
         _log.info("version", extra={"ssi": {"result": "live", "model": serving.model_id[:12]}})

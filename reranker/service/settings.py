@@ -63,6 +63,8 @@ class ServiceSettings:
       on a loopback address is called by the names of this machine's loopback too, and by no others.
     - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
       sessions are reranked, and the first pages of ``explore``, 0 to 100, shuffled. Another ``salt`` draws others.
+    - ``verify`` maps private copies of model and store, each file compared with its sha256; False maps the files where
+      they lie, the store's unchecked: they may then be replaced only by renaming.
     - ``poll_s`` lies between two looks for another live version; ``drain_s`` is what requests in work have after
       SIGTERM; after ``breaker_failures`` in a row the engine is left alone for ``breaker_pause_s``. All are seconds.
     - ``api_keys`` is a file of hashed keys; None: no key is asked for, and ``/admin`` is closed; ``without_keys`` says
@@ -86,6 +88,7 @@ class ServiceSettings:
     application: str = "ssi"
     events_per_second: float = 200.0
     allowed_hosts: tuple[str, ...] = ()
+    verify: bool = True
     poll_s: float = 5.0
     breaker_failures: int = 5
     breaker_pause_s: float = 1.0

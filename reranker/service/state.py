@@ -19,6 +19,7 @@ from reranker.engines.base import Deadline, Engine
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.gate import CheckedBody, check_body
+from reranker.service.copies import WorkFolder
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
@@ -265,16 +266,19 @@ class ServiceState:
     """The state of a service; without a usable model it answers in the engine's order, and says so.
 
     ``store`` is that of route *beside* (None: where the indexer puts it); ``golden`` is what a version must score
-    before it is swapped in (None: queries of its own words). `ConfigError` if the key file cannot be used.
+    before it is swapped in (None: queries of its own words); ``work`` is the folder for private copies of model and
+    store (None: one of this state, which `close` removes). `ConfigError` if the key file cannot be used.
     """
 
     def __init__(
         self, settings: ServiceSettings, engine: Engine, folders: ModelFolders, store: Path | None = None,
         sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+        work: WorkFolder | None = None,
     ) -> None:  # fmt: skip
         self.settings, self.engine, self.sink = settings, engine, sink
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
-        self.versions = Versions(settings, folders, store)
+        self.work = WorkFolder() if work is None else work
+        self.versions = Versions(settings, folders, store, self.work if settings.verify else None)
         self.metrics = Metrics()
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
@@ -389,6 +393,7 @@ class ServiceState:
     def close(self) -> None:
         """End threads, write what the sink holds, close the engine."""
         self.watcher.close()
+        self.work.close()
         self.threads.close()
         self.shadow.close()
         if self.sink is not None:
@@ -420,13 +425,14 @@ State = Annotated[ServiceState, Depends(service_of)]
 def open_state(
     engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
     store: Path | None = None, sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+    work: WorkFolder | None = None,
 ) -> ServiceState:  # fmt: skip
     """Return the state of a service that has searched once; `ConfigError` for a bad key file, or no model folder."""
     path = models if model is None else model
     if path is None:
         raise ConfigError("neither a model folder nor a folder of model folders is given: give one of them")
     folders = ModelFolders(engine, settings.index, path, single=model is not None)
-    state = ServiceState(settings, engine, folders, store, sink, golden)
+    state = ServiceState(settings, engine, folders, store, sink, golden, work)
     serving = state.serving
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
     # Also so that the first caller does not wait for compiled code and cold files.

@@ -63,10 +63,10 @@ def test_a_damaged_model_is_refused_once_and_the_old_one_answers(served: Served,
     promote(served, site.second.model_id)
     assert not site.watcher.look() and not site.watcher.look()
     assert site.live == site.first.model_id and site.swaps("refused") == 1
+    site.watcher.reload()
+    assert not site.watcher.look() and site.swaps("refused") == 2
     content[-7] ^= 1
     file.write_bytes(content)
-    assert not site.watcher.look()
-    site.watcher.reload()
     assert site.watcher.look() and site.live == site.second.model_id
 
 
