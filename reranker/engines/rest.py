@@ -288,32 +288,36 @@ class RestEngine:
             "seq_no_primary_term": True,
             "track_total_hits": True,
         }
-        if self.retries is not None:
-            return self._resuming(index, body)
         if order is not None:
             body["sort"] = [{order: "asc"}]
+        if self.retries is not None:
+            return self._resuming(index, body)
         return self._documents(f"/{quoted(index)}", body)
 
     def _resuming(self, index: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
         """Yield the documents of a scan that goes on in a new view where the old one, or a page of it, was lost.
 
-        A page of a scroll cannot be asked for again: the engine has moved on, whether its answer arrived or not. So
-        documents are read in the order of their last writes (``_seq_no``), which is the same in every view. The new
-        view begins at the last number read. Documents changed meanwhile come again, as they have a greater number by
-        now; those that were yielded already are left out.
+        A page of a scroll cannot be asked for again: the engine has moved on, whether its answer arrived or not. The
+        first view is read in its own order, which is fastest and means nothing in another view. All later ones are read
+        in the order of the last writes (``_seq_no``), each from the last number read on. Documents that were yielded
+        already are left out, also if they were changed meanwhile and have a greater number by now.
 
         The error is raised where the name stands for other indexes by then, or may not be looked up by this role.
         """
         attempts = Attempts(self.retries, f"{self._client.kind}: the scan of {index!r}", resumes=True)
         path, identity = f"/{quoted(index)}", self._identity(index)
         yielded, last = _Yielded(), 0
-        page: dict[str, Any] = {**body, "sort": [{"_seq_no": "asc"}]}
+        page = dict(body)
         while True:
             try:
                 for batch in self._documents(path, page):
-                    attempts.succeeded()
-                    last = max(last, batch[-1].seq_no)
-                    if fresh := yielded.without_known(batch):
+                    before = last
+                    if "sort" in page:
+                        last = batch[-1].seq_no
+                    fresh = yielded.without_known(batch)
+                    if fresh or last > before:
+                        attempts.succeeded()
+                    if fresh:
                         yield fresh
                 return
             except (EngineUnavailable, EngineOverloaded) as error:
@@ -323,6 +327,7 @@ class RestEngine:
             yielded.view_lost()
             since = {"range": {"_seq_no": {"gte": last}}}
             page["query"] = {"bool": {"filter": [since, *([body["query"]] if "query" in body else [])]}}
+            page["sort"] = [{"_seq_no": "asc"}]
 
     def _identity(self, index: str) -> dict[str, str] | None:
         """Return the indexes behind a name with their identity; None for a role that may not ask."""

@@ -213,6 +213,7 @@ class PagingServer(ScriptedServer):
         self.uuid = "u1"
         self.views: dict[str, list[tuple[str, int]]] = {}
         self.queries: list[Any] = []
+        self.orders: list[Any] = []
 
     def change(self, name: str) -> None:
         """Write a document again: it moves to the end of the order of writes."""
@@ -245,8 +246,9 @@ class PagingServer(ScriptedServer):
         return name
 
     def _search(self, body: dict[str, Any], params: dict[str, str]) -> Answer:
-        assert body["sort"] == [{"_seq_no": "asc"}]
-        self.queries.append(body.get("query"))
+        if "pit" not in body or "search_after" not in body:
+            self.queries.append(body.get("query"))
+            self.orders.append(body["sort"])
         least = 0
         for part in (body.get("query") or {}).get("bool", {}).get("filter", []):
             least = part.get("range", {}).get("_seq_no", {}).get("gte", least)
@@ -379,16 +381,48 @@ def test_a_scan_that_loses_a_page_yields_each_document_once(
 
 
 def test_a_scroll_page_is_never_asked_for_twice(server: PagingServer, engine: Engine) -> None:
-    server.script("/scroll", lost)
+    behave: Script = lambda s, r: s._behave(r)  # noqa: E731
+    # The second is the deletion of the first view.
+    server.script("/scroll", lost, behave, behave, lost)
     assert read(engine, query={"exists": {"field": "n"}}) == WHOLE
     if server.product == "opensearch":
-        since = {"range": {"_seq_no": {"gte": 9}}}
-        assert server.queries == [
-            {"exists": {"field": "n"}},
-            {"bool": {"filter": [since, {"exists": {"field": "n"}}]}},
-        ]
-        # 2 in the first view, of which one was lost; 2 in the second (16 documents), and the empty one.
-        assert len(server.views) == 2
+        query = {"exists": {"field": "n"}}
+        since = [{"range": {"_seq_no": {"gte": n}}} for n in (0, 19)]
+        assert server.queries == [query, *({"bool": {"filter": [part, query]}} for part in since)]
+        # The first view is read in its own order, the others in one that is the same in every view.
+        assert server.orders == [["_doc"], *[[{"_seq_no": "asc"}]] * 2]
+    else:
+        assert server.orders == [[{"_shard_doc": "asc"}]]
+
+
+def test_a_scan_that_never_gets_past_what_it_has_read_ends(
+    server: PagingServer, engine: Engine, time: FakeTime
+) -> None:
+    """Each view gives the one page that is known already, and is lost."""
+    page = {"hits": {"total": {"value": 9}, "hits": [{"_id": "a", "_index": "docs", "_seq_no": 3, "sort": [3, 0]}]}}
+
+    def first(server: ScriptedServer, request: Request) -> Answer:
+        if request.method == "DELETE":
+            return server._behave(request)
+        if b"search_after" in request.body or request.path.endswith("/scroll"):
+            return VIEW_GONE(server, request)
+        return json_answer(200, {**page, "_scroll_id": "view0", "pit_id": "view0"})
+
+    for path in ("/_search", "/scroll"):
+        server.script(path, *[first] * 1000)
+    with pytest.raises(EngineUnavailable, match="start the same command again"):
+        list(engine.scan("docs", batch_size=1))
+    assert sum(time.naps) <= 600
+
+
+@pytest.mark.parametrize("losses", [1, 2, 3])
+def test_a_view_lost_again_and_again_loses_no_document(server: PagingServer, engine: Engine, losses: int) -> None:
+    behave: Script = lambda s, r: s._behave(r)  # noqa: E731
+    if server.product == "elasticsearch":
+        server.script("/_search", *[behave, VIEW_GONE] * losses)
+    else:
+        server.script("/scroll", *[behave, VIEW_GONE] * losses)
+    assert read(engine) == WHOLE
 
 
 def test_documents_changed_before_the_view_was_lost_come_once(server: PagingServer, engine: Engine) -> None:
