@@ -116,7 +116,7 @@ class Writer:
     def _change(self) -> WriteOp:
         ids = list(self.expected)
         chosen = ids[int(self._rng.integers(len(ids)))]
-        kind = str(self._rng.choice(["new", "text", "tag", "whole", "delete", "again", "empty"]))
+        kind = str(self._rng.choice(["new", "new", "text", "tag", "whole", "delete", "delete", "again", "empty"]))
         self.done[kind] += 1
         if kind == "new":
             return self._whole(f"new{len(self.expected) + len(self.deleted)}-{self.done['new']}")
