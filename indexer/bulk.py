@@ -25,6 +25,7 @@ import numpy as np
 
 from reranker.config import check_ranges
 from reranker.engines.base import Deadline, Engine, WriteOp, WriteResult, id_fault, json_bytes
+from reranker.engines.retry import back_off_s
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -501,7 +502,7 @@ class BulkWriter:
         return seconds
 
     def _back_off(self) -> float:
-        seconds = min(self.policy.base_s * 2.0**self._waits, self.policy.cap_s)
+        seconds = back_off_s(self._waits, self.policy.base_s, self.policy.cap_s)
         self._waits += 1
         return seconds * (0.5 + 0.5 * float(self._rng.random()))
 
@@ -513,7 +514,7 @@ class BulkWriter:
         self._sleep(seconds)
 
     def _pause(self, error: EngineError) -> None:
-        seconds = min(self.policy.pause_s * 2.0**self._pauses, self.policy.pause_cap_s)
+        seconds = back_off_s(self._pauses, self.policy.pause_s, self.policy.pause_cap_s)
         self._pauses += 1
         if self._paused_s + seconds > self.policy.max_pause_s:
             raise Stopped(error)

@@ -204,7 +204,8 @@ def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progr
     goal = change(read_control(engine, index))
     if not force:
         _check_vectors(engine, index, goal.release(goal.live or ""), progress)
-    return update_control(engine, index, change)
+    # A write whose answer was lost, and which another followed, is not repeated: it would go back twice.
+    return update_control(engine, index, lambda record: record if record.live == goal.live else change(record))
 
 
 def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:

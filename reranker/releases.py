@@ -22,7 +22,16 @@ import msgspec
 
 from reranker.engines import absolute_spec
 from reranker.engines.base import Engine, WriteOp, WriteResult, ensure_index
-from reranker.errors import EngineAuthError, EngineRejected, IndexMissing, InputError, VersionConflict
+from reranker.engines.retry import attempts_of, retried
+from reranker.errors import (
+    EngineAuthError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+    InputError,
+    VersionConflict,
+)
 from reranker.files import write_file
 from reranker.records import StoredDocument
 
@@ -249,7 +258,9 @@ def forget_control(engine: Engine, keys: Iterable[str]) -> None:
     """Delete records of indexes that are gone, or of names of one index now; `EngineError` where that fails."""
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):
-        _check_deleted(engine.bulk(CONTROL_INDEX, ops))
+        # Deleted a second time, a record is missing, which is no error.
+        attempts = attempts_of(engine, f"the deletion of records in {CONTROL_INDEX!r}")
+        _check_deleted(retried(lambda: engine.bulk(CONTROL_INDEX, ops), attempts))
 
 
 def _check_deleted(results: Iterable[WriteResult]) -> None:
@@ -267,18 +278,36 @@ def _check(result: WriteResult, fault: str, remedy: str = "") -> None:
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
-    """Return the stored record after ``change``, made again on a conflict; an equal record is not written."""
-    for attempt in range(_ATTEMPTS):
+    """Return the stored record after ``change``, made again on a conflict; an equal record is not written.
+
+    An engine that was opened with retries is asked again after a failure that passes. If the answer to a write was
+    lost, the record is read: where it has the content that was sent, the write was carried out, and is not repeated.
+    """
+    attempts = attempts_of(engine, f"the change of the record of {index!r} in {CONTROL_INDEX!r}")
+    conflicts = 0
+    unanswered: list[ControlRecord] = []
+    while True:
         record = read_control(engine, index)
+        if sent := next((each for each in unanswered if _content(each) == _content(record)), None):
+            forget_control(engine, sent.moved)
+            return record
         changed = change(record)
         if changed == record:
             return record
         try:
             return write_control(engine, changed)
         except VersionConflict:
-            if attempt == _ATTEMPTS - 1:
+            conflicts += 1
+            if conflicts == _ATTEMPTS:
                 raise
-    raise VersionConflict(f"the record of {index!r} kept changing", status=409)
+        except (EngineUnavailable, EngineOverloaded) as error:
+            attempts.wait(error)
+            unanswered.append(changed)
+
+
+def _content(record: ControlRecord) -> ControlRecord:
+    """Return a record without its version and its place."""
+    return replace(record, key=record.index, moved=(), seq_no=-1, primary_term=-1)
 
 
 def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:

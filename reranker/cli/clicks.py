@@ -145,7 +145,7 @@ def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, 
     with RejectLog(options["rejects"]) as sink, common.progress("import", unit="records") as update:
         if engine_spec:
             source = LiveSource(options["queries_index"], options["events_index"], options["since"], options["until"])
-            engine = common.open_engine_of(engine_spec)
+            engine = common.open_engine_of(engine_spec, retry=True)
             report = import_live(log, engine, source, privacy, rejects=sink, progress=update)
         else:
             report = import_files(log, logs, privacy, format=options["log_format"], rejects=sink, progress=update)
@@ -593,7 +593,7 @@ def retrain(**options: Any) -> None:
     from reranker.training import Listener
 
     settings = _retrain_settings(options)
-    engine = common.open_engine_of(options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
         beside_clicks = read_links_and_judgements(
             options["links"], options["judgments"], options["query_file"], rejects

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import json
+import random
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from reranker.engines import Engine, EngineSettings, open_engine
+from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
 from reranker.progress import Progress, TitledProgress
 from reranker.releases import default_store
@@ -195,9 +197,13 @@ def model_option(required: bool = True) -> Callable[[F], F]:
                         help="Model folder written by `ssi train`.")  # fmt: skip
 
 
-def open_engine_of(spec: str) -> Engine:
-    """Return the engine of ``--engine``, by the ``[engine]`` table and the environment; the command's end closes it."""
-    engine = open_engine(spec, engine_settings())
+def open_engine_of(spec: str, *, retry: bool = False) -> Engine:
+    """Return the engine of ``--engine``, by the ``[engine]`` table and the environment; the command's end closes it.
+
+    With ``retry``, for commands that run long, requests that failed are sent again, which is shown as a warning.
+    """
+    retries = Retries(rng=random.Random(), notice=warn) if retry else None  # noqa: S311 - of pauses
+    engine = open_engine(spec, engine_settings(), retries)
     click.get_current_context().call_on_close(engine.close)
     return engine
 

@@ -80,7 +80,7 @@ def command(**options: Any) -> None:
     n_words = parse_queries(options["queries"])
     _check(options, n_words)
     names = parse_baselines("tfidf,bm25" if options["baselines"] is None else options["baselines"])
-    engine = common.open_engine_of(options["engine_spec"]) if options["engine_spec"] else None
+    engine = common.open_engine_of(options["engine_spec"], retry=True) if options["engine_spec"] else None
     model = load_model(options["model_path"], engine)
     judged = options["qrels"] is not None and options["tune"] is not None
     if options["baselines"] is None and judged and model.encoder.memory is not None:

@@ -62,7 +62,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     from indexer.builds import BuildOptions, LoadOptions, build_index
     from indexer.bulk import BulkLimits, RetryPolicy
 
-    engine = common.open_engine_of(options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"], retry=True)
     model = None
     if model_path is not None:
         model = _model_of(model_path, engine, options["vectors_path"])
@@ -266,7 +266,7 @@ def _target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
     from indexer.bulk import BulkLimits
     from indexer.renewal import RenewOptions, Target
 
-    engine, index = common.open_engine_of(options["engine_spec"]), options["index"]
+    engine, index = common.open_engine_of(options["engine_spec"], retry=True), options["index"]
     model = _model_of(options["model_path"], engine, options.get("vectors_path"))
     store_path = common.store_path_of(options["store"], options["model_path"], engine, index)
     rejects = options["reject_path"] or Path(f"{index}.rejects.jsonl")

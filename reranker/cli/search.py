@@ -171,7 +171,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
     signals = () if options["signals_text"] is None else parse_signals(options["signals_text"])
     body = read_body(options["body_path"]) if options["body_path"] else None
-    engine = common.open_engine_of(options["engine_spec"])
+    engine = common.open_engine_of(options["engine_spec"], retry=True)
     model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
     signals = typed(signals, engine, index) if signals else ()

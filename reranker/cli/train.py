@@ -140,7 +140,7 @@ def command(**options: Any) -> None:
         if rejects.count and not evidence.preferences:
             raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
         valid = _evidence(kind, options["valid"], options["query_file"], rejects) if options["valid"] else None
-        engine = common.open_engine_of(options["engine_spec"]) if options["engine_spec"] else None
+        engine = common.open_engine_of(options["engine_spec"], retry=True) if options["engine_spec"] else None
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")

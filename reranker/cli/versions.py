@@ -31,7 +31,7 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
     """
     from indexer.versions import list_versions
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
         states = list_versions(engine, index, count_stale=not quick, progress=update)
     record = read_control(engine, index).without_leftovers(engine.index_names(index))
@@ -74,7 +74,7 @@ def promote_command(version: str, engine_spec: str, index: str, force: bool, as_
     """
     from indexer.versions import promote
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
         record = promote(engine, index, version, force=force, progress=update)
     _show_live(record, index, as_json, "; `ssi rollback` goes back")
@@ -95,7 +95,7 @@ def rollback_command(engine_spec: str, index: str, force: bool, as_json: bool) -
     """
     from indexer.versions import rollback
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
         record = rollback(engine, index, force=force, progress=update)
     _show_live(record, index, as_json)
@@ -129,7 +129,7 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
 
     from indexer.versions import collect, plan_collection, remaining_note
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)
     if dry_run:
         if as_json:
@@ -173,7 +173,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     from reranker.engines.base import TakesRequests
     from reranker.engines.scripts import Setup, carry_out, remove_steps
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     plan = plan_collection(engine, index, everything=True)
     if dry_run:
         common.print_json(asdict(plan)) if as_json else common.out().print(
@@ -214,7 +214,7 @@ def drift_command(engine_spec: str, index: str, model_path: Path, sample: int, s
     from indexer.drift import measure_drift
     from reranker.artifacts import load_model
 
-    engine = common.open_engine_of(engine_spec)
+    engine = common.open_engine_of(engine_spec, retry=True)
     model = load_model(model_path, engine)
     drift = measure_drift(engine, index, model.encoder, sample=sample, rng=np.random.default_rng(seed))
     if as_json:

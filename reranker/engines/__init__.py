@@ -8,14 +8,16 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from reranker.engines.base import Capabilities, Engine, EngineSettings, IndexInfo, WriteOp, WriteResult
+from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
 
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
 
-def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
+def open_engine(spec: str, settings: EngineSettings | None = None, retries: Retries | None = None) -> Engine:
     """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
 
+    With ``retries``, requests over HTTP that may be sent twice are sent again after a failure that passes by itself.
     Credentials and time limits are in ``settings``, or else the environment (`EngineSettings.from_environment`).
     `ConfigError`: an unknown kind, no URL, or credentials in it. `MissingExtra`: the engine's library is not installed.
     """
@@ -31,7 +33,8 @@ def open_engine(spec: str, settings: EngineSettings | None = None) -> Engine:
         from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, RestClient
 
         dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
-        return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings or EngineSettings.from_environment()))
+        settings = settings or EngineSettings.from_environment()
+        return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings, retries))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:

@@ -1,8 +1,9 @@
 """What a search engine is to this project: one protocol, in Elasticsearch's own terms, and what goes over it.
 
 A request body is the Elasticsearch/OpenSearch search body. The embedded engines accept a stated subset of it and
-refuse the rest with `reranker.errors.Unsupported`; they never ignore a part silently. No method retries: whoever
-calls decides (the bulk loop of `indexer.bulk` for writes, the deadline of `reranker.rerank` for searches).
+refuse the rest with `reranker.errors.Unsupported`; they never ignore a part silently. No method retries unless the
+engine was opened with `reranker.engines.retry.Retries`, as commands do that run long. Bulk requests are never retried
+here: the loop of `indexer.bulk` decides about each document.
 
 Reranking takes two requests: `candidate_body` asks for ids and scores of a whole window, `page_body` for what the
 team wants to show of the few hits on the page. Whatever decides *which* documents match stays in the first.

@@ -6,12 +6,16 @@ answer that does not name every operation, in order, is no answer at all.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from reranker.engines.base import (
     Capabilities,
@@ -28,7 +32,15 @@ from reranker.engines.base import (
 )
 from reranker.engines.language import property_type
 from reranker.engines.rest_client import RestClient, scripts_allowed
-from reranker.errors import EngineAuthError, EngineError, EngineRejected, IndexMissing
+from reranker.engines.retry import VIEW_LOST, Attempts
+from reranker.errors import (
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+)
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
 KEEP_ALIVE = "10m"
@@ -60,6 +72,7 @@ class RestEngine:
     def __init__(self, client: RestClient) -> None:
         self._client = client
         self.spec = client.spec
+        self.retries = client.retries
         self._capabilities: Capabilities | None = None
         self._kinds: dict[str, Literal["index", "alias", "unknown"]] = {}
 
@@ -102,12 +115,18 @@ class RestEngine:
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index."""
         body = {"mappings": mapping, **({"settings": settings} if settings else {})}
-        self._acknowledged("PUT", f"/{quoted(index)}", body)
+        fields = set(mapping.get("properties") or {})
+        self._acknowledged(
+            "PUT", f"/{quoted(index)}", body, lambda: bool(self.index_names(index)) and fields <= self._fields(index)
+        )
 
     def delete_index(self, index: str) -> None:
         """Delete a concrete index."""
         self._kinds.pop(index, None)
-        self._acknowledged("DELETE", f"/{quoted(index)}", None)
+        self._acknowledged("DELETE", f"/{quoted(index)}", None, lambda: not self.index_names(index))
+
+    def _fields(self, index: str) -> set[str]:
+        return set(self.index_info(index).properties)
 
     def index_info(self, index: str) -> IndexInfo:
         """Return mapping, settings and aliases of one index."""
@@ -170,7 +189,12 @@ class RestEngine:
         ]
         addition = {"add": {"index": check_name(add), "alias": check_name(alias)}}
         self._kinds.pop(alias, None)
-        self._acknowledged("POST", "/_aliases", {"actions": [*removals, addition]})
+
+        def swapped() -> bool:
+            names = set(self.index_names(alias))
+            return add in names and not names & (set(remove) - {add})
+
+        self._acknowledged("POST", "/_aliases", {"actions": [*removals, addition]}, swapped)
 
     def refresh(self, index: str) -> None:
         """Make all acknowledged writes visible to search."""
@@ -217,7 +241,8 @@ class RestEngine:
 
     def _multi_get(self, path: str, wanted: list[dict[str, Any]], source: SourceFilter) -> dict[str, StoredDocument]:
         option = self._source_option(source)
-        answer = self._client.call("POST", f"{path}/_mget", {"docs": [{**doc, "_source": option} for doc in wanted]})
+        body = {"docs": [{**doc, "_source": option} for doc in wanted]}
+        answer = self._client.call("POST", f"{path}/_mget", body, repeatable=True)
         docs = answer.get("docs")
         if not isinstance(docs, list) or [doc.get("_id") for doc in docs] != [doc["_id"] for doc in wanted]:
             raise self._client.unusable(f"POST {path}/_mget", "it does not name the documents asked for")
@@ -265,14 +290,59 @@ class RestEngine:
         }
         if order is not None:
             body["sort"] = [{order: "asc"}]
+        if self.retries is not None:
+            return self._resuming(index, body)
         return self._documents(f"/{quoted(index)}", body)
 
+    def _resuming(self, index: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
+        """Yield the documents of a scan that goes on in a new view where the old one, or a page of it, was lost.
+
+        A page of a scroll cannot be asked for again: the engine has moved on, whether its answer arrived or not. The
+        first view is read in its own order, which is fastest and means nothing in another view. All later ones are read
+        in the order of the last writes (``_seq_no``), each from the last number read on. Documents that were yielded
+        already are left out, also if they were changed meanwhile and have a greater number by now.
+
+        The error is raised where the name stands for other indexes by then, or may not be looked up by this role.
+        """
+        attempts = Attempts(self.retries, f"{self._client.kind}: the scan of {index!r}", resumes=True)
+        path, identity = f"/{quoted(index)}", self._identity(index)
+        yielded, last = _Yielded(), 0
+        page = dict(body)
+        while True:
+            try:
+                for batch in self._documents(path, page):
+                    before = last
+                    if "sort" in page:
+                        last = batch[-1].seq_no
+                    fresh = yielded.without_known(batch)
+                    if fresh or last > before:
+                        attempts.succeeded()
+                    if fresh:
+                        yield fresh
+                return
+            except (EngineUnavailable, EngineOverloaded) as error:
+                attempts.wait(error)
+                if identity is None or self._identity(index) != identity:
+                    raise
+            yielded.view_lost()
+            since = {"range": {"_seq_no": {"gte": last}}}
+            page["query"] = {"bool": {"filter": [since, *([body["query"]] if "query" in body else [])]}}
+            page["sort"] = [{"_seq_no": "asc"}]
+
+    def _identity(self, index: str) -> dict[str, str] | None:
+        """Return the indexes behind a name with their identity; None for a role that may not ask."""
+        try:
+            return self.index_uuids(index)
+        except EngineAuthError as error:
+            if error.status == 401:
+                raise
+            return None
+
     def _documents(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
+        """Yield the documents of one view."""
         seen, total = 0, None
         try:
             for answer in self._pages(path, body):
-                if failed_shards(answer) or answer.get("timed_out"):
-                    raise self._client.unusable("a scan", "a shard did not answer")
                 if total is None:
                     total = int(answer["hits"]["total"]["value"])
                 batch = [_stored(raw) for raw in answer["hits"]["hits"]]
@@ -289,7 +359,7 @@ class RestEngine:
         if not self._client.dialect.shard_doc_pit:
             return self._scroll(path, body)
         try:
-            opened = self._client.call("POST", f"{path}/_pit", params={"keep_alive": KEEP_ALIVE})
+            opened = self._client.call("POST", f"{path}/_pit", params={"keep_alive": KEEP_ALIVE}, repeatable=True)
         except IndexMissing:
             raise
         except (EngineAuthError, EngineRejected) as error:
@@ -305,7 +375,7 @@ class RestEngine:
         try:
             while True:
                 pit = {"id": view, "keep_alive": KEEP_ALIVE}
-                answer = self._client.call("POST", "/_search", {**page, "pit": pit})
+                answer = self._whole("POST", "/_search", {**page, "pit": pit})
                 yield answer
                 view = str(answer.get("pit_id", view))
                 hits = answer["hits"]["hits"]
@@ -317,13 +387,17 @@ class RestEngine:
 
     def _scroll(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         params = {"scroll": KEEP_ALIVE}
-        answer = self._client.call("POST", f"{path}/_search", {"sort": ["_doc"], **body}, params=params)
+        first = {"sort": ["_doc"], **body}
+        answer = self._client.call("POST", f"{path}/_search", first, params=params, repeatable=True)
         view = str(answer["_scroll_id"])
         try:
+            self._check_shards(answer, "a scan")
             while answer["hits"]["hits"]:
                 yield answer
+                # Never sent twice: each request moves the scroll on.
                 answer = self._client.call("POST", "/_search/scroll", {"scroll_id": view, "scroll": KEEP_ALIVE})
                 view = str(answer.get("_scroll_id", view))
+                self._check_shards(answer, "a scan")
             yield answer
         finally:
             self._forget("/_search/scroll", {"scroll_id": view})
@@ -339,7 +413,7 @@ class RestEngine:
         """Run a search body; a body with its own ``pit`` names its indexes itself."""
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
         params = {"preference": preference} if preference is not None and "pit" not in body else None
-        answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s)
+        answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s, repeatable=True)
         part = answer.get("hits")
         raw_hits = part.get("hits") if isinstance(part, dict) else None
         if not isinstance(part, dict) or not isinstance(raw_hits, list):
@@ -410,16 +484,48 @@ class RestEngine:
         # A data stream's backing indexes are not an alias's; require_alias would refuse it.
         return "unknown" if any(name.startswith(".ds-") for name in names) else "alias"
 
-    def _acknowledged(self, method: str, path: str, body: Mapping[str, Any] | None) -> None:
-        answer = self._client.call(method, path, body)
-        if answer.get("acknowledged") is not True:
-            raise self._client.unusable(f"{method} {path}", "not acknowledged by all nodes in time")
+    def _acknowledged(
+        self, method: str, path: str, body: Mapping[str, Any] | None, is_done: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Make a change; a second attempt that is refused because the first was carried out is no error.
+
+        ``is_done`` returns whether the change is in place; it is asked only after an attempt whose answer was lost.
+        """
+        attempts = Attempts(self.retries, f"{self._client.kind}: {method} {path}")
+        may_be_done = False
+        while True:
+            try:
+                answer = self._client.call(method, path, body)
+                if answer.get("acknowledged") is True:
+                    return
+                raise self._client.unusable(f"{method} {path}", "not acknowledged by all nodes in time")
+            except (EngineRejected, IndexMissing):
+                if may_be_done and is_done():
+                    return
+                raise
+            except EngineError as error:
+                attempts.wait(error)
+                may_be_done = True
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        answer = self._client.call(method, path, body)
-        if failed := failed_shards(answer):
-            raise self._client.unusable(f"{method} {path}", f"{failed} shards failed")
-        return answer
+        """Return the answer of all shards to a request that may be sent twice."""
+
+        def ask() -> dict[str, Any]:
+            answer = self._client.call(method, path, body)
+            self._check_shards(answer, f"{method} {path}")
+            return answer
+
+        return self._client.retried(f"{method} {path}", ask)
+
+    def _check_shards(self, answer: Mapping[str, Any], request: str) -> None:
+        """Raise `EngineUnavailable` if a shard did not answer; its ``error_type`` tells whether a view was lost."""
+        if not (failed := failed_shards(answer)) and not answer.get("timed_out"):
+            return
+        error = self._client.unusable(request, f"a shard did not answer ({failed} failed)")
+        reasons = [failure.get("reason") or {} for failure in answer.get("_shards", {}).get("failures") or ()]
+        if any(reason.get("type") == VIEW_LOST for reason in reasons):
+            error.data["error_type"] = VIEW_LOST
+        raise error
 
 
 def _from_nodes(client: RestClient) -> Capabilities:
@@ -488,14 +594,14 @@ def pieces(text: str) -> Iterator[str]:
 
 def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
     path = f"/{quoted(index)}/_analyze"
-    tokens = client.call("POST", path, {"field": field, "text": texts}).get("tokens")
+    tokens = client.call("POST", path, {"field": field, "text": texts}, repeatable=True).get("tokens")
     if not isinstance(tokens, list):
         raise client.unusable(f"POST /{index}/_analyze", "no list of tokens")
     split = _by_offset(texts, tokens)
     if split is not None:
         return split
     # A chain whose offsets do not run through (some filters move them): one text a request.
-    answers = [client.call("POST", path, {"field": field, "text": text}) for text in texts]
+    answers = [client.call("POST", path, {"field": field, "text": text}, repeatable=True) for text in texts]
     return [[str(token["token"]) for token in answer["tokens"]] for answer in answers]
 
 
@@ -510,6 +616,33 @@ def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]
             return None
         split[place].append(str(token["token"]))
     return split
+
+
+class _Yielded:
+    """The documents that a scan has yielded, as 64-bit hashes: 8 bytes a document."""
+
+    def __init__(self) -> None:
+        self._parts: list[npt.NDArray[np.uint64]] = []
+        self._known: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+
+    def without_known(self, batch: list[StoredDocument]) -> list[StoredDocument]:
+        """Return the documents that no earlier view of the scan yielded, and remember them."""
+        keys = np.array([_hash_of(document) for document in batch], np.uint64)
+        if self._known.size:
+            is_new = ~np.isin(keys, self._known)
+            batch, keys = [document for document, new in zip(batch, is_new, strict=True) if new], keys[is_new]
+        self._parts.append(keys)
+        return batch
+
+    def view_lost(self) -> None:
+        """Leave out all documents yielded so far from now on."""
+        self._known = np.unique(np.concatenate([self._known, *self._parts]))
+        self._parts = []
+
+
+def _hash_of(document: StoredDocument) -> int:
+    key = "\0".join((document.index, document.routing or "", document.id)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
 def failed_shards(answer: Mapping[str, Any]) -> int:

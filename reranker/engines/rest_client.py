@@ -1,7 +1,8 @@
 """JSON over HTTP to an engine: sends one request, returns the decoded answer or raises the error it stands for.
 
-There is no retry, and one deadline for connecting, waiting and reading the whole answer. What differs between
-Elasticsearch and OpenSearch, and what a version of either can do, is data.
+There is one deadline for connecting, waiting and reading the whole answer. A request is sent again only by a client
+with `Retries`, and only if the caller says that it may be. What differs between Elasticsearch and OpenSearch, and what
+a version of either can do, is data.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlencode, urlsplit
 
 import certifi
@@ -33,6 +34,7 @@ from reranker.engines.base import (
     json_value,
     version_numbers,
 )
+from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -45,6 +47,8 @@ from reranker.errors import (
     RequestTooLarge,
     VersionConflict,
 )
+
+T = TypeVar("T")
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -171,10 +175,13 @@ class _Response(http.client.HTTPResponse):
 
 
 class RestClient:
-    """One engine's wire; the URL has no credentials and no trailing slash."""
+    """One engine's wire; the URL has no credentials and no trailing slash.
 
-    def __init__(self, dialect: Dialect, url: str, settings: EngineSettings) -> None:
-        self.dialect = dialect
+    Requests that may be sent twice are retried where there are ``retries``, unless the call sets its own time limit.
+    """
+
+    def __init__(self, dialect: Dialect, url: str, settings: EngineSettings, retries: Retries | None = None) -> None:
+        self.dialect, self.retries = dialect, retries
         self.kind = dialect.least.kind
         self.spec = f"{self.kind}:{url}"
         self._settings = settings
@@ -193,8 +200,28 @@ class RestClient:
         *,
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
+        repeatable: bool = False,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`."""
+        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`.
+
+        A request that is ``repeatable``, as every GET is, may be sent again.
+        """
+        if timeout_s is None and (repeatable or method == "GET"):
+            return self.retried(f"{method} {path}", lambda: self._call(method, path, body, params, None))
+        return self._call(method, path, body, params, timeout_s)
+
+    def retried(self, request: str, function: Callable[[], T]) -> T:
+        """Return what ``function``, which may run twice, returns; failures that pass are retried."""
+        return retried(function, Attempts(self.retries, f"{self.kind}: {request}"))
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None,
+        params: Mapping[str, str] | None,
+        timeout_s: float | None,
+    ) -> dict[str, Any]:
         request = f"{method} {path}"
         reply = self._reply(method, path, body, params, timeout_s)
         try:
@@ -209,7 +236,7 @@ class RestClient:
     def exists(self, path: str) -> bool:
         """Return whether a HEAD request finds something; errors other than 404 are raised."""
         try:
-            self._reply("HEAD", path)
+            self.retried(f"HEAD {path}", lambda: self._reply("HEAD", path))
         except EngineError as error:
             if error.status != 404:
                 raise
@@ -257,6 +284,8 @@ class RestClient:
             reply = self._read_whole(method, target, data, headers, limit_s)
         except (HTTPError, OSError, ValueError) as error:
             raise self._no_reply(error, request, limit_s) from error
+        if self.retries is not None:
+            self.retries.answered = True
         if not 200 <= reply.status < 300:
             failure = _error_of(reply, self.kind, request)
             if isinstance(failure, IndexMissing):
@@ -271,7 +300,8 @@ class RestClient:
         if error is None or late:
             message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or ask for less"
             return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
-        data = {"engine": self.kind, "status": None, "timed_out": False}
+        unreached = isinstance(error, NewConnectionError)
+        data = {"engine": self.kind, "status": None, "timed_out": False, "unreached": unreached}
         if isinstance(error, SSLError):
             remedy = "set SSI_ENGINE_CA_FILE to the certificate that signs it"
             return EngineRejected(f"no secure connection to {self.spec} ({error}): {remedy}", error_type="tls", **data)
@@ -381,7 +411,7 @@ def _error_of(reply: urllib3.BaseHTTPResponse, engine: str, request: str) -> Eng
 def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], str]:
     if error_type == "index_not_found_exception":
         return IndexMissing, "check the index or alias name, or create it first"
-    if error_type == "search_context_missing_exception":
+    if error_type == VIEW_LOST:
         return EngineUnavailable, "the engine dropped the view it was reading from: start again"
     if error_type == BLOCKED and status == 403:
         return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"

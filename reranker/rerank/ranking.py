@@ -631,9 +631,9 @@ def explain_hit(
     ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
     engine, as they were added to the score; ``n_pairs`` are shown.
 
-    Without the row that V read no pair of words can be told from another, and the weights of more than `MAX_PAIRS` pairs
-    take too long to compute. (Uq').(Vd') is then one row of kind ``learned``, without words, so that the rows still add
-    up to the score.
+    Without the row that V read no pair of words can be told from another, and the weights of more than `MAX_PAIRS`
+    pairs take too long to compute. (Uq').(Vd') is then one row of kind ``learned``, without words, so that the rows
+    still add up to the score.
     """
     rows, whole = [], []
     if document is not None:

@@ -18,8 +18,8 @@ from fastapi import Depends, Request
 from reranker.engines.base import Deadline, Engine
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
 from reranker.service.auth import ApiKeys
-from reranker.service.gate import CheckedBody, check_body
 from reranker.service.copies import WorkFolder
+from reranker.service.gate import CheckedBody, check_body
 from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 import uuid
@@ -15,6 +16,7 @@ import pytest
 from reranker.engines import open_engine
 from reranker.engines.base import Engine, WriteOp
 from reranker.engines.rest import RestEngine
+from reranker.engines.retry import Retries
 from reranker.retrain import documents
 from reranker.retrain.documents import export_documents
 from tests.live.helpers import ROOT, ask, kill
@@ -137,3 +139,25 @@ def test_a_reading_that_fails_gives_its_view_back(
     assert open_views(engine, index) == before
     assert export_documents(engine, index, VIEW, tmp_path / "docs.jsonl") == N
     assert open_views(engine, index) == before
+
+
+def test_a_scan_whose_view_the_engine_lost_reads_each_document_once(engine: Engine, index: str) -> None:
+    """Closing an index ends every view of it; meanwhile documents are changed, made and deleted."""
+    retries = Retries(rng=random.Random(1), notice=lambda _: None, sleep=lambda _: None)
+    patient = open_engine(engine.spec, retries=retries)
+    name = f"{index}-0"
+    before = {(d.index, d.id) for batch in engine.scan(index, source=False) for d in batch}
+    found: list[tuple[str, str]] = []
+    for number, batch in enumerate(patient.scan(index, source=False, batch_size=500)):
+        found += [(document.index, document.id) for document in batch]
+        if number in (1, 4):
+            change = [WriteOp("index", one, {"title": "changed"}) for _, one in found[number::9]]
+            engine.bulk(name, [*change, WriteOp("index", f"new{number}", {}), WriteOp("delete", f"d{5990 + number}")])
+            for action in ("_close", "_open"):
+                ask(_url(engine), "POST", f"/{name}/{action}?wait_for_active_shards=1")
+    patient.close()
+    after = {(d.index, d.id) for batch in engine.scan(index, source=False) for d in batch}
+    assert retries.count >= 2
+    assert len(found) == len(set(found)), "a document was read twice"
+    assert after - set(found) == set(), "a document was lost"
+    assert set(found) <= before | after

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import Engine, WriteOp, WriteResult
-from reranker.errors import EngineRejected, InputError, VersionConflict
+from reranker.engines.retry import Retries
+from reranker.errors import EngineRejected, EngineUnavailable, InputError, VersionConflict
 from reranker.releases import (
     CONTROL_INDEX,
     ControlRecord,
@@ -25,6 +28,7 @@ from reranker.releases import (
     write_control,
 )
 from tests.engines.memory import memory_engine
+from tests.unit.indexer.stand_ins import FakeTime
 
 A, B = Release("a" * 64, "e" * 64, {"k": {"alpha": 0.5}}, "2026-01-01T00:00:00+00:00"), Release("b" * 64, "e" * 64)
 
@@ -244,3 +248,115 @@ def test_default_store_does_not_depend_on_how_a_folder_is_spelt(
     monkeypatch.chdir(tmp_path)
     specs = ("tantivy:./a", "tantivy:a", f"tantivy:{tmp_path / 'a'}")
     assert len({default_store(model, spec, "x") for spec in specs for model in (Path("m"), tmp_path / "m")}) == 1
+
+
+# --- an engine with retries
+
+
+class Losing:
+    """A memory engine whose answers to the next bulk requests are lost, after or before it carried them out.
+
+    Parameters
+    ----------
+    *carried_out : bool
+        One a lost answer.
+    """
+
+    def __init__(self, *carried_out: bool, between: Callable[[], None] = lambda: None) -> None:
+        self.real = memory_engine()
+        self.carried_out = list(carried_out)
+        self.between = between
+        self.writes = 0
+        time = FakeTime()
+        self.naps = time.naps
+        self.retries = Retries(rng=random.Random(1), notice=lambda _: None, sleep=time.sleep, clock=time.clock)
+        self.retries.answered = True
+
+    def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        if not self.carried_out:
+            return self.real.bulk(index, ops)
+        if self.carried_out.pop(0):
+            self.writes += 1
+            self.real.bulk(index, ops)
+        self.between()
+        raise EngineUnavailable("no answer", status=None)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.real, name)
+
+
+def losing(*carried_out: bool, between: Callable[[], None] = lambda: None) -> tuple[Losing, Engine]:
+    engine = Losing(*carried_out, between=between)
+    return engine, cast(Engine, engine)
+
+
+def test_a_write_whose_answer_was_lost_is_not_made_again() -> None:
+    watched, engine = losing(True)
+    calls = 0
+
+    def change(record: ControlRecord) -> ControlRecord:
+        nonlocal calls
+        calls += 1
+        return replace(record, previous=(*record.previous, f"change {calls}"))
+
+    written = update_control(engine, "shop", change)
+    assert written.previous == ("change 1",)
+    assert (calls, len(watched.naps)) == (1, 1)
+    assert read_control(engine, "shop") == written
+
+
+def test_a_write_that_was_not_carried_out_is_made_again() -> None:
+    watched, engine = losing(False, False)
+    written = update_control(engine, "shop", lambda record: record.with_release(A))
+    assert written.releases == (A,)
+    assert len(watched.naps) == 2
+    assert read_control(engine, "shop") == written
+
+
+def test_somebody_else_writing_after_the_lost_answer_is_no_conflict() -> None:
+    def rival() -> None:
+        update_control(watched.real, "shop", lambda record: record.with_release(B))
+
+    watched, engine = losing(True, between=rival)
+    assert update_control(engine, "shop", lambda record: record.with_release(A)).releases == (A, B)
+
+
+def test_the_record_under_the_former_name_goes_also_where_the_answer_was_lost() -> None:
+    def not_deleted() -> None:
+        # The request wrote the record; its second part, the deletion, was not carried out.
+        watched.real.bulk(CONTROL_INDEX, [WriteOp("index", "shop", former)])
+
+    watched, engine = losing(between=not_deleted)
+    engine.create_index("shop-1", {})
+    engine.swap_alias("shop", "shop-1")
+    update_control(engine, "shop", lambda record: record.with_release(A))
+    stored = engine.get(CONTROL_INDEX, ["shop-1"])[0]
+    assert stored is not None
+    former = stored.source
+    engine.bulk(CONTROL_INDEX, [WriteOp("index", "shop", former), WriteOp("delete", "shop-1")])
+    watched.carried_out = [True]
+    assert update_control(engine, "shop", lambda record: record.with_release(B)).releases == (A, B)
+    assert engine.get(CONTROL_INDEX, ["shop"]) == [None]
+
+
+def test_an_engine_without_retries_says_at_once_that_the_answer_was_lost() -> None:
+    watched, engine = losing(True)
+    del watched.retries
+    with pytest.raises(EngineUnavailable):
+        update_control(engine, "shop", lambda record: record.with_release(A))
+    assert watched.naps == []
+
+
+def test_an_engine_that_stays_away_ends_the_change() -> None:
+    watched, engine = losing(*[False] * 500)
+    with pytest.raises(EngineUnavailable, match=r"the change of the record of 'shop'.*start the same command"):
+        update_control(engine, "shop", lambda record: record.with_release(A))
+    assert watched.carried_out
+
+
+def test_records_are_deleted_in_spite_of_a_lost_answer() -> None:
+    watched, engine = losing()
+    update_control(engine, "shop", lambda record: record.with_release(A))
+    watched.carried_out = [True, False]
+    forget_control(engine, ["shop"])
+    assert read_control(engine, "shop").releases == ()
