@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 WALL_CLOCK = re.compile(r"\btime\.time(_ns)?\(|\bdatetime\.(now|utcnow|today)\(|\btime\.(localtime|gmtime)\(\)")
 ALLOWED = {
     "reranker/clicks/log.py": "when clicks are deleted: days since the time of day that a click states",
-    "reranker/engines/rest_client.py": "a Retry-After that is a date; the deadline of retries bounds the wait",
+    "reranker/engines/clients.py": "a Retry-After that is a date; the deadline of retries bounds the wait",
     "reranker/engines/tantivy.py": "the age of a file, which the file system states in time of day",
     "reranker/releases.py": "the time that a record states",
     "reranker/service/operate.py": "how old the end of a job is, as shown on the page",

@@ -5,22 +5,52 @@ from __future__ import annotations
 import base64
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from reranker.engines.base import Capabilities, Engine, EngineSettings, IndexInfo, WriteOp, WriteResult
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
 
+if TYPE_CHECKING:
+    from elasticsearch import Elasticsearch
+    from opensearchpy import OpenSearch
+
 __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "WriteResult", "open_engine"]
 
 
-def open_engine(spec: str, settings: EngineSettings | None = None, retries: Retries | None = None) -> Engine:
-    """Return the engine of a spec: ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``.
+def open_engine(
+    engine: str | Elasticsearch | OpenSearch, settings: EngineSettings | None = None, retries: Retries | None = None
+) -> Engine:
+    """Return the engine behind a spec or a client.
 
-    With ``retries``, requests over HTTP that may be sent twice are sent again after a failure that passes by itself.
-    Credentials and time limits are in ``settings``, or else the environment (`EngineSettings.from_environment`).
-    `ConfigError`: an unknown kind, no URL, or credentials in it. `MissingExtra`: the engine's library is not installed.
+    Parameters
+    ----------
+    engine : str, Elasticsearch or OpenSearch
+        A spec, ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``; or an official client of your own, with
+        its nodes, sniffing, credentials, TLS, compression and instrumentation. A client of your own stays yours to
+        close. Its answers are bounded by the client's own timeouts, one for each packet, unless it uses the
+        connection class `reranker.engines.deadlines.DeadlineNode` or `DeadlineConnection`.
+    settings : EngineSettings, optional
+        Credentials and time limits of a spec; None: from the environment (`EngineSettings.from_environment`). Of a
+        client, only the time limits count.
+    retries : Retries, optional
+        With them, requests over HTTP that may be sent twice are sent again after a failure that passes by itself.
+
+    Raises
+    ------
+    ConfigError
+        If the spec is of an unknown kind, has no URL, or credentials in it.
+    MissingExtra
+        If the engine's library is not installed.
     """
+    if not isinstance(engine, str):
+        from reranker.engines.clients import EngineClient, spec_of
+        from reranker.engines.rest import RestEngine
+
+        own = settings or EngineSettings()
+        return RestEngine(EngineClient(engine, spec_of(engine), own, retries, keep_open=True))
+    spec = engine
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in ("tantivy", "elasticsearch", "opensearch"):
         # The text is not repeated in full: somebody may have put a password into it.
@@ -29,12 +59,14 @@ def open_engine(spec: str, settings: EngineSettings | None = None, retries: Retr
             "for example elasticsearch:http://127.0.0.1:9200"
         )
     if kind != "tantivy":
+        from reranker.engines.clients import EngineClient, open_client
+        from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
         from reranker.engines.rest import RestEngine
-        from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, RestClient
 
         dialect = ELASTICSEARCH if kind == "elasticsearch" else OPENSEARCH
         settings = settings or EngineSettings.from_environment()
-        return RestEngine(RestClient(dialect, _checked_url(kind, rest), settings, retries))
+        url = _checked_url(kind, rest)
+        return RestEngine(EngineClient(open_client(dialect, url, settings), f"{kind}:{url}", settings, retries))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
     if find_spec("tantivy") is None:

@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -32,6 +33,10 @@ from reranker.records import MAX_ID_BYTES, SearchAnswer, StoredDocument
 
 MAX_HITS = 10_000
 """Largest answer of an engine (``index.max_result_window``), and largest ``num_candidates`` and rescore window."""
+PASSED_HEADERS = ("x-opaque-id", "traceparent", "tracestate")
+"""Headers of a request to the service that its requests to the engine carry too: they tie logs and traces together."""
+passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_headers", default=None)
+"""Those of the request that is answered in this context."""
 SourceFilter = bool | Sequence[str]
 """``_source`` of a read: True (all), False (none) or the field paths wanted."""
 

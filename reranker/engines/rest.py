@@ -30,8 +30,9 @@ from reranker.engines.base import (
     refusal,
     version_numbers,
 )
+from reranker.engines.clients import EngineClient
+from reranker.engines.dialects import scripts_allowed
 from reranker.engines.language import property_type
-from reranker.engines.rest_client import RestClient, scripts_allowed
 from reranker.engines.retry import VIEW_LOST, Attempts
 from reranker.errors import (
     EngineAuthError,
@@ -69,7 +70,7 @@ class RestEngine:
 
     in_process = False
 
-    def __init__(self, client: RestClient) -> None:
+    def __init__(self, client: EngineClient) -> None:
         self._client = client
         self.spec = client.spec
         self.retries = client.retries
@@ -528,7 +529,7 @@ class RestEngine:
         raise error
 
 
-def _from_nodes(client: RestClient) -> Capabilities:
+def _from_nodes(client: EngineClient) -> Capabilities:
     answer = client.call("GET", "/_nodes/_local", params={"filter_path": _NODE_PARTS})
     nodes = list(answer.get("nodes", {}).values())
     if not nodes:
@@ -540,14 +541,14 @@ def _from_nodes(client: RestClient) -> Capabilities:
     return able if scripts_allowed(node.get("settings", {}).get("script", {})) else replace(able, painless=False)
 
 
-def _from_stats(client: RestClient) -> Capabilities:
+def _from_stats(client: EngineClient) -> Capabilities:
     answer = client.call("GET", "/_cluster/stats", params={"filter_path": "nodes.versions,nodes.plugins.name"})
     versions = answer.get("nodes", {}).get("versions", [])
     # The oldest node decides what the cluster can do.
     return client.dialect.capabilities(min(versions, key=version_numbers, default=""))
 
 
-def _from_root(client: RestClient) -> Capabilities:
+def _from_root(client: EngineClient) -> Capabilities:
     answer = client.call("GET", "/")
     return client.dialect.capabilities(str(answer.get("version", {}).get("number", "")))
 
@@ -592,7 +593,7 @@ def pieces(text: str) -> Iterator[str]:
         yield text[start:]
 
 
-def _tokens(client: RestClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
+def _tokens(client: EngineClient, index: str, field: str, texts: list[str]) -> list[list[str]]:
     path = f"/{quoted(index)}/_analyze"
     tokens = client.call("POST", path, {"field": field, "text": texts}, repeatable=True).get("tokens")
     if not isinstance(tokens, list):

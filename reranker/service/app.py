@@ -39,7 +39,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reranker.engines.base import Deadline, variables_of
+from reranker.engines.base import PASSED_HEADERS, Deadline, passed_headers, variables_of
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
 from reranker.service import operate, proxy, rerank_api, search
@@ -74,6 +74,7 @@ READING = frozenset({"GET", "HEAD"})
 _METHODS = READING | {"POST", "OPTIONS"}
 _PROCESS = f"{secrets.token_hex(6)}-"
 _NUMBERS = itertools.count(1)
+_PASSED_VALUE = re.compile(rb"^[\x21-\x7e]{1,512}$")
 _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
 
 
@@ -101,6 +102,8 @@ class AdmissionControl:
         context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
         scope[CONTEXT_KEY], scope[LIMITS_KEY] = context, self._limits
         started, status = time.perf_counter(), 0
+        # This context is the request's own, and copied into the thread that asks the engine.
+        passed_headers.set(_passed(headers))
 
         async def noting(message: Message) -> None:
             """Send a message; note the status and add the request's id."""
@@ -277,6 +280,12 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
     if given is not None and _REQUEST_ID.match(given):
         return given.decode("ascii")
     return f"{_PROCESS}{next(_NUMBERS):x}"
+
+
+def _passed(headers: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Return the headers that requests to the engine carry too; longer or unprintable values are left out."""
+    values = {name: headers.get(name.encode(), b"") for name in PASSED_HEADERS}
+    return {name: value.decode("ascii") for name, value in values.items() if _PASSED_VALUE.match(value)}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -223,3 +223,5 @@ def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger(OWN_LOGS).setLevel(level)
+    # Where it finds a handler, Elasticsearch's client writes out every request and answer before it asks for the level.
+    logging.getLogger("elastic_transport.node").propagate = False

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.base import Engine, WriteResult
@@ -31,7 +33,8 @@ DOCUMENTS: dict[str, dict[str, Any]] = {
     "d": {"title": "Tree", "text": "it bears fruit", "author": [{"name": "Ann Oak"}, {"name": "Bob Elm"}]},
     "e": {"title": "nothing", "text": "", "author": {"name": "Ann Elm"}},
 }
-KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
+KINDS = ("memory", "tantivy", "elasticsearch", "opensearch", "elasticsearch client", "opensearch client")
+"""An engine by its spec, or by an official client that its user has made."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -41,10 +44,18 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     elif request.param == "tantivy":
         opened = open_engine(f"tantivy:{tmp_path_factory.mktemp('engine') / 'new'}")
     else:
-        url = request.getfixturevalue(request.param + "_url")
-        opened = open_engine(f"{request.param}:{url}", EngineSettings(read_timeout_s=60))
+        kind, _, client = request.param.partition(" ")
+        url = request.getfixturevalue(f"{kind}_url")
+        opened = open_engine(client_of(kind, url) if client else f"{kind}:{url}", EngineSettings(read_timeout_s=60))
     yield opened
     opened.close()
+
+
+def client_of(kind: str, url: str) -> Elasticsearch | OpenSearch:
+    """Return a client as its users make it: with several nodes (one, by two names), its retries, and compression."""
+    if kind == "elasticsearch":
+        return Elasticsearch([url, url.replace("127.0.0.1", "localhost")], request_timeout=60, http_compress=True)
+    return OpenSearch([url, url], timeout=60, http_compress=True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH, Dialect
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 
 ROOT = Path(__file__).parents[3]
 NAMES = {"elasticsearch", "opensearch", "tantivy"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from reranker.engines import rest_client as dialects
+from reranker.engines import dialects
 from reranker.engines.base import Capabilities
 from reranker.engines.vectors import (
     FieldWriter,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reranker.engines.base import Capabilities
-from reranker.engines.rest_client import ELASTICSEARCH, OPENSEARCH
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
 from reranker.engines.scripts import (
     NOT_RUN,
     TRUSTED,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reranker.engines.base import Capabilities, IndexInfo
-from reranker.engines.rest_client import OPENSEARCH
+from reranker.engines.dialects import OPENSEARCH
 from reranker.engines.vectors import LOST, version_fields
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer

@@ -1,0 +1,405 @@
+"""The official clients of Elasticsearch and OpenSearch, and how a request goes through either.
+
+`open_client` makes a client from `EngineSettings`, with its own means for credentials, TLS, signing and cloud ids, and
+with our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or one
+that a user has made, and turns what comes back into a JSON object or one of our errors. It retries nothing by itself:
+the clients that it makes have no retries, and those that it is given are asked not to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import elastic_transport
+import opensearchpy
+from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError, SSLError
+
+from reranker.engines.base import Deadline, EngineSettings, json_bytes, json_value, passed_headers
+from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, Exchange, within
+from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
+from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
+from reranker.errors import (
+    ConfigError,
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+    MissingExtra,
+    RequestTooLarge,
+    VersionConflict,
+)
+
+T = TypeVar("T")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+PRODUCT_HEADER = "x-elastic-product"
+BLOCKED = "cluster_block_exception"
+"""An index closed for writing: with status 403 by its owner, with 429 because the disk is nearly full."""
+STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
+    401: (EngineAuthError, "set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or SSI_ENGINE_API_KEY, to valid credentials"),
+    403: (EngineAuthError, "use credentials whose role may do this"),
+    404: (EngineRejected, "check the name and the engine's version"),
+    408: (EngineUnavailable, "try again, or allow more time"),
+    409: (VersionConflict, "read the document again and decide anew"),
+    413: (RequestTooLarge, "send less in one request"),
+    429: (EngineOverloaded, "send less, or later"),
+}
+"""Status → class and remedy. Not listed: 5xx is `EngineUnavailable`, everything else `EngineRejected`."""
+_LONGEST_REASON = 600
+
+
+# --- clients
+
+
+class _Untouched(elastic_transport.Serializer):
+    """Leaves bodies and answers as bytes: they are written and read here, by faster means."""
+
+    mimetype = JSON
+
+    def loads(self, data: bytes) -> Any:
+        return data
+
+    def dumps(self, data: Any) -> bytes:
+        return bytes(data)
+
+
+class _UntouchedText(opensearchpy.serializer.Serializer):
+    """The same for the OpenSearch client."""
+
+    mimetype = JSON
+
+    def loads(self, s: str) -> Any:
+        return s
+
+    def dumps(self, data: Any) -> Any:
+        return data
+
+
+def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elasticsearch | OpenSearch:
+    """Return a client for a URL; it keeps ``settings.connections`` connections open, and never retries."""
+    secure = url.startswith("https:")
+    tls: dict[str, Any] = {}
+    if secure:
+        tls = {"verify_certs": settings.verify, "ssl_show_warn": False}
+        tls |= {"ca_certs": settings.ca_file} if settings.ca_file is not None else {}
+    headers = {"user-agent": "ssi-reranker", **settings.headers}
+    if dialect is ELASTICSEARCH:
+        if settings.aws_region is not None:
+            raise ConfigError("requests to Elasticsearch are not signed for AWS: name the engine as opensearch:URL")
+        return Elasticsearch(
+            url, node_class=type("Node", (DeadlineNode,), {"settings": settings}),
+            basic_auth=None if settings.user is None else (settings.user, settings.password or ""),
+            api_key=settings.api_key, headers=headers, connections_per_node=settings.connections,
+            request_timeout=settings.read_timeout_s, max_retries=0, retry_on_timeout=False, retry_on_status=(),
+            serializers={JSON: _Untouched(), NDJSON: _Untouched(), "application/vnd.elasticsearch+json": _Untouched(),
+                         "application/vnd.elasticsearch+x-ndjson": _Untouched(), "text/*": _Untouched()}, **tls,
+        )  # fmt: skip
+    if settings.api_key is not None:
+        headers["authorization"] = f"ApiKey {settings.api_key}"
+    return OpenSearch(
+        [url], connection_class=type("Connection", (DeadlineConnection,), {"settings": settings}),
+        http_auth=_login(settings), headers=headers, pool_maxsize=settings.connections, use_ssl=secure,
+        timeout=settings.read_timeout_s, max_retries=0, retry_on_timeout=False, retry_on_status=(),
+        serializer=_UntouchedText(), serializers={JSON: _UntouchedText(), "text/html": _UntouchedText()}, **tls,
+    )  # fmt: skip
+
+
+def spec_of(client: Elasticsearch | OpenSearch) -> str:
+    """Return the spec of a client's first node, without credentials: it names the engine in messages and files."""
+    if isinstance(client, Elasticsearch):
+        return f"elasticsearch:{next(iter(client.transport.node_pool.all())).base_url}"
+    connection = client.transport.seed_connections[0]
+    return f"opensearch:{connection.host}{connection.url_prefix}"
+
+
+def _login(settings: EngineSettings) -> Any:
+    """Return what opensearch-py calls ``http_auth``: user and password, AWS's signature (version 4), or nothing."""
+    if settings.aws_region is None:
+        return None if settings.user is None else (settings.user, settings.password or "")
+    try:
+        from botocore.session import Session
+    except ImportError as error:
+        raise MissingExtra(error.name or "botocore", "aws") from error
+    credentials = Session().get_credentials()
+    if credentials is None:
+        raise ConfigError(
+            f"the engine's requests are to be signed for {settings.aws_region}, and there are no credentials of AWS: "
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give the machine a role"
+        )
+    return opensearchpy.Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
+
+
+# --- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: ``data`` where it was read by our own connection class, else the ``value`` that a client decoded."""
+
+    status: int
+    headers: Mapping[str, str]
+    data: bytes | None = None
+    value: Any = None
+
+    def json(self) -> Any:
+        """Return the decoded answer; `ValueError` if it is no whole JSON text."""
+        if self.data is not None:
+            return json_value(self.data)
+        if isinstance(self.value, str | bytes | None):
+            raise ValueError("no JSON")
+        return self.value
+
+    @property
+    def text(self) -> str:
+        """The beginning of an answer that is no JSON."""
+        if self.data is not None:
+            return self.data[:200].decode("utf-8", "replace").strip()
+        return str(self.value or "")[:200].strip()
+
+
+class EngineClient:
+    """Sends requests through a client of either engine.
+
+    Requests that may be sent twice are retried where there are ``retries``, unless the call sets its own time limit.
+    ``spec`` names the engine in messages and files, without credentials.
+    """
+
+    def __init__(
+        self, client: Elasticsearch | OpenSearch, spec: str, settings: EngineSettings, retries: Retries | None = None,
+        *, keep_open: bool = False,
+    ) -> None:  # fmt: skip
+        self.dialect = ELASTICSEARCH if isinstance(client, Elasticsearch) else OPENSEARCH
+        self.kind, self.spec, self.retries = self.dialect.least.kind, spec, retries
+        self._client, self._settings, self._keep_open = client, settings, keep_open
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+        repeatable: bool = False,
+    ) -> dict[str, Any]:
+        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`.
+
+        A request that is ``repeatable``, as every GET is, may be sent again.
+        """
+        if timeout_s is None and (repeatable or method == "GET"):
+            return self.retried(f"{method} {path}", lambda: self._call(method, path, body, params, None))
+        return self._call(method, path, body, params, timeout_s)
+
+    def retried(self, request: str, function: Callable[[], T]) -> T:
+        """Return what ``function``, which may run twice, returns; failures that pass are retried."""
+        return retried(function, Attempts(self.retries, f"{self.kind}: {request}"))
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None,
+        params: Mapping[str, str] | None,
+        timeout_s: float | None,
+    ) -> dict[str, Any]:
+        request = f"{method} {path}"
+        reply = self._reply(method, path, body, params, timeout_s)
+        try:
+            value = reply.json()
+        except ValueError as error:
+            raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
+        if not isinstance(value, dict):
+            raise self.unusable(request, f"JSON, but no object: {value!r:.60}")
+        self._check_product(reply)
+        return value
+
+    def exists(self, path: str) -> bool:
+        """Return whether a HEAD request finds something; errors other than 404 are raised."""
+        try:
+            self.retried(f"HEAD {path}", lambda: self._reply("HEAD", path))
+        except EngineError as error:
+            if error.status != 404:
+                raise
+            return False
+        return True
+
+    def unusable(self, request: str, why: str) -> EngineUnavailable:
+        """Return the error for an answer with a good status that cannot be trusted."""
+        message = (
+            f"{self.kind} answered {request} with something unusable ({why}): what was sent may or may not "
+            "have been done; send it again"
+        )
+        return EngineUnavailable(message, engine=self.kind, status=200, error_type="unusable_answer")
+
+    def close(self) -> None:
+        """Close all connections, unless the client is its user's own to close (``keep_open``)."""
+        if not self._keep_open:
+            self._client.close()
+
+    def _reply(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        params: Mapping[str, str] | None = None,
+        timeout_s: float | None = None,
+    ) -> Reply:
+        """Return the answer to one request if its status is good."""
+        request = f"{method} {path}"
+        try:
+            data = json_bytes(body) if isinstance(body, Mapping) else body
+        except (ValueError, TypeError) as error:
+            message = f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text"
+            raise EngineRejected(message, engine=self.kind, error_type="not_json") from None
+        limit_s = self._settings.read_timeout_s if timeout_s is None else timeout_s
+        if limit_s <= 0:
+            raise self._no_reply(None, request, limit_s)
+        target = f"{path}?{urlencode(params)}" if params else path
+        headers = {"accept": JSON, **(passed_headers.get() or {})}
+        headers |= {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
+        exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s)
+        try:
+            with within(exchange):
+                reply = self._ask(method, target, data, headers, limit_s)
+        except (
+            elastic_transport.TransportError,
+            elastic_transport.ApiError,
+            opensearchpy.OpenSearchException,
+        ) as error:
+            reply = self._of_error(error, exchange, request, limit_s)
+        if exchange.reply is not None:
+            seen = exchange.reply
+            reply = Reply(seen.status, seen.headers, seen.data)
+        if self.retries is not None:
+            self.retries.answered = True
+        if not 200 <= reply.status < 300:
+            failure = _error_of(reply, self.kind, request)
+            if isinstance(failure, IndexMissing):
+                # Where another engine runs, its index is not missing.
+                self._check_product(reply)
+            raise failure
+        return reply
+
+    def _ask(
+        self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
+    ) -> Reply:  # fmt: skip
+        """Send a request through the client; errors are the client's own."""
+        client = self._client
+        if isinstance(client, Elasticsearch):
+            if self._keep_open:
+                client = client.options(request_timeout=limit_s, max_retries=0, retry_on_timeout=False)
+            answer = client.perform_request(method, target, headers=headers, body=data)
+            return Reply(answer.meta.status, answer.meta.headers, None, answer.body)
+        value = client.transport.perform_request(method, target, body=data, timeout=limit_s, headers=headers)
+        return Reply(404 if value is False else 200, {}, None, value)
+
+    def _of_error(self, error: Exception, exchange: Exchange, request: str, limit_s: float) -> Reply:
+        """Return the answer that a client raised as an error; raise ours where there was none."""
+        if exchange.reply is not None:
+            return Reply(exchange.reply.status, exchange.reply.headers, exchange.reply.data)
+        if isinstance(error, elastic_transport.ApiError):
+            return Reply(error.meta.status, error.meta.headers, None, error.body)
+        if isinstance(error, opensearchpy.TransportError) and isinstance(error.status_code, int):
+            return Reply(error.status_code, {}, None, error.info)
+        if isinstance(error, elastic_transport.SerializationError | opensearchpy.SerializationError):
+            raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
+        raise self._no_reply(exchange.error or error, request, limit_s) from error
+
+    def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
+        """Return the error for an exchange without a whole answer; None: there was no time for one."""
+        unreached = isinstance(error, NewConnectionError)
+        if error is None or (isinstance(error, _LATE) and not unreached):
+            message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or ask for less"
+            return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
+        data = {"engine": self.kind, "status": None, "timed_out": False, "unreached": unreached}
+        if isinstance(error, SSLError | elastic_transport.TlsError | opensearchpy.SSLError):
+            remedy = "set SSI_ENGINE_CA_FILE to the certificate that signs it"
+            return EngineRejected(f"no secure connection to {self.spec} ({error}): {remedy}", error_type="tls", **data)
+        message = f"no answer from {self.spec} to {request} ({error}): check that it runs and that the URL is right"
+        return EngineUnavailable(message, **data)
+
+    def _check_product(self, reply: Reply) -> None:
+        """Raise `EngineRejected` if the other engine has answered; a user's OpenSearch client does not show headers."""
+        if not reply.headers:
+            return
+        sent, product = reply.headers.get(PRODUCT_HEADER) == "Elasticsearch", self.dialect.least.product
+        if sent == bool(product):
+            return
+        other = "opensearch" if product else "elasticsearch"
+        message = (
+            f"{self.spec} is not {self.kind}: its answer {'lacks' if not sent else 'has'} the header "
+            f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there"
+        )
+        raise EngineRejected(message, engine=self.kind, status=reply.status, error_type="unsupported_product")
+
+
+_LATE = (
+    ConnectTimeoutError, ReadTimeoutError, elastic_transport.ConnectionTimeout, opensearchpy.ConnectionTimeout,
+)  # fmt: skip
+
+
+def _error_of(reply: Reply, engine: str, request: str) -> EngineError:
+    """Return the error that an answer of status 300 and above stands for."""
+    error_type, reason = _type_and_reason(reply)
+    cls, remedy = _class_and_remedy(reply.status, error_type)
+    cause = f"{error_type}: {reason}" if error_type and reason else error_type or reason or "no reason given"
+    message = f"{engine} answered {reply.status} to {request}: {cause[:_LONGEST_REASON]}; {remedy}"
+    wait_s = retry_after_s(reply.headers)
+    return cls(message, engine=engine, status=reply.status, error_type=error_type, retry_after_s=wait_s)
+
+
+def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], str]:
+    if error_type == "index_not_found_exception":
+        return IndexMissing, "check the index or alias name, or create it first"
+    if error_type == VIEW_LOST:
+        return EngineUnavailable, "the engine dropped the view it was reading from: start again"
+    if error_type == BLOCKED and status == 403:
+        return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
+    if error_type == BLOCKED and status == 429:
+        remedy = "the engine closed the index for writing, most likely for want of disk space: free some"
+        return EngineOverloaded, remedy
+    if status >= 500:
+        return EngineUnavailable, "try again later, or see the engine's log"
+    return STATUS_CLASSES.get(status, (EngineRejected, "change the request"))
+
+
+def _type_and_reason(reply: Reply) -> tuple[str, str]:
+    """Return the engine's own name of the error and its reason, or the beginning of a body that is no JSON."""
+    try:
+        body = reply.json()
+    except ValueError:
+        return "", reply.text
+    error: Any = body.get("error", body) if isinstance(body, Mapping) else body
+    if not isinstance(error, Mapping):
+        return "", str(error)
+    causes = error.get("root_cause") or [error]
+    cause = causes[0] if isinstance(causes, list) and isinstance(causes[0], Mapping) else error
+    error_type = str(error.get("type") or "")
+    # "all shards failed" and "validation failed" tell nothing; the root cause does.
+    reason = str(cause.get("reason") or error.get("reason") or "")
+    if error_type == "search_phase_execution_exception" and cause.get("type"):
+        error_type = str(cause["type"])
+    return error_type, reason
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds of a Retry-After header (seconds or an HTTP date), or None."""
+    text = headers.get("retry-after", "").strip()
+    with suppress(ValueError):
+        return max(0.0, float(text))
+    with suppress(ValueError):
+        when = parsedate_to_datetime(text)
+        when = when if when.tzinfo else when.replace(tzinfo=UTC)
+        return max(0.0, (when - datetime.now(UTC)).total_seconds())
+    return None

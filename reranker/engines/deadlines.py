@@ -1,0 +1,178 @@
+"""One deadline over a whole answer, for the connections of both official clients.
+
+A client's own timeout is one for each packet that it waits for, so that an answer which comes slowly takes for ever. A
+request made `within` a deadline waits for a free connection, connects, sends and reads before that deadline; without
+one, the client's own timeout bounds all of these together. `DeadlineNode` is a node class for the Elasticsearch client
+(``node_class=``), `DeadlineConnection` a connection class for the OpenSearch client (``connection_class=``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import certifi
+import urllib3
+from elastic_transport import NodeConfig, Urllib3HttpNode
+from opensearchpy import Urllib3HttpConnection
+from urllib3.exceptions import ReadTimeoutError
+
+from reranker.engines.base import Deadline, EngineSettings
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request, and what its connection saw."""
+
+    deadline: Deadline
+    """Time for the whole exchange."""
+    connect_timeout_s: float
+    """Seconds for opening a connection, where more is left."""
+    reply: urllib3.BaseHTTPResponse | None = None
+    """The whole answer, whatever its status."""
+    error: Exception | None = None
+    """Why there is no whole answer, in urllib3's terms."""
+
+
+_exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
+
+
+@contextlib.contextmanager
+def within(exchange: Exchange) -> Iterator[None]:
+    """Make the requests of this context part of an exchange."""
+    token = _exchange.set(exchange)
+    try:
+        yield
+    finally:
+        _exchange.reset(token)
+
+
+class _ReadBefore(io.RawIOBase):
+    """What comes from a socket, headers and body, before one deadline: the socket's own limit is for each packet."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock, self._raw, self._deadline = sock, sock.makefile("rb", buffering=0), Deadline(sock.gettimeout())
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if self._deadline.passed:
+            raise TimeoutError("the answer took longer than allowed")
+        self._sock.settimeout(self._deadline.timeout_s())
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    def __init__(self, sock: socket.socket, *options: Any, **named: Any) -> None:
+        super().__init__(sock, *options, **named)
+        self.fp.close()
+        self.fp = io.BufferedReader(_ReadBefore(sock))
+
+
+class DeadlinePool:
+    """A pool of connections whose answers are read whole before a deadline. It follows no redirect and retries nothing.
+
+    It stands in the place of the urllib3 pool of a node or a connection, whose `urlopen` and `close` those call.
+    """
+
+    def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
+        """Read by the connections of ``pool``; ``origin`` (scheme, host, port) stands before the path for a proxy."""
+        pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
+        self._pool, self._origin = pool, origin
+        self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
+
+    def urlopen(
+        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None,
+        timeout: Any = None, **_: Any,
+    ) -> urllib3.BaseHTTPResponse:  # fmt: skip
+        """Return the whole answer to a request; errors as urllib3's own."""
+        exchange = _exchange.get() or _of_timeout(self._pool.timeout if timeout is None else timeout)
+        try:
+            exchange.reply = self._read_whole(exchange, method, url, body, headers)
+        except Exception as error:
+            exchange.error = error
+            raise
+        return exchange.reply
+
+    def _read_whole(
+        self, exchange: Exchange, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
+    ) -> urllib3.BaseHTTPResponse:
+        pool, deadline = self._pool, exchange.deadline
+        if not self._free.acquire(timeout=deadline.timeout_s()):
+            raise ReadTimeoutError(pool, url, "all connections were in use")
+        try:
+            left_s = deadline.timeout_s()
+            connect_s = exchange.connect_timeout_s if left_s is None else min(exchange.connect_timeout_s, left_s)
+            limit = urllib3.Timeout(total=left_s, connect=connect_s, read=left_s)
+            return pool.urlopen(
+                method, f"{self._origin}{url}", body=body, headers=headers, retries=False, redirect=False,
+                assert_same_host=False, timeout=limit,
+            )  # fmt: skip
+        finally:
+            self._free.release()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+def _of_timeout(timeout: Any) -> Exchange:
+    """Return an exchange by a client's own timeout: seconds, urllib3's record of them, or None for no limit."""
+    limit_s = timeout.total or timeout.read_timeout if isinstance(timeout, urllib3.Timeout) else timeout
+    limit_s = limit_s if isinstance(limit_s, int | float) else None
+    return Exchange(Deadline(limit_s), float("inf") if limit_s is None else limit_s)
+
+
+class DeadlineNode(Urllib3HttpNode):
+    """A node of the Elasticsearch client whose answers are read whole before a deadline.
+
+    ``settings`` of a subclass name the HTTP proxy, if there is one: the client's own node cannot use any.
+    """
+
+    settings: EngineSettings | None = None
+
+    def __init__(self, config: NodeConfig) -> None:
+        super().__init__(config)
+        self.pool = _pool_of(self.base_url, self.settings, self.pool)  # type: ignore[assignment]
+
+
+class DeadlineConnection(Urllib3HttpConnection):
+    """A connection of the OpenSearch client whose answers are read whole before a deadline; ``settings`` as above."""
+
+    settings: EngineSettings | None = None
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.pool = _pool_of(self.host, self.settings, self.pool)
+
+
+def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnectionPool) -> DeadlinePool:
+    """Return the pool for a node's URL: by the HTTP proxy of the settings, where they name one, else by ``pool``."""
+    if settings is None or settings.proxy is None:
+        return DeadlinePool(pool)
+    security: dict[str, Any] = {}
+    if url.startswith("https:"):
+        security = {"cert_reqs": "CERT_REQUIRED", "ca_certs": settings.ca_file or certifi.where()}
+        if not settings.verify:
+            security = {"cert_reqs": "CERT_NONE"}
+    proxy = urlsplit(settings.proxy)
+    login = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}" if proxy.username else None
+    address = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
+    greeting = urllib3.make_headers(proxy_basic_auth=login)
+    manager = urllib3.ProxyManager(address, maxsize=settings.connections, proxy_headers=greeting, **security)
+    # A proxy of plain HTTP gets whole URLs; for HTTPS it is a tunnel.
+    origin = urlsplit(url)._replace(path="").geturl() if url.startswith("http:") else ""
+    return DeadlinePool(manager.connection_from_url(url), origin)

@@ -1,0 +1,162 @@
+"""Official clients: those made from settings, and those that a user has made, end in the same answers and errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from elasticsearch import Elasticsearch
+from opensearchpy import OpenSearch
+
+from reranker.engines import EngineSettings, open_engine
+from reranker.engines.base import passed_headers
+from reranker.engines.deadlines import DeadlineConnection, DeadlineNode
+from reranker.errors import (
+    ConfigError,
+    EngineAuthError,
+    EngineError,
+    EngineOverloaded,
+    EngineRejected,
+    EngineUnavailable,
+    IndexMissing,
+    VersionConflict,
+)
+from tests.engines.scripted import Answer, Request, ScriptedServer, json_answer
+
+KINDS = ("elasticsearch", "opensearch")
+
+
+def client_of(kind: str, url: str, **options: Any) -> Elasticsearch | OpenSearch:
+    if kind == "elasticsearch":
+        return Elasticsearch(url, **options)
+    return OpenSearch([url], **options)
+
+
+@pytest.fixture(params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[ScriptedServer]:
+    with ScriptedServer(request.param) as server:
+        yield server
+
+
+def url_of(server: ScriptedServer) -> str:
+    return server.spec.partition(":")[2]
+
+
+def kind_of(server: ScriptedServer) -> str:
+    return server.spec.partition(":")[0]
+
+
+def test_a_users_client_carries_the_requests_and_stays_the_users(server: ScriptedServer) -> None:
+    heard: list[Request] = []
+
+    def hear(_: ScriptedServer, request: Request) -> Answer:
+        heard.append(request)
+        return json_answer(200, {"count": 3})
+
+    server.script("/shop/_count", hear, hear)
+    client = client_of(kind_of(server), url_of(server), headers={"x-tenant": "shop"})
+    engine = open_engine(client)
+    assert engine.spec == server.spec and engine.count("shop", {"match_all": {}}) == 3
+    assert {name.lower(): value for name, value in heard[0].headers.items()}["x-tenant"] == "shop"
+    engine.close()
+    assert open_engine(client).count("shop") == 3, "closing an engine does not close the client"
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "cls"),
+    [
+        (401, {"type": "security_exception", "reason": "who"}, EngineAuthError),
+        (404, {"type": "index_not_found_exception", "reason": "no such index"}, IndexMissing),
+        (400, {"type": "parsing_exception", "reason": "what"}, EngineRejected),
+        (409, {"type": "version_conflict_engine_exception", "reason": "late"}, VersionConflict),
+        (429, {"type": "circuit_breaking_exception", "reason": "heap"}, EngineOverloaded),
+        (503, {"type": "no_shard_available_action_exception", "reason": "gone"}, EngineUnavailable),
+    ],
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_errors_are_the_same_by_either_client(
+    server: ScriptedServer, status: int, error: dict[str, str], cls: type[EngineError], own: bool
+) -> None:
+    asked: list[int] = []
+
+    def answer(_: ScriptedServer, request: Request) -> Answer:
+        asked.append(1)
+        return json_answer(status, {"error": error, "status": status})
+
+    server.script("/shop/_count", answer)
+    client = client_of(kind_of(server), url_of(server), max_retries=0)
+    engine = open_engine(client if own else server.spec, EngineSettings())
+    with pytest.raises(cls) as caught:
+        engine.count("shop")
+    assert caught.value.status == status and caught.value.error_type == error["type"]
+    assert error["reason"] in str(caught.value) and len(asked) == 1
+    client.close()
+
+
+def test_the_client_made_from_a_spec_retries_nothing(server: ScriptedServer) -> None:
+    asked: list[int] = []
+
+    def answer(_: ScriptedServer, request: Request) -> Answer:
+        asked.append(1)
+        return json_answer(503, {"error": {"type": "x", "reason": "down"}})
+
+    server.script("/shop/_count", answer)
+    engine = open_engine(server.spec, EngineSettings())
+    with pytest.raises(EngineUnavailable):
+        engine.count("shop")
+    assert len(asked) == 1
+    engine.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nobody_there_is_told_by_either_client(kind: str) -> None:
+    client = client_of(kind, "http://127.0.0.1:9", max_retries=0)
+    for engine in (open_engine(client), open_engine(f"{kind}:http://127.0.0.1:9", EngineSettings())):
+        with pytest.raises(EngineUnavailable, match="check that it runs") as caught:
+            engine.count("shop")
+        assert caught.value.is_connection_failure and not caught.value.timed_out
+    client.close()
+
+
+def test_a_users_client_with_our_connections_reads_before_one_deadline(server: ScriptedServer) -> None:
+    def drip(_: ScriptedServer, request: Request) -> Answer:
+        time.sleep(1.5)
+        return json_answer(200, {"count": 3})
+
+    server.script("/shop/_count", drip)
+    chosen: dict[str, Any] = {"node_class": DeadlineNode, "request_timeout": 60}
+    if kind_of(server) == "opensearch":
+        chosen = {"connection_class": DeadlineConnection, "timeout": 60}
+    client = client_of(kind_of(server), url_of(server), **chosen, max_retries=0)
+    engine = open_engine(client, EngineSettings(read_timeout_s=0.3))
+    started = time.monotonic()
+    with pytest.raises(EngineUnavailable, match=r"within 0\.3 s") as caught:
+        engine.count("shop")
+    assert caught.value.timed_out and time.monotonic() - started < 1.4
+    client.close()
+
+
+def test_headers_of_the_request_at_hand_reach_the_engine(server: ScriptedServer) -> None:
+    heard: list[dict[str, str]] = []
+
+    def hear(_: ScriptedServer, request: Request) -> Answer:
+        heard.append({name.lower(): value for name, value in request.headers.items()})
+        return json_answer(200, {"count": 3})
+
+    server.script("/shop/_count", hear, hear)
+    engine = open_engine(server.spec, EngineSettings())
+    token = passed_headers.set({"x-opaque-id": "shop-1", "traceparent": "00-ab-cd-01"})
+    engine.count("shop")
+    passed_headers.reset(token)
+    engine.count("shop")
+    assert (heard[0]["x-opaque-id"], heard[0]["traceparent"]) == ("shop-1", "00-ab-cd-01")
+    assert "x-opaque-id" not in heard[1]
+    engine.close()
+
+
+def test_elasticsearch_is_not_signed_for_aws() -> None:
+    with pytest.raises(ConfigError, match="opensearch:URL"):
+        open_engine("elasticsearch:http://127.0.0.1:9200", EngineSettings(aws_region="eu-central-1"))
