@@ -34,7 +34,7 @@ from indexer.bulk import BulkItem, BulkWriter
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import Encoder
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import Unsupported
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import VocabularyBuilder

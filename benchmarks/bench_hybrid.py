@@ -39,8 +39,9 @@ from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.comparison import EncodedCorpus, read_corpus
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.engines.base import Deadline, Engine
+from reranker.engines.protocol import Engine
 from reranker.evaluation import paired_test
 from reranker.formats import read_documents, read_links
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template

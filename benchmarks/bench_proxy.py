@@ -31,7 +31,7 @@ from provenance import write_results
 
 from reranker.artifacts import save_model
 from reranker.engines import open_engine
-from reranker.engines.base import fill_template
+from reranker.engines.bodies import fill_template
 from reranker.formats import read_documents
 from tests.live.service_process import ServiceProcess
 

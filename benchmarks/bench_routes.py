@@ -31,7 +31,8 @@ from hybrid_index import Sources, filled_index
 
 from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, fill_template
+from reranker.engines.bodies import fill_template
+from reranker.engines.protocol import Engine
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import VectorStore

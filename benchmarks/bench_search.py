@@ -34,7 +34,8 @@ import numpy as np
 
 from reranker.artifacts import Encoder, RankingModel
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp, fill_template
+from reranker.engines.bodies import fill_template
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import FieldWriter, version_fields
 from reranker.formats import read_documents
 from reranker.rerank import Reranker, RerankSettings

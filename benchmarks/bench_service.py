@@ -52,7 +52,7 @@ from service_quality import Topics, compare, judged_topics, link_topics, table, 
 from indexer.builds import BuildOptions, LoadOptions, build_index
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 
 SIZES = (10, 100, 1000)
 CALLS = {10: 300, 100: 300, 1000: 100}

@@ -11,7 +11,7 @@ from typing import Any
 from indexer.builds import index_mapping
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.protocol import Engine, WriteOp
 
 BATCH = 500
 Sources = dict[str, dict[str, Any]]

@@ -42,7 +42,8 @@ from papers.click_simulator import LogPlan, PositionBased, attraction_of, simula
 from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp, WriteResult, json_bytes
+from reranker.engines.protocol import Engine, WriteOp, WriteResult
+from reranker.engines.wire import json_bytes
 from reranker.evaluation import evaluate_run, paired_test
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.gate import ServedModel, ServingScores

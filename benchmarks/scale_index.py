@@ -34,7 +34,7 @@ from scale_data import World, write_documents
 
 from reranker.artifacts import load_model
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, ReportsDisk
+from reranker.engines.protocol import Engine, ReportsDisk
 from reranker.formats import read_documents
 
 KILLED_AT = 0.6

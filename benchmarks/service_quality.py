@@ -12,7 +12,8 @@ from bench_quality import Split
 from end_to_end_data import Collection
 
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine, default_query_body
+from reranker.engines.bodies import default_query_body
+from reranker.engines.protocol import Engine
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 
 MEASURES = ("nDCG@10", "AP")

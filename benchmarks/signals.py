@@ -42,7 +42,7 @@ from end_to_end_data import Collection, read_collection
 
 from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.evaluation import evaluate_run
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha

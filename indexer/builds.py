@@ -30,7 +30,7 @@ from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.versions import register, with_version
 from reranker.artifacts import RankingModel
 from reranker.config import instant
-from reranker.engines.base import Engine, IndexInfo, WriteOp
+from reranker.engines.protocol import Engine, IndexInfo, WriteOp
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
 from reranker.files import write_file

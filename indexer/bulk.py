@@ -24,8 +24,10 @@ from typing import Any, Literal
 import numpy as np
 
 from reranker.config import check_ranges
-from reranker.engines.base import Deadline, Engine, WriteOp, WriteResult, id_fault, json_bytes
+from reranker.deadline import Deadline
+from reranker.engines.protocol import Engine, WriteOp, WriteResult, id_fault
 from reranker.engines.retry import back_off_s
+from reranker.engines.wire import json_bytes
 from reranker.errors import (
     EngineAuthError,
     EngineError,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from reranker.artifacts import Encoder
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import InputError
 from reranker.text.analyzers import BETWEEN
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from reranker.artifacts import EncodedDocuments, Encoder
-from reranker.engines.base import Capabilities, DiskUsage, Engine, IndexInfo, ReportsDisk, json_bytes
+from reranker.engines.protocol import Capabilities, DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.vectors import (
     FIELD_PREFIX,
     NATIVE_ROUTES,
@@ -25,6 +25,7 @@ from reranker.engines.vectors import (
     native_settings,
     version_fields,
 )
+from reranker.engines.wire import json_bytes
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, PreflightRefused
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 

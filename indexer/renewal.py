@@ -22,7 +22,7 @@ from indexer.encoding import ENCODE_BATCH, VersionEncoder, preflight, present_ro
 from indexer.versions import RUNNING, register
 from reranker.artifacts import RankingModel
 from reranker.config import instant
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
 from reranker.progress import Progress, Say, no_progress, silent

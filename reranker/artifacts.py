@@ -40,7 +40,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyArray, Bool, Float32, Float64
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError, ShapeMismatch
 from reranker.files import CopyFile, replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors

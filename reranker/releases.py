@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from reranker.engines import absolute_spec
-from reranker.engines.base import Engine, WriteOp, WriteResult, ensure_index
+from reranker.engines.protocol import Engine, WriteOp, WriteResult, ensure_index
 from reranker.engines.retry import attempts_of, retried
 from reranker.errors import (
     EngineAuthError,

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.artifacts import Encoder, RankingModel
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.packing import Quantisation
 from reranker.models.scorers import FORMS

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi.testclient import TestClient
 
 from reranker.artifacts import RankingModel, save_model
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app

@@ -13,8 +13,8 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.deadline import Deadline
 from reranker.engines import Engine
-from reranker.engines.base import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.progress import Progress
 from reranker.releases import default_store

@@ -115,7 +115,7 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
     lists, qrels.tsv and queries.tsv. Says which commands come next.
     """
     from reranker.cli.main import CONFIG
-    from reranker.engines.base import default_query_body
+    from reranker.engines.bodies import default_query_body
     from reranker.files import write_file
 
     engine = common.open_engine_of(engine_spec)

@@ -12,7 +12,7 @@ import click
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER, PATH
 from reranker.engines import Engine
-from reranker.engines.base import refresh_if_allowed
+from reranker.engines.protocol import refresh_if_allowed
 from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

@@ -170,7 +170,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     import numpy as np
 
     from indexer.versions import plan_collection, remaining_note, uninstall
-    from reranker.engines.base import TakesRequests
+    from reranker.engines.protocol import TakesRequests
     from reranker.engines.scripts import Setup, carry_out, remove_steps
 
     engine = common.open_engine_of(engine_spec, retry=True)

@@ -16,7 +16,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, Task, prepared, sql_text
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
 from reranker.clicks.schema import arrow
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.figures import (
     BLUE,
     STYLE,

@@ -41,7 +41,7 @@ from reranker.clicks.forms import (
 from reranker.clicks.log import DAY_MS, ClickLog, LogTransaction, Source, clock, damaged
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.config import milliseconds
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.formats import (

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from reranker.engines.base import Capabilities, Engine, EngineSettings, IndexInfo, WriteOp, WriteResult
+from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.engines.retry import Retries
+from reranker.engines.settings import EngineSettings
 from reranker.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:

@@ -22,10 +22,12 @@ from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ReadTimeoutError, SSLError
 
-from reranker.engines.base import Deadline, EngineSettings, json_bytes, json_value, passed_headers
+from reranker.deadline import Deadline
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, Exchange, within
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
+from reranker.engines.settings import EngineSettings
+from reranker.engines.wire import json_bytes, json_value, passed_headers
 from reranker.errors import (
     ConfigError,
     EngineAuthError,

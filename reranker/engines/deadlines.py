@@ -25,7 +25,8 @@ from elastic_transport import NodeConfig, Urllib3HttpNode
 from opensearchpy import Urllib3HttpConnection
 from urllib3.exceptions import ReadTimeoutError
 
-from reranker.engines.base import Deadline, EngineSettings
+from reranker.deadline import Deadline
+from reranker.engines.settings import EngineSettings
 
 
 @dataclass(slots=True)

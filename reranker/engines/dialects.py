@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from reranker.engines.base import Capabilities, SourceFilter, version_numbers
+from reranker.engines.protocol import Capabilities, SourceFilter, version_numbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,8 @@ from typing import Any
 
 import msgspec
 
-from reranker.engines.base import MAX_HITS, Json, WriteOp, WriteResult, json_bytes
+from reranker.engines.protocol import MAX_HITS, WriteOp, WriteResult
+from reranker.engines.wire import Json, json_bytes
 from reranker.errors import EngineRejected, Unsupported
 from reranker.text.analyzers import character_class
 

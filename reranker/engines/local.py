@@ -9,18 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from reranker.engines.base import (
-    Capabilities,
-    IndexInfo,
-    SourceFilter,
-    WriteOp,
-    WriteResult,
-    check_name,
-    flat_settings,
-    json_bytes,
-    json_value,
-    refusal,
-)
 from reranker.engines.language import (
     DocumentRefusedError,
     Extracted,
@@ -38,7 +26,9 @@ from reranker.engines.language import (
     standard_tokens,
     values_at,
 )
+from reranker.engines.protocol import Capabilities, IndexInfo, SourceFilter, WriteOp, WriteResult, refusal
 from reranker.engines.tantivy import Change, Match, TantivyCatalogue, TantivyIndex
+from reranker.engines.wire import check_name, flat_settings, json_bytes, json_value
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
@@ -119,7 +109,7 @@ def _too_many_fields(target: TantivyIndex, mapping: Mapping[str, Any]) -> str:
 
 
 class LocalEngine:
-    """An engine in this process, over a catalogue of indexes; see `reranker.engines.base.Engine` for the methods."""
+    """An embedded engine over a catalogue of indexes; `reranker.engines.protocol.Engine` documents the methods."""
 
     in_process = True
 

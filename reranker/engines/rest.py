@@ -17,23 +17,21 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from reranker.engines.base import (
+from reranker.engines.clients import EngineClient
+from reranker.engines.dialects import scripts_allowed
+from reranker.engines.language import property_type
+from reranker.engines.protocol import (
     Capabilities,
     DiskUsage,
     IndexInfo,
     SourceFilter,
     WriteOp,
     WriteResult,
-    check_name,
-    json_bytes,
-    quoted,
     refusal,
     version_numbers,
 )
-from reranker.engines.clients import EngineClient
-from reranker.engines.dialects import scripts_allowed
-from reranker.engines.language import property_type
 from reranker.engines.retry import VIEW_LOST, Attempts
+from reranker.engines.wire import check_name, json_bytes, quoted
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -62,7 +60,7 @@ _NODE_PARTS = (
 
 
 class RestEngine:
-    """An engine reached over HTTP; see `reranker.engines.base.Engine` for the methods.
+    """An engine reached over HTTP; see `reranker.engines.protocol.Engine` for the methods.
 
     Equal scores come in the engine's own order (shard, then age inside a segment), which is stable between requests
     only on the same copy of each shard: give searches of one user the same ``preference``.
@@ -160,7 +158,7 @@ class RestEngine:
         self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:  # fmt: skip
-        """Return the answer to any request of the engine's API (`reranker.engines.base.TakesRequests`)."""
+        """Return the answer to any request of the engine's API (`reranker.engines.protocol.TakesRequests`)."""
         return self._client.call(method, path, body, params=params, timeout_s=timeout_s)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from reranker.config import check_ranges
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.progress import Say
 

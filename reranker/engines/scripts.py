@@ -13,8 +13,9 @@ from importlib import resources
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from reranker.engines.base import Capabilities, Engine, TakesRequests, changed_texts, version_numbers
+from reranker.engines.protocol import Capabilities, Engine, TakesRequests, version_numbers
 from reranker.engines.vectors import field_prefix, script_fields, script_source
+from reranker.engines.wire import changed_texts
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"

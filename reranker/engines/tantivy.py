@@ -32,8 +32,8 @@ from filelock import FileLock, Timeout
 from tantivy import Occur, Query
 
 from reranker.engines import language as tree
-from reranker.engines.base import json_bytes, json_value
 from reranker.engines.language import DocumentRefusedError, Extracted, FieldTable, Stored, standard_tokens
+from reranker.engines.wire import json_bytes, json_value
 from reranker.errors import EngineOverloaded, EngineRejected, EngineUnavailable, IndexMissing
 
 FORMAT = 1

@@ -54,7 +54,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
-from reranker.engines.base import MAX_HITS, Capabilities, candidate_body, query_of_ids, version_numbers
+from reranker.engines.bodies import candidate_body, query_of_ids
+from reranker.engines.protocol import MAX_HITS, Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from reranker.arrays import Bool, Float64
 from reranker.artifacts import Encoder
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import evaluate_run, paired_test, standard_error

@@ -17,7 +17,9 @@ from msgspec import structs
 
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.artifacts import RankingModel
-from reranker.engines.base import MAX_HITS, Capabilities, Deadline, Engine, candidate_body
+from reranker.deadline import Deadline
+from reranker.engines.bodies import candidate_body
+from reranker.engines.protocol import MAX_HITS, Capabilities, Engine
 from reranker.engines.vectors import (
     ID_DIGITS,
     InsideFields,

@@ -31,7 +31,8 @@ from msgspec import structs
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.config import check_ranges
-from reranker.engines.base import Deadline, candidate_body, default_query_body, not_rerankable
+from reranker.deadline import Deadline
+from reranker.engines.bodies import candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError, FallbackError
 from reranker.kernels.packing import quantise_rows
 from reranker.records import Hit, RankedHit

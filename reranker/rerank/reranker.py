@@ -18,7 +18,9 @@ from msgspec import structs
 
 from reranker.arrays import Bool
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Deadline, Engine, fill_template, fill_variables, page_body, window_of
+from reranker.deadline import Deadline
+from reranker.engines.bodies import fill_template, fill_variables, page_body, window_of
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import (
     FIELD_PREFIX,
     LOST,

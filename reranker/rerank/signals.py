@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from reranker.arrays import Float64
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.records import Hit
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from sys import intern
 from typing import IO, Any, NamedTuple
 
-from reranker.engines.base import Engine, ReadsByWrites, refresh_if_allowed
+from reranker.engines.protocol import Engine, ReadsByWrites, refresh_if_allowed
 from reranker.errors import ConfigError, EngineAuthError, NothingToLearn
 from reranker.files import make_durable, replacing, write_file
 from reranker.progress import Progress, Say, no_progress

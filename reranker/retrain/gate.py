@@ -40,7 +40,8 @@ from reranker.artifacts import Encoder, RankingModel
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.schema import Impression
 from reranker.config import check_ranges
-from reranker.engines.base import Engine, candidate_body, fill_template
+from reranker.engines.bodies import candidate_body, fill_template
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import evaluate_run

@@ -26,7 +26,7 @@ from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, mak
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
 from reranker.config import check_ranges
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.formats import RejectSink, read_links, read_queries
 from reranker.progress import Say

@@ -25,7 +25,7 @@ from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
 from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.clicks.log import ClickLog
-from reranker.engines.base import Engine, refresh_if_allowed
+from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
 from reranker.models.scorers import LINEAR

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
 from reranker.retrain.gate import LIVE, MAX_IDS, NEW, Comparison, Measured, RankedList
 from reranker.retrain.learning import History, RetrainResult

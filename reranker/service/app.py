@@ -39,7 +39,9 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from reranker.engines.base import PASSED_HEADERS, Deadline, passed_headers, variables_of
+from reranker.deadline import Deadline
+from reranker.engines.bodies import variables_of
+from reranker.engines.wire import PASSED_HEADERS, passed_headers
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
 from reranker.service import operate, proxy, rerank_api, search

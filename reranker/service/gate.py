@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NewType
 
-from reranker.engines.base import MAX_HITS
+from reranker.engines.protocol import MAX_HITS
 from reranker.service.http import ServiceError
 
 CheckedBody = NewType("CheckedBody", Mapping[str, Any])

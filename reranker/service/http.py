@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
 
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.errors import (
     ArtifactError,
     ConfigError,

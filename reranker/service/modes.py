@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from msgspec import structs
 
-from reranker.engines.base import Deadline, window_of
+from reranker.deadline import Deadline
+from reranker.engines.bodies import window_of
 from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from reranker.engines.base import bounded
+from reranker.engines.bodies import bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit

@@ -32,7 +32,7 @@ from pydantic import BaseModel, Field
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import EngineError, FallbackError
 from reranker.models.scorers import unit

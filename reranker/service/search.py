@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Meta
 from pydantic import BaseModel, ConfigDict
 
-from reranker.engines.base import fill_variables
+from reranker.engines.bodies import fill_variables
 from reranker.errors import InputError
 from reranker.service.gate import CheckedBody, trusted_body
 from reranker.service.http import (

@@ -22,7 +22,7 @@ import numpy as np
 
 from reranker.artifacts import MANIFEST as MODEL_MANIFEST
 from reranker.artifacts import RankingModel, describe_model, load_model
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import (
     ArtifactError,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reranker.config import check_ranges, reject_unknown
-from reranker.engines.base import fill_template, fill_variables
+from reranker.engines.bodies import fill_template, fill_variables
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 

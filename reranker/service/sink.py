@@ -23,7 +23,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from reranker.engines.base import Deadline, Engine, WriteOp, changed_texts, ensure_index
+from reranker.deadline import Deadline
+from reranker.engines.protocol import Engine, WriteOp, ensure_index
+from reranker.engines.wire import changed_texts
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.settings import ServiceSettings

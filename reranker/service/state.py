@@ -15,7 +15,8 @@ from typing import Annotated, Any, TypeVar, cast
 
 from fastapi import Depends, Request
 
-from reranker.engines.base import Deadline, Engine
+from reranker.deadline import Deadline
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.copies import WorkFolder

@@ -12,7 +12,7 @@ from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine, WriteResult
+from reranker.engines.protocol import Engine, WriteResult
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from tests.engines.memory import memory_engine
 

@@ -32,7 +32,7 @@ from indexer.versions import (
 )
 from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine, WriteResult
+from reranker.engines.protocol import Engine, WriteResult
 from reranker.engines.vectors import (
     NATIVE_ROUTES,
     field_name,

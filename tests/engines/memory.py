@@ -16,9 +16,9 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from reranker.engines import language as tree
-from reranker.engines.base import Capabilities
 from reranker.engines.language import Extracted, FieldTable, Stored, standard_tokens
 from reranker.engines.local import LocalEngine
+from reranker.engines.protocol import Capabilities
 from reranker.engines.tantivy import Change, Match
 
 K1 = 1.2

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from reranker.engines.base import Engine, json_bytes
+from reranker.engines.protocol import Engine
+from reranker.engines.wire import json_bytes
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from reranker.artifacts import RankingModel, save_model
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from tests.live.helpers import ROOT

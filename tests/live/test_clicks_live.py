@@ -14,7 +14,7 @@ from reranker.clicks import importing
 from reranker.clicks.importing import ImportReport, LiveSource, import_live
 from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.engines import WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import IndexMissing, InputError
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query
 from tests.unit.clicks.test_log import ids

@@ -26,7 +26,7 @@ from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineError
 from reranker.rerank import Reranker, RerankSettings

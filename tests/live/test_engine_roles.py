@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.engines.scripts import requests_of
 from reranker.errors import EngineAuthError, EngineError, EngineRejected
 from reranker.service.sink import EVENTS_INDEX, QUERIES_INDEX

@@ -13,8 +13,9 @@ import pytest
 
 from indexer.builds import BuildOptions, LoadOptions, build_index
 from indexer.encoding import present_routes
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.engines.base import Deadline, Engine
+from reranker.engines.protocol import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request

@@ -23,7 +23,7 @@ from indexer.builds import BuildOptions, LoadOptions, build_index, load_document
 from indexer.bulk import BulkItem, BulkLimits, BulkWriter, RetryPolicy
 from indexer.versions import collect, plan_collection
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import EngineRejected, VersionConflict
 from reranker.releases import ControlRecord, Release, forget_control, read_control, update_control
 from tests.live.faulty_proxy import FaultyProxy

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.rest import RestEngine
 from reranker.engines.retry import Retries
 from reranker.retrain import documents

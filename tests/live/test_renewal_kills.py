@@ -26,8 +26,9 @@ import pytest
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine, json_bytes
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_prefix
+from reranker.engines.wire import json_bytes
 from reranker.releases import forget_control, read_control
 from tests.live.faulty_http import FaultyHttp
 from tests.live.helpers import ROOT, contents

@@ -26,7 +26,7 @@ from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import field_name
 from reranker.releases import forget_control, read_control
 from reranker.rerank import Reranker, RerankSettings

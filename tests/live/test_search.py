@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.ranking import RerankedPage

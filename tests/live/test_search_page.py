@@ -15,7 +15,7 @@ import pytest
 from reranker.artifacts import save_model
 from reranker.clicks.pairs import PairConfig
 from reranker.engines import open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import IndexMissing
 from tests.live.pages import prefer, until, violations
 from tests.live.service_process import ServiceProcess

@@ -40,7 +40,7 @@ def served(elasticsearch_url: str, tmp_path_factory: pytest.TempPathFactory) -> 
     finally:
         engine.delete_index(index)
         if engine.index_names(CONTROL_INDEX):
-            from reranker.engines.base import WriteOp
+            from reranker.engines.protocol import WriteOp
 
             engine.bulk(CONTROL_INDEX, [WriteOp("delete", index)])
         engine.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine, version_numbers
+from reranker.engines.protocol import Engine, version_numbers
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 

@@ -21,8 +21,10 @@ from click.testing import CliRunner
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.engines.base import Deadline, Engine, fill_template
+from reranker.engines.bodies import fill_template
+from reranker.engines.protocol import Engine
 from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.models.scorers import FORMS

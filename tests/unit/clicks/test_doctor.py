@@ -26,7 +26,7 @@ from reranker.clicks.propensities import (
     count_log,
     estimate_propensities,
 )
-from reranker.engines.base import WriteOp
+from reranker.engines.protocol import WriteOp
 from reranker.errors import ConfigError
 from tests.click_readers import tables_of
 from tests.engines.memory import memory_engine

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines.base import (
+from reranker.engines.bodies import (
     candidate_body,
     default_query_body,
     fill_template,

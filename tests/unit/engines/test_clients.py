@@ -11,8 +11,8 @@ from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.base import passed_headers
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode
+from reranker.engines.wire import passed_headers
 from reranker.errors import (
     ConfigError,
     EngineAuthError,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.errors import (
     EngineAuthError,
     EngineError,

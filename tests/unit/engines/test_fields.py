@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from reranker.engines import dialects
-from reranker.engines.base import Capabilities
+from reranker.engines.protocol import Capabilities
 from reranker.engines.vectors import (
     FieldWriter,
     field_name,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines.base import Capabilities
+from reranker.engines.protocol import Capabilities
 from reranker.engines.vectors import (
     LOST,
     InsideFields,

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.base import DiskUsage, Engine, ReadsByWrites, json_bytes, json_value, version_numbers
 from reranker.engines.dialects import scripts_allowed
+from reranker.engines.protocol import DiskUsage, Engine, ReadsByWrites, version_numbers
 from reranker.engines.rest import BATCH_UNITS, RestEngine, bulk_body, bulk_results, pieces, units
+from reranker.engines.wire import json_bytes, json_value
 from reranker.errors import EngineAuthError, EngineUnavailable
 from tests.engines.scripted import ScriptedServer, json_answer, whole
 

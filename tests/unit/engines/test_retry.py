@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.base import Engine, ReadsByWrites
+from reranker.engines.protocol import Engine, ReadsByWrites
 from reranker.engines.retry import VIEW_LOST, Attempts, RequestRetryPolicy, Retries, attempts_of, back_off_s, retried
 from reranker.errors import (
     EngineAuthError,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from reranker.engines.base import Capabilities
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
+from reranker.engines.protocol import Capabilities
 from reranker.engines.scripts import (
     NOT_RUN,
     TRUSTED,

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from reranker.engines import WriteOp, open_engine, tantivy
-from reranker.engines.base import Engine
 from reranker.engines.language import Stored
+from reranker.engines.protocol import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
 
 MAPPING = {"properties": {"t": {"type": "text"}}}

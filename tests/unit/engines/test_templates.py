@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines.base import fill_template, fill_variables, variables_of
+from reranker.engines.bodies import fill_template, fill_variables, variables_of
 from reranker.errors import ConfigError, InputError, RerankerError
 from reranker.rerank.reranker import read_body
 

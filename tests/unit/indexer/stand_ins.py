@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from tests.engines.memory import memory_engine
 
 BulkScript = Callable[[Engine, str, Sequence[WriteOp]], list[WriteResult]]

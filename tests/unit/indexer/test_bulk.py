@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexer.bulk import ACTION_BYTES, Action, BulkEvents, BulkItem, BulkLimits, BulkReport, BulkWriter, RetryPolicy
-from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
+from reranker.engines.protocol import Capabilities, Engine, WriteOp, WriteResult
 from reranker.errors import (
     ConfigError,
     EngineAuthError,

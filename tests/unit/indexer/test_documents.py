@@ -19,7 +19,7 @@ from indexer.builds import LoadOptions, LoadReport, external_version, load_docum
 from indexer.bulk import BulkLimits, RetryPolicy
 from indexer.encoding import VersionEncoder
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Engine, WriteOp, WriteResult
+from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
 from reranker.store import VectorStore
 from tests.engines.memory import memory_engine

@@ -21,7 +21,7 @@ from indexer.encoding import (
 )
 from indexer.renewal import changed_since
 from reranker.engines import open_engine
-from reranker.engines.base import DiskUsage, IndexInfo
+from reranker.engines.protocol import DiskUsage, IndexInfo
 from reranker.errors import EngineRejected, PreflightRefused
 from tests.engines.memory import memory_engine
 from tests.engines.scripted import ScriptedServer, json_answer

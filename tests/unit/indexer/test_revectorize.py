@@ -10,7 +10,7 @@ import pytest
 from indexer.bulk import RetryPolicy
 from indexer.encoding import VersionEncoder, present_routes
 from indexer.renewal import Renewer, RenewOptions, RenewReport, Target, follow, sync
-from reranker.engines.base import Capabilities, Engine, WriteOp, WriteResult
+from reranker.engines.protocol import Capabilities, Engine, WriteOp, WriteResult
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineAuthError, EngineUnavailable
 from reranker.formats import RejectLog

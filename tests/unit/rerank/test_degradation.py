@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from reranker.engines.base import WriteOp
+from reranker.engines.protocol import WriteOp
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineError, EngineUnavailable, FallbackError
 from reranker.records import Hit, SearchAnswer

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.engines.base import Capabilities, IndexInfo
 from reranker.engines.dialects import OPENSEARCH
+from reranker.engines.protocol import Capabilities, IndexInfo
 from reranker.engines.vectors import LOST, version_fields
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer

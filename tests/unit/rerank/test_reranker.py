@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from reranker.engines.base import MAX_HITS, Deadline, Engine
+from reranker.deadline import Deadline
+from reranker.engines.protocol import MAX_HITS, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from reranker.artifacts import save_model
 from reranker.cli.main import main
-from reranker.engines.base import WriteOp
+from reranker.engines.protocol import WriteOp
 from reranker.engines.vectors import lexical_body
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.records import Hit, SearchAnswer

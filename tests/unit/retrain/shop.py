@@ -13,7 +13,7 @@ from indexer.builds import BuildOptions, build_index
 from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.artifacts import RankingModel, save_model
 from reranker.clicks.log import DAY_MS, ClickLog
-from reranker.engines.base import Engine
+from reranker.engines.protocol import Engine
 from reranker.retrain.gate import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of

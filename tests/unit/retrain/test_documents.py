@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from reranker.engines.base import WriteOp
+from reranker.engines.protocol import WriteOp
 from reranker.errors import ConfigError, EngineAuthError, EngineUnavailable, NothingToLearn
 from reranker.formats import read_documents
 from reranker.records import StoredDocument

@@ -21,7 +21,7 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
 from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
-from reranker.engines.base import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
+from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history

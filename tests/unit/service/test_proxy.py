@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reranker.engines.base import Capabilities
+from reranker.engines.protocol import Capabilities
 from reranker.errors import EngineRejected, EngineUnavailable
 from reranker.rerank import Reranker
 from reranker.service.app import all_parts

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.artifacts import RankingModel
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.records import SearchAnswer
 from reranker.service.rerank_api import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from reranker.artifacts import save_model
-from reranker.engines.base import Deadline, Engine
+from reranker.deadline import Deadline
+from reranker.engines.protocol import Engine
 from reranker.errors import (
     EngineAuthError,
     EngineError,

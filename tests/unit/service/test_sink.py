@@ -18,7 +18,8 @@ import pytest
 
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, impressions, make_pairs
-from reranker.engines.base import Deadline, WriteOp, WriteResult
+from reranker.deadline import Deadline
+from reranker.engines.protocol import WriteOp, WriteResult
 from reranker.errors import EngineRejected, EngineUnavailable, InputError
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.engines.base import Deadline
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key

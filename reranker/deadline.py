@@ -1,0 +1,56 @@
+"""Deadlines: the time of one request or wait, and how it was spent."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+from reranker.errors import FallbackError
+
+
+class Deadline:
+    """The time of one request or wait, counted from the creation: ``limit_s`` seconds (None: no limit) by ``now``.
+
+    ``stages_ms`` are milliseconds by stage, as `note_stage` was told.
+    """
+
+    def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
+        self.limit_s, self.now = limit_s, now
+        self.started = self._noted = now()
+        self.stages_ms: dict[str, float] = {}
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the creation."""
+        return self.now() - self.started
+
+    @property
+    def left_s(self) -> float:
+        """Seconds left, 0 or more; infinite without a limit."""
+        return math.inf if self.limit_s is None else max(self.limit_s - self.spent_s, 0.0)
+
+    @property
+    def left_ms(self) -> float:
+        """Milliseconds left, 0 or more."""
+        return self.left_s * 1000.0
+
+    @property
+    def passed(self) -> bool:
+        """True where no time is left."""
+        return self.left_s == 0.0
+
+    def timeout_s(self, at_least: float = 0.001) -> float | None:
+        """Return the seconds that a request to an engine may take; None without a limit."""
+        return None if self.limit_s is None else max(self.left_s, at_least)
+
+    def check(self, doing: str) -> None:
+        """Raise `FallbackError` if the deadline has passed while ``doing`` went on."""
+        if self.passed and self.limit_s is not None:
+            raise FallbackError(f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}")
+
+    def note_stage(self, name: str) -> None:
+        """Add the time since the last stage ended to the stage ``name``."""
+        now = self.now()
+        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
+        self._noted = now

@@ -1,0 +1,251 @@
+"""Search bodies, built purely: templates filled, and the two requests of a reranked search.
+
+Reranking takes two requests: `candidate_body` asks for ids and scores of a whole window, `page_body` for what the team
+wants to show of the few hits on the page. Everything that decides *which* documents match stays in the first.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from reranker.deadline import Deadline
+from reranker.engines.wire import changed_texts
+from reranker.errors import ConfigError, InputError
+
+# --- search bodies
+
+
+_PLACE = "{{query}}"
+"""Where a body template takes the text of the query."""
+
+
+_SHOWN_OF_HITS = (
+    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "seq_no_primary_term",
+)  # fmt: skip
+
+
+_SHOWN_ONLY = frozenset({*_SHOWN_OF_HITS, "from", "size", "track_scores", "profile"})
+"""Parts of a body that decide what is shown of a hit, not which hits there are."""
+
+
+_ANSWERS = frozenset({"aggs", "aggregations", "suggest"})
+"""Parts answered over the whole hit set: asked once, with the candidates."""
+
+
+_PAGE_KEYS = (*_SHOWN_OF_HITS, "runtime_mappings", "derived", "timeout", "ext")
+
+
+def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
+    """Return the body of a plain BM25 search, summed over fields such as ``title^2``; `InputError` without fields."""
+    if not fields:
+        raise InputError("no field to search in: name at least one, such as title^2")
+    if len(fields) == 1 and "^" not in fields[0]:
+        return {"query": {"match": {fields[0]: {"query": query}}}}
+    return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": "most_fields"}}}
+
+
+def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
+    """Return a copy of a body template, ``query`` in each place of ``{{query}}``; `ConfigError` if there is none."""
+    if changed_texts(body, lambda text: text.replace(_PLACE, "")) == body:
+        raise ConfigError(
+            f"the body template has no place for the query: write {_PLACE} where the query's text belongs"
+        )
+    filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(_PLACE, query))
+    return filled
+
+
+Scalar = str | int | float | bool
+
+
+_VARIABLE = re.compile(r"\{\{([A-Za-z_]\w*)(\?|=((?:[^}]|}(?!}))*))\}\}")
+
+
+class _Absent(Exception):
+    """A variable without a value stands there."""
+
+
+def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | None]:
+    """Return the variables of a body template with their defaults: None for ``{{name?}}``, which may be absent.
+
+    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or else a text. `ConfigError` for ``{{name}}`` with
+    neither, for two defaults of one name, and for a default that is an object.
+    """
+    found: dict[str, Scalar | list[Any] | None] = {}
+
+    def note(text: str) -> str:
+        for name, how, written in _VARIABLE.findall(text):
+            default = None if how == "?" else _default(name, written)
+            if name in found and found[name] != default:
+                raise ConfigError(f"the variable {name!r} of the body has two defaults: write the same one everywhere")
+            found[name] = default
+        if rest := re.search(r"\{\{(?!query\}\}).*?\}\}", _VARIABLE.sub("", text)):
+            raise ConfigError(f"{rest[0]:.60} in the body is no variable: write {{{{name?}}}} or {{{{name=DEFAULT}}}}")
+        return text
+
+    changed_texts(dict(template), note)
+    return found
+
+
+def _default(name: str, written: str) -> Scalar | list[Any]:
+    try:
+        value: Any = json.loads(written)
+    except ValueError:
+        value = None if written.startswith("{") else written
+    if not _is_value(value):
+        raise ConfigError(f"the default of {name!r} in the body is {written:.60}: write a text, number, true or list")
+    return value  # type: ignore[no-any-return]
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str | int | float) or (
+        isinstance(value, list) and all(isinstance(item, str | int | float) for item in value)
+    )
+
+
+def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a body template with its variables filled, ``{{query}}`` left as it is.
+
+    A text that is nothing but a variable becomes the value itself, be it a number or a list. One without value and
+    default takes the innermost element of a list that holds it along (a clause of ``filter``), else the whole part of
+    the body. `InputError` for a value without a variable, of another JSON type than its default, or neither a text, a
+    number, true or false, nor a list of these.
+    """
+    defaults = variables_of(template)
+    if unknown := sorted(values.keys() - defaults.keys()):
+        legal = ", ".join(sorted(defaults)) or "none"
+        raise InputError(f"variable {unknown[0]!r:.60} is not in the search body; its variables: {legal}")
+    for name, value in values.items():
+        default = defaults[name]
+        if not _is_value(value) or (default is not None and _json_type(value) != _json_type(default)):
+            wanted = "text, number, boolean or list of these" if default is None else _json_type(default)
+            raise InputError(f"variable {name!r} of the search body takes a {wanted}, not this {_json_type(value)}")
+    given = {**defaults, **values}
+
+    def text_of(match: re.Match[str]) -> str:
+        value = _present(given[match[1]])
+        return value if isinstance(value, str) else json.dumps(value)
+
+    def filled(node: Any) -> Any:
+        if isinstance(node, str):
+            whole = _VARIABLE.fullmatch(node)
+            return _present(given[whole[1]]) if whole else _VARIABLE.sub(text_of, node)
+        if isinstance(node, Mapping):
+            return {name: filled(item) for name, item in node.items()}
+        return list(kept(node)) if isinstance(node, list) else node
+
+    def kept(items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            with suppress(_Absent):
+                yield filled(item)
+
+    # Each part of the body as a list of one: it is left out as a whole.
+    return {name: part for name, value in template.items() for part in kept([value])}
+
+
+def _present(value: Any) -> Any:
+    if value is None:
+        raise _Absent
+    return value
+
+
+def _json_type(value: Any) -> str:
+    names = {bool: "boolean", int: "number", float: "number", str: "text", list: "list"}
+    return names.get(type(value), "null" if value is None else "object")
+
+
+def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
+    """Return ``from`` and ``size`` of a body, with the engines' defaults 0 and 10."""
+    return int(body.get("from", 0)), int(body.get("size", 10))
+
+
+def not_rerankable(body: Mapping[str, Any]) -> str:
+    """Return why the hits of this body keep the engine's order, or an empty string if they may be reranked.
+
+    Not reranked: no hits asked for (``size: 0``), an order other than by ``_score``, and pages taken with
+    ``search_after``, whose place in a reranked order is not known.
+    """
+    if body.get("size", 10) == 0:
+        return "the body asks for no hits (size: 0)"
+    if body.get("search_after") is not None:
+        return "the body pages with search_after, which follows the engine's own order"
+    sort = "_score" if body.get("sort") in (None, []) else body["sort"]
+    # Further keys only order equal scores.
+    first = sort[0] if isinstance(sort, (list, tuple)) else sort
+    if not _by_score(first):
+        name = next(iter(first)) if isinstance(first, Mapping) and first else first
+        return f"the body sorts by {name}, not by _score"
+    return ""
+
+
+def _by_score(first: Any) -> bool:
+    """Return True if the first key of a sort is the score, best first."""
+    if not isinstance(first, Mapping):
+        return first in ("_score", "_score:desc")
+    order = first.get("_score")
+    if isinstance(order, Mapping):
+        order = order.get("order", "desc")
+    return len(first) == 1 and str(order).lower() == "desc"
+
+
+def candidate_body(
+    body: Mapping[str, Any], window: int, source_fields: Sequence[str] = (), *, answers: bool = True
+) -> dict[str, Any]:
+    """Return the body that asks for the first ``window`` hits with nothing to show but ``source_fields``.
+
+    Kept: the query and everything else that decides which documents match and in what order (``post_filter``,
+    ``collapse``, ``min_score``, ``rescore``, ``knn``, ``retriever``, ``sort``, ...), and what is answered over all
+    hits (aggregations, suggestions), but for requests whose answer is not shown (``answers`` is False). Left to
+    `page_body`: ``_source``, fields, highlight, inner hits. ``source_fields`` are what of ``_source`` is sent along
+    (``ssi_..._vec``, or the text to encode). `InputError` if ``window`` is below 1.
+    """
+    if window < 1:
+        raise InputError(f"window is {window}; it is at least 1")
+    dropped = _SHOWN_ONLY if answers else _SHOWN_ONLY | _ANSWERS
+    result = {name: copy.deepcopy(value) for name, value in body.items() if name not in dropped}
+    collapse = result.get("collapse")
+    if isinstance(collapse, dict):
+        # Inner hits cost one search a group; they are asked for with the page.
+        collapse.pop("inner_hits", None)
+    return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
+
+
+def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
+    """Return a body whose search the engine gives up when the deadline has passed: nobody waits for it then.
+
+    A shorter ``timeout`` of the body itself stays.
+    """
+    left_ms = math.inf if deadline.limit_s is None else max(round(deadline.left_ms), 1)
+    own_ms = _milliseconds(body.get("timeout"))
+    return body if own_ms <= left_ms else {**body, "timeout": f"{left_ms}ms"}
+
+
+def _milliseconds(timeout: Any) -> float:
+    """Return the time of a ``timeout`` such as ``2s``; infinite for none, and for a form that only the engine knows."""
+    units = {"ms": 1.0, "s": 1000.0, "m": 60_000.0}
+    match = re.fullmatch(r"(\d+)(ms|s|m)", timeout) if isinstance(timeout, str) else None
+    return math.inf if match is None else float(match[1]) * units[match[2]]
+
+
+def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the body that fetches what the team shows of these documents; the order of its hits means nothing.
+
+    The team's query is kept as an optional clause, so that highlights, inner hits and named queries work while
+    every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
+    """
+    result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
+    result["query"] = query_of_ids(body, ids)
+    source = result.get("_source", True)
+    return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
+
+
+def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+    """Return the query for documents with these ids, scored by that of ``body``; 0 where they do not match it."""
+    query = copy.deepcopy(body.get("query"))
+    return {"bool": {"filter": [{"ids": {"values": list(ids)}}], **({"should": [query]} if query else {})}}

@@ -1,0 +1,97 @@
+"""What both engines have on the wire alike: JSON, legal index names, flat index settings, and headers passed on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from reranker.errors import EngineRejected
+
+PASSED_HEADERS = ("x-opaque-id", "traceparent", "tracestate")
+"""Headers of a request to the service that its requests to the engine carry too: they tie logs and traces together."""
+
+
+passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_headers", default=None)
+"""Those of the request that is answered in this context."""
+
+
+Json = Any
+"""A JSON value: object, array, text, number, bool or None."""
+
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+_decoder = msgspec.json.Decoder()
+
+
+_FORBIDDEN = frozenset('\\/*?"<>| ,#:')
+
+
+def json_bytes(value: Json) -> bytes:
+    """Return compact JSON in UTF-8; `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (no JSON)."""
+    try:
+        return _encoder.encode(value).encode("utf-8")
+    except RecursionError:
+        raise ValueError("nested too deep to be written as JSON") from None
+
+
+def json_value(data: bytes) -> Json:
+    """Return the value of a JSON text; `ValueError`: not a whole JSON text."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        # msgspec refuses lone surrogates, which both engines send back when they were indexed; json takes them.
+        try:
+            return json.loads(data)
+        except RecursionError:
+            raise ValueError("nested too deep to be read as JSON") from None
+
+
+def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = False) -> Json:
+    """Return a copy of a JSON value with each text changed, with ``names`` those of an object's parts too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {change(n) if names else n: changed_texts(item, change, names=names) for n, item in value.items()}
+    return [changed_texts(item, change, names=names) for item in value] if isinstance(value, list) else value
+
+
+def check_name(name: str) -> str:
+    """Return an index or alias name as it is; `EngineRejected` for patterns, lists and what no engine takes."""
+    wrong = sorted(set(name) & _FORBIDDEN)
+    if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
+        detail = f" (it contains {wrong[0]!r})" if wrong else ""
+        message = (
+            f"index name {name!r:.80} is not legal{detail}: give one plain name, 1 to 255 bytes, that does not start "
+            "with '-', '_' or '+'; patterns and lists are not taken"
+        )
+        raise EngineRejected(message, status=400, error_type="invalid_index_name_exception")
+    return name
+
+
+def quoted(name: str) -> str:
+    """Return a checked index name for a URL path."""
+    return quote(check_name(name), safe="")
+
+
+def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return index settings flat, as engines tell them: ``index.number_of_shards`` → "1"."""
+    flat: dict[str, str] = {}
+
+    def walk(value: Mapping[str, Any], prefix: str) -> None:
+        for name, child in value.items():
+            path = f"{prefix}{name}"
+            if isinstance(child, Mapping):
+                walk(child, f"{path}.")
+            else:
+                path = path if path.startswith("index.") else f"index.{path}"
+                flat[path] = ("true" if child else "false") if isinstance(child, bool) else str(child)
+
+    walk(settings or {}, "")
+    return flat
