@@ -32,13 +32,13 @@ import numpy as np
 from indexer.builds import LoadOptions, index_mapping, load_documents
 from indexer.bulk import BulkItem, BulkWriter
 from indexer.encoding import VersionEncoder
-from reranker.artifacts import Encoder
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import Unsupported
+from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder
 from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, MAX_WORDS = 100, 30_000
 ROUTES: dict[str, tuple[str, ...] | None] = {"without": None, "fetch": ("fetch",), "inside": ("inside",)}

@@ -37,13 +37,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from hybrid_index import Sources, filled_index
 
-from reranker.artifacts import RankingModel, load_model
 from reranker.baselines.comparison import EncodedCorpus, read_corpus
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.evaluation import paired_test
 from reranker.formats import read_documents, read_links
+from reranker.models.model_folder import load_model
+from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query

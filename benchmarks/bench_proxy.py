@@ -29,10 +29,10 @@ import numpy as np
 from bench_search import BODY, Sources, fill, queries_of, random_model
 from provenance import write_results
 
-from reranker.artifacts import save_model
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.formats import read_documents
+from reranker.models.model_folder import save_model
 from tests.live.service_process import ServiceProcess
 
 TURN_S = 1.0

@@ -26,7 +26,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.comparison import (
     MODEL,
     RANK_LOSS,
@@ -41,6 +40,8 @@ from reranker.baselines.comparison import (
 from reranker.baselines.lexical import fit_baselines
 from reranker.evaluation import Link, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 
 KEYWORDS = (2, 3, 5, 10)

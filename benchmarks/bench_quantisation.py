@@ -25,12 +25,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.sparse.linalg import svds
 
-from reranker.artifacts import Encoder
 from reranker.kernels.packing import QUANTISATIONS, pack_rows, pack_vectors, quantise_rows, quantise_vectors, to_text
 from reranker.kernels.rows import embed_rows
+from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder, inner_products, unit_rows
+from reranker.text.rows import inner_products, unit_rows
 from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, MAX_WORDS, TOP = 100, 30_000, 10
 Matrix = npt.NDArray[np.float32]

@@ -29,11 +29,11 @@ import numpy as np
 from bench_search import BODY, default_engines, random_model
 from hybrid_index import Sources, filled_index
 
-from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
 from reranker.formats import read_documents
+from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import VectorStore
 

@@ -32,17 +32,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from reranker.artifacts import Encoder, RankingModel
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import FieldWriter, version_fields
 from reranker.formats import read_documents
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.rerank import Reranker, RerankSettings
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder
 from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
 
 N_DIMS, BATCH, WARM_UP = 100, 500, 30
 BODY: dict[str, Any] = {

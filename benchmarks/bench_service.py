@@ -50,9 +50,10 @@ from minilm import BI_TOKENS, CROSS_TOKENS, MiniLM, bi_encoder, cross_encoder, i
 from service_quality import Topics, compare, judged_topics, link_topics, table, texts_of
 
 from indexer.builds import BuildOptions, LoadOptions, build_index
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 
 SIZES = (10, 100, 1000)
 CALLS = {10: 300, 100: 300, 1000: 100}

@@ -4,7 +4,7 @@
 
 Fields title and text (weights 2 and 1), default analyzer, vocabulary of all words in 2 documents or more.
 Processor time, batches of 512, the best of several runs. The last figure but one is the whole of
-`reranker.artifacts.Encoder.encode`: the same work, plus source hashes and quantisation.
+`reranker.models.ranking_model.Encoder.encode`: the same work, plus source hashes and quantisation.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from typing import Any, cast
 import numpy as np
 from provenance import write_results
 
-from reranker.artifacts import Encoder
 from reranker.formats import DocumentLine, read_documents
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.kernels.rows import embed_rows
+from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder, combine, count_rows
+from reranker.text.rows import combine
+from reranker.text.tfidf import count_rows
 from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
 
 BATCH = 512
 

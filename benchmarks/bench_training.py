@@ -44,7 +44,7 @@ from training_kernel import kernel
 from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import TfIdf
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 from scale_data import World, write_documents
 
 from indexer.vectorizing import Job, vectorize
-from reranker.artifacts import Encoder, RankingModel, save_model
 from reranker.formats import read_documents
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import VocabularyBuilder
 from reranker.text.view import TextView
+from reranker.text.vocabulary import VocabularyBuilder
 
 
 def save_random_model(docs: Path, folder: Path, dim: int) -> None:

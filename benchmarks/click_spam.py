@@ -34,10 +34,10 @@ import numpy as np
 from simulated_data import SITES, Site
 
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, make_pairs, prepared
+from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.text.rows import inner_products
 from reranker.training import TrainConfig, from_pairs, train_model

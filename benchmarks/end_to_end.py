@@ -38,11 +38,12 @@ from end_to_end_data import N_PARTS, Collection, read_collection
 from end_to_end_report import keep, table
 
 from indexer.builds import BuildOptions, LoadOptions, build_index
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.evaluation import evaluate_run, paired_test, standard_error
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha

@@ -15,7 +15,8 @@ from package_corpora import PACKAGES
 from reranker.evaluation import RankingTask, draw_keywords, link_task, qrels_task
 from reranker.formats import read_ids, read_links, read_qrels, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
-from reranker.text.rows import VocabularyBuilder, count_rows
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import VocabularyBuilder
 
 LINKED = ("cppdocs", "mdn", "aws", "rfc")
 JUDGED = ("nfcorpus", "insuranceqa", "msrd_movies", "esci_sample", "cranfield", "cisi", "wikimedia_discernatron")

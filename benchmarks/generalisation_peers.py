@@ -32,7 +32,9 @@ from generalisation_data import Corpus, Grades, together
 
 from reranker.evaluation import BlockScorer, InnerProducts, RankingTask, draw_tuples, evaluate, top_documents
 from reranker.text.analyzers import make_analyzer, parse_analyzer
-from reranker.text.rows import VocabularyBuilder, count_rows, select_columns, unit_rows, with_data
+from reranker.text.rows import select_columns, unit_rows, with_data
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import VocabularyBuilder
 
 Floats = npt.NDArray[np.float32]
 Point = Mapping[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 from indexer.builds import index_mapping
 from indexer.encoding import VersionEncoder
-from reranker.artifacts import RankingModel
 from reranker.engines.protocol import Engine, WriteOp
+from reranker.models.ranking_model import RankingModel
 
 BATCH = 500
 Sources = dict[str, dict[str, Any]]

@@ -38,7 +38,7 @@ import scipy.sparse as sp
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, fit_plain
 from papers.study import study_texts
-from reranker.text.rows import Vocabulary, VocabularyBuilder
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 GROUP, GROUP_WORDS, OF_GROUP, OF_ALL, RARE = 100, 50, 20, 30, 25
 FREQUENT_WORDS, FEATURES = 100_000, 30_000

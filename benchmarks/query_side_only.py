@@ -39,12 +39,13 @@ from end_to_end_data import Collection, read_collection, read_linked_collection
 from indexer.builds import build_index
 from indexer.versions import promote
 from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.engines.wire import json_bytes
 from reranker.evaluation import evaluate_run, paired_test
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
 from reranker.retrain.gate import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainResult, RetrainSettings

@@ -30,8 +30,8 @@ import numpy as np
 from provenance import write_results
 from scale_data import make
 
-from reranker.artifacts import load_model
 from reranker.formats import read_documents
+from reranker.models.model_folder import load_model
 
 ROOT = Path(__file__).resolve().parents[1]
 LINKS_OF = 20

@@ -32,10 +32,10 @@ from provenance import write_results
 from scale import ROOT, law, ssi
 from scale_data import World, write_documents
 
-from reranker.artifacts import load_model
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, ReportsDisk
 from reranker.formats import read_documents
+from reranker.models.model_folder import load_model
 
 KILLED_AT = 0.6
 ASKED_FROM = 20_000

@@ -11,10 +11,10 @@ import numpy as np
 from bench_quality import Split
 from end_to_end_data import Collection
 
-from reranker.artifacts import RankingModel
 from reranker.engines.bodies import default_query_body
 from reranker.engines.protocol import Engine
 from reranker.evaluation import evaluate_run, paired_test, standard_error
+from reranker.models.ranking_model import RankingModel
 
 MEASURES = ("nDCG@10", "AP")
 FIELDS = ("title^2", "text")

@@ -33,8 +33,8 @@ from provenance import write_results
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from reranker.artifacts import save_model
 from reranker.engines import WriteOp, open_engine
+from reranker.models.model_folder import save_model
 from reranker.releases import CONTROL_INDEX
 from tests.engines.launcher import EngineProcess
 from tests.live import service_drivers as drivers

@@ -40,10 +40,10 @@ from end_to_end import compared, indexed, topics_of, words_alone
 from end_to_end import train as trained
 from end_to_end_data import Collection, read_collection
 
-from reranker.artifacts import RankingModel
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.evaluation import evaluate_run
+from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.rerank.signals import parse_signals, typed

@@ -35,12 +35,12 @@ import numpy as np
 from simulated_data import SITES, Site
 
 from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog
-from reranker.artifacts import RankingModel
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import PairConfig, Resources, make_pairs
 from reranker.clicks.propensities import Propensities, count_log, estimate_propensities
 from reranker.errors import ConfigError
 from reranker.evaluation import paired_test
+from reranker.models.ranking_model import RankingModel
 from reranker.training import Listener, TrainConfig, TrainingSet, from_pairs, train_model
 from tests.click_readers import Cascade
 

@@ -17,11 +17,11 @@ import numpy.typing as npt
 from end_to_end_data import read_collection
 
 from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, attraction_of, simulate
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.evaluation import evaluate_ranking, qrels_task
 from reranker.formats import read_links
+from reranker.models.ranking_model import RankingModel
 from reranker.text.view import TextView
 from reranker.training import Corpus, TrainingSet, from_judgements
 from tests.click_readers import tables_of

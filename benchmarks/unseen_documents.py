@@ -39,9 +39,10 @@ from reranker.baselines.lexical import LexicalCorpus, LexicalTask, best_lexical,
 from reranker.errors import ConfigError
 from reranker.evaluation import link_task, paired_test, standard_error
 from reranker.formats import read_links
+from reranker.lexical.bm25 import LexicalRows
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, TfIdf
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import Schedule, schedule_of

@@ -28,13 +28,13 @@ import numpy as np
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
 from indexer.versions import register, with_version
-from reranker.artifacts import RankingModel
 from reranker.config import instant
 from reranker.engines.protocol import Engine, IndexInfo, WriteOp
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
 from reranker.files import write_file
 from reranker.formats import DocumentLine, RejectLog, is_parquet, open_content, open_error, peek_bytes, read_documents
+from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, forget_control, read_control, update_control
 from reranker.text.view import TextView, nearest_paths, paths_of

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import Encoder
 from reranker.engines.protocol import Engine
 from reranker.errors import InputError
+from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import BETWEEN
 
 MAX_UNKNOWN_SHARE = 0.05

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import EncodedDocuments, Encoder
 from reranker.engines.protocol import Capabilities, DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.vectors import (
     FIELD_PREFIX,
@@ -27,6 +26,7 @@ from reranker.engines.vectors import (
 )
 from reranker.engines.wire import json_bytes
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, PreflightRefused
+from reranker.models.ranking_model import EncodedDocuments, Encoder
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 
 ENCODE_BATCH = 256

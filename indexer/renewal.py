@@ -20,11 +20,11 @@ import numpy as np
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, preflight, present_routes
 from indexer.versions import RUNNING, register
-from reranker.artifacts import RankingModel
 from reranker.config import instant
 from reranker.engines.protocol import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
 from reranker.formats import RejectLog
+from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
 from reranker.releases import ControlRecord, read_control, update_control, utc_now

@@ -20,7 +20,6 @@ import numpy as np
 
 from indexer.builds import check_fields
 from indexer.encoding import ENCODE_BATCH
-from reranker.artifacts import EncodedDocuments, Encoder, RankingModel, load_model
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.files import replacing
 from reranker.formats import (
@@ -40,6 +39,8 @@ from reranker.formats import (
     read_documents,
 )
 from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpack_vectors
+from reranker.models.model_folder import load_model
+from reranker.models.ranking_model import EncodedDocuments, Encoder, RankingModel
 from reranker.progress import Progress, no_progress
 from reranker.spark import spark_session
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import PIPELINES, mapping_reasons, nothing, version_reasons
-from reranker.artifacts import RankingModel
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, InputError, PreflightRefused
+from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
 from reranker.releases import (

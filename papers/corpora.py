@@ -24,7 +24,7 @@ from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation import RankingTask, draw_tuples
 from reranker.formats import RejectLog, read_documents, read_ids, read_links, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
-from reranker.text.rows import Vocabulary
+from reranker.text.vocabulary import Vocabulary
 
 LIBRARY = "ir_datasets:"
 MAX_DOCUMENTS = 2_000_000

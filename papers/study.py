@@ -14,7 +14,9 @@ from reranker.arrays import Float32, Float64, Int64
 from reranker.errors import ShapeMismatch
 from reranker.evaluation import RankingTask, TestTuples
 from reranker.models.scorers import Scorer
-from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
+from reranker.text.rows import select_columns
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 
 @dataclass(frozen=True, eq=False)

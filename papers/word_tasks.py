@@ -20,7 +20,7 @@ from papers.study import Study
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
 from reranker.models.scorers import Projection, unit
-from reranker.text.rows import Vocabulary, VocabularyBuilder
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))

@@ -9,10 +9,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel, load_model, save_model
     from reranker.engines import EngineSettings, open_engine
     from reranker.errors import RerankerError
     from reranker.formats import read_documents, read_links, read_pairs, read_qrels, read_queries
+    from reranker.models.model_folder import load_model, save_model
+    from reranker.models.ranking_model import RankingModel
     from reranker.records import Document, Hit, RankedHit
     from reranker.rerank import RerankedPage, Reranker, RerankSettings
     from reranker.training import (

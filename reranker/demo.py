@@ -26,10 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import GateRefused, InputError
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template

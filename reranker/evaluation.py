@@ -43,7 +43,8 @@ from reranker.arrays import (
     pair_keys,
 )
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.rows import Vocabulary, compact_columns, hashed_id, keep_values, row_of, with_data
+from reranker.text.rows import compact_columns, keep_values, row_of, with_data
+from reranker.text.vocabulary import Vocabulary, hashed_id
 
 if TYPE_CHECKING:
     from ir_measures import Measure

@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 
 from reranker.arrays import Float32, Float64
-from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.models.model_classes import names_where
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, pair_weights
 from reranker.text.analyzers import BETWEEN
-from reranker.text.rows import Vocabulary
+from reranker.text.vocabulary import Vocabulary
 
 Side = Literal["documents", "queries"]
 Measure = Literal["distance", "cosine"]

@@ -10,23 +10,18 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.artifacts import Encoder, RankingModel
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import NATIVE_ROUTES, FieldWriter, native_parts, native_settings, version_fields
 from reranker.kernels.packing import Quantisation
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.scorers import FORMS
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import (
-    LexicalSettings,
-    QueryMemory,
-    Vocabulary,
-    VocabularyBuilder,
-    count_rows,
-    field_counts,
-    memory_rows,
-)
+from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 
 Documents = dict[str, dict[str, Any]]

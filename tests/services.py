@@ -7,8 +7,9 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines.protocol import Engine
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankSettings
 from reranker.service.app import Part, create_app

@@ -19,8 +19,9 @@ from papers.methods.rows import (
 from papers.methods.word_pairs import Mix
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.lexical.bm25 import bm25_idf, bm25_weights, length_norms
 from reranker.models.scorers import Scorer
-from reranker.text.rows import bm25_idf, bm25_weights, length_norms, row_of, with_data
+from reranker.text.rows import row_of, with_data
 
 _BLOCK_BYTES = 2**26
 

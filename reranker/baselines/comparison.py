@@ -16,7 +16,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, are_among, pair_keys
-from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.baselines.lexical import FittedBaseline, LexicalCorpus, LexicalTask, Remembered, Rows
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import (
@@ -37,9 +36,11 @@ from reranker.evaluation import (
     write_qrels,
 )
 from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
-from reranker.text.rows import count_rows, field_counts, stack_rows
+from reranker.text.rows import stack_rows
+from reranker.text.tfidf import count_rows, field_counts
 
 _BATCH = 2_048
 

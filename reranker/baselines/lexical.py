@@ -24,23 +24,12 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import DEPTH, InnerProducts, Links, RankingTask, draw_keywords, draw_tuples, evaluate
 from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
 from reranker.kernels.rows import dots
+from reranker.lexical.bm25 import QUERY_TF, LexicalRows, LexicalSettings, cover_rates, length_norms
+from reranker.lexical.memory import memory_rows
 from reranker.models.scorers import unit
 from reranker.progress import Say, silent
-from reranker.text.rows import (
-    QUERY_TF,
-    LexicalRows,
-    LexicalSettings,
-    Vocabulary,
-    combine,
-    cover_rates,
-    length_norms,
-    memory_rows,
-    row_of,
-    select_columns,
-    stack_rows,
-    unit_rows,
-    used_columns,
-)
+from reranker.text.rows import combine, row_of, select_columns, stack_rows, unit_rows, used_columns
+from reranker.text.vocabulary import Vocabulary
 
 Rows = Int64
 """Row numbers of documents in the corpus, (n,)."""
@@ -56,7 +45,7 @@ _BLOCK = 2**16
 
 
 class Remembered(NamedTuple):
-    """Queries with the documents that they are relevant to, as `reranker.text.rows.memory_rows` takes them.
+    """Queries with the documents that they are relevant to, as `reranker.lexical.memory.memory_rows` takes them.
 
     ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
     them and (m,) int64 row numbers of documents, and ``weights`` (m,) float64 their weights.
@@ -357,7 +346,7 @@ def tune_lexical(
 
     ``tasks`` are what the score must serve: texts and whole documents as queries, for instance. Without any nothing is
     tuned: weights are 1, k1 1.2 and b .75. ``rng`` draws queries, Sobol points and pairs; each of the ``forms``, which
-    are of `reranker.text.rows.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of fields in documents
+    are of `reranker.lexical.bm25.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of document fields
     that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
     stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
     ``start``, settings of the text fields, is tried too, where there is a memory beside weights of it. ``floor`` is the

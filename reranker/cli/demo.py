@@ -20,8 +20,8 @@ from reranker.progress import Progress
 from reranker.releases import default_store
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
     from reranker.demo import Demo, Places
+    from reranker.models.ranking_model import RankingModel
 
 
 @click.command("demo", epilog="""\b
@@ -91,8 +91,8 @@ def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
 def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
     """Return whether every document has its vector by this model folder's encoder: another's may have come since."""
     from indexer.versions import with_version
-    from reranker.artifacts import describe_model
     from reranker.demo import INDEX
+    from reranker.models.manifest import describe_model
 
     return with_version(engine, INDEX, describe_model(model)["encoder_id"]) == n_documents
 

@@ -14,11 +14,11 @@ from reranker.cli.common import FILE, FOLDER
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
     from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
     from reranker.baselines.lexical import FittedBaseline, LexicalTask
     from reranker.evaluation import Links, RankingTask
     from reranker.formats import RejectLog
+    from reranker.models.ranking_model import RankingModel
 
 EPILOG = """\b
 Examples:
@@ -72,10 +72,10 @@ def command(**options: Any) -> None:
     ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
     and for AP Fisher's randomisation test.
     """
-    from reranker.artifacts import load_model
     from reranker.baselines.lexical import REMEMBERING, parse_baselines
     from reranker.evaluation import parse_queries
     from reranker.formats import RejectLog
+    from reranker.models.model_folder import load_model
 
     n_words = parse_queries(options["queries"])
     _check(options, n_words)

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from indexer.builds import BuildReport
     from indexer.encoding import Plan
     from indexer.renewal import RenewOptions, RenewReport, Target
-    from reranker.artifacts import RankingModel
     from reranker.engines import Engine
     from reranker.errors import EngineError
+    from reranker.models.ranking_model import RankingModel
 
 _vectors_option = click.option(
     "--vectors", "vectors_path", type=FILE,
@@ -92,7 +92,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
 
 def _model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> RankingModel:
     """Return the model of a folder, with the vectors of ``--vectors``; at the end it is said how many these lacked."""
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
 
     model = load_model(model_path, engine)
     if vectors_path is None:

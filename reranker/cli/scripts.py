@@ -14,8 +14,8 @@ from reranker.cli import common
 from reranker.engines import Engine
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
     from reranker.engines.scripts import Done, Setup, Step
+    from reranker.models.ranking_model import RankingModel
 
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
 
@@ -48,8 +48,8 @@ def scripts() -> None:
 
 def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingModel | None, Setup]:
     """Return engine, model and what is wanted; the service's key is left out unless it is to be sent."""
-    from reranker.artifacts import load_model
     from reranker.engines.scripts import Setup, requests_of, trusted_of
+    from reranker.models.model_folder import load_model
 
     if options["model_path"] is None and options["service"] is None:
         raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")

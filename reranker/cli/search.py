@@ -13,7 +13,7 @@ from reranker.records import RankedHit
 from reranker.releases import read_control
 
 if TYPE_CHECKING:
-    from reranker.artifacts import Encoder, RankingModel
+    from reranker.models.ranking_model import Encoder, RankingModel
     from reranker.rerank import Explanation, RerankedPage
     from reranker.rerank.calibrate import Fit, Topic
 
@@ -55,7 +55,7 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
 
     The order is by score, then by the engine's own rank; hits past the window keep the engine's order.
     """
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings
     from reranker.rerank.reranker import open_reranker, read_body
 
@@ -161,7 +161,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     fitted with it and kept beside it; one that gains no more than two standard errors is 0.
     """
     from indexer.versions import existing_indexes
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
     from reranker.rerank.reranker import open_reranker, read_body

@@ -19,8 +19,8 @@ from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 
 if TYPE_CHECKING:
-    from reranker.artifacts import RankingModel
     from reranker.formats import RejectLog
+    from reranker.models.ranking_model import RankingModel
     from reranker.progress import TitledProgress
     from reranker.text.view import TextView
     from reranker.training import Corpus, TrainingReport, TrainingSet
@@ -124,9 +124,9 @@ def command(**options: Any) -> None:
     are read as they are now, and where some were deleted, all is read again, so that the file is always the whole of
     one view. --fresh forgets what was kept.
     """
-    from reranker.artifacts import load_model, save_model
     from reranker.files import write_file
     from reranker.formats import RejectLog
+    from reranker.models.model_folder import load_model, save_model
     from reranker.retrain.documents import forget_documents
     from reranker.training import Listener, TrainConfig, train_model
     from reranker.training.report import render

@@ -212,7 +212,7 @@ def drift_command(engine_spec: str, index: str, model_path: Path, sample: int, s
     import numpy as np
 
     from indexer.drift import measure_drift
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
 
     engine = common.open_engine_of(engine_spec, retry=True)
     model = load_model(model_path, engine)

@@ -49,7 +49,7 @@ Examples:
 @common.json_option
 def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
     """List the words whose vectors are nearest to that of WORD, nearest first."""
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
     from reranker.words import similar_words, write_words
 
     model = load_model(model_path)
@@ -90,11 +90,11 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
     DICE is twice the number of documents with both, divided by the sum of those with each. A frequent word is its own
     nearest. No model is needed.
     """
-    from reranker.artifacts import load_model
     from reranker.formats import read_documents
+    from reranker.models.model_folder import load_model
     from reranker.text.analyzers import make_analyzer, parse_analyzer
-    from reranker.text.rows import VocabularyBuilder
     from reranker.text.view import TextView
+    from reranker.text.vocabulary import VocabularyBuilder
     from reranker.words import DiceCounter
 
     model_path, analyzer_text, fields = (options[name] for name in ("model_path", "analyzer_text", "fields"))
@@ -152,7 +152,7 @@ def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: boo
 
     The weight is what the pair adds to the score of a document in which the word has weight 1.
     """
-    from reranker.artifacts import load_model
+    from reranker.models.model_folder import load_model
     from reranker.words import related_words
 
     model = load_model(model_path)

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from reranker.arrays import Bool, Float64
-from reranker.artifacts import Encoder
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
+from reranker.models.ranking_model import Encoder
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.ranking import Calibration, Probability, blend, final_order

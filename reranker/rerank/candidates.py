@@ -16,7 +16,6 @@ import scipy.sparse as sp
 from msgspec import structs
 
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
-from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.bodies import candidate_body
 from reranker.engines.protocol import MAX_HITS, Capabilities, Engine
@@ -33,6 +32,7 @@ from reranker.engines.vectors import (
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
+from reranker.models.ranking_model import RankingModel
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.store import VectorStore
 

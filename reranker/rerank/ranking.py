@@ -29,17 +29,18 @@ import scipy.sparse as sp
 from msgspec import structs
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.artifacts import EncodedQueries, RankingModel
 from reranker.config import check_ranges
 from reranker.deadline import Deadline
 from reranker.engines.bodies import candidate_body, default_query_body, not_rerankable
 from reranker.errors import ConfigError, FallbackError
 from reranker.kernels.packing import quantise_rows
+from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.records import Hit, RankedHit
 from reranker.rerank.candidates import EncodedQuery, Window
 from reranker.rerank.signals import Signal, added
-from reranker.text.rows import HASH_BASE, Vocabulary, combine, with_data
+from reranker.text.rows import combine, with_data
 from reranker.text.view import TextView
+from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
 RouteName = Literal["beside", "fetch", "inside"]
 ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")

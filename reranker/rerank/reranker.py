@@ -17,7 +17,6 @@ import numpy as np
 from msgspec import structs
 
 from reranker.arrays import Bool
-from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.bodies import fill_template, fill_variables, page_body, window_of
 from reranker.engines.protocol import Engine
@@ -35,6 +34,7 @@ from reranker.engines.vectors import (
     why_not_rescored,
 )
 from reranker.errors import ConfigError, EngineError, EngineRejected, FallbackError, InputError, RerankerError
+from reranker.models.ranking_model import RankingModel
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.candidates import (

@@ -36,7 +36,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Bool, Float32, Float64, Int64
-from reranker.artifacts import Encoder, RankingModel
 from reranker.clicks.propensities import Propensities
 from reranker.clicks.schema import Impression
 from reranker.config import check_ranges
@@ -45,6 +44,7 @@ from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import evaluate_run
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors

@@ -18,7 +18,6 @@ from typing import Any, Literal
 import numpy as np
 
 from reranker.arrays import Int64
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import read_judgements
 from reranker.clicks.doctor import Finding, examine
 from reranker.clicks.log import DAY_MS, ClickLog
@@ -29,6 +28,7 @@ from reranker.config import check_ranges
 from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
 from reranker.formats import RejectSink, read_links, read_queries
+from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair
 from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing

@@ -23,11 +23,13 @@ from filelock import FileLock, Timeout
 from indexer.encoding import VersionEncoder, preflight, present_routes
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
-from reranker.artifacts import RankingModel, describe_model, load_model, save_model
 from reranker.clicks.log import ClickLog
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.errors import ArtifactError, ConfigError, GateRefused
 from reranker.files import write_file
+from reranker.models.manifest import describe_model
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR
 from reranker.progress import timed
 from reranker.releases import (

@@ -25,13 +25,13 @@ from pydantic import BaseModel, Field
 
 from indexer.drift import measure_drift
 from indexer.versions import list_versions, promote, rollback
-from reranker.artifacts import describe_model
 from reranker.clicks.doctor import LEAST_PEOPLE, examine, query_losses
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import Resources
 from reranker.errors import ArtifactError, RerankerError
 from reranker.files import write_file
 from reranker.formats import RejectLog
+from reranker.models.manifest import describe_model
 from reranker.releases import ControlRecord, last_gates, read_control
 from reranker.service.http import (
     Context,

@@ -31,10 +31,10 @@ from msgspec import Meta
 from pydantic import BaseModel, Field
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import EngineError, FallbackError
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer
 from reranker.rerank.candidates import (

@@ -20,8 +20,6 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from reranker.artifacts import MANIFEST as MODEL_MANIFEST
-from reranker.artifacts import RankingModel, describe_model, load_model
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import (
@@ -34,6 +32,10 @@ from reranker.errors import (
     InputError,
     RerankerError,
 )
+from reranker.models.manifest import MANIFEST as MODEL_MANIFEST
+from reranker.models.manifest import describe_model
+from reranker.models.model_folder import load_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
 from reranker.rerank.ranking import RouteName

@@ -9,9 +9,9 @@ from functools import partial
 import numpy as np
 
 from reranker.arrays import Float32
-from reranker.artifacts import RankingModel
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext

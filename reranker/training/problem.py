@@ -16,26 +16,14 @@ from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
 from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
+from reranker.lexical.bm25 import LexicalRows, weigh_words
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
-from reranker.text.rows import (
-    LexicalRows,
-    TfIdf,
-    Vocabulary,
-    VocabularyBuilder,
-    combine,
-    count_rows,
-    field_counts,
-    keys_of,
-    learned_rows,
-    row_of,
-    rows_of_keys,
-    stack_rows,
-    weigh_words,
-    with_data,
-)
+from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_rows, with_data
+from reranker.text.tfidf import TfIdf, count_rows, field_counts, learned_rows
 from reranker.text.view import TextView, nearest_paths, paths_of
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.training.config import Schedule
 from reranker.training.training_set import TrainingSet
 

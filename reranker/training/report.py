@@ -12,12 +12,12 @@ import numpy as np
 from scipy.stats import t as student
 
 from reranker.arrays import Float64
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
 from reranker.errors import MissingExtra
 from reranker.evaluation import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
 from reranker.formats import RejectLog, read_documents
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR
 from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES

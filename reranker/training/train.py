@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
-from reranker.artifacts import DEFAULT_QUANTISATION, Encoder, RankingModel, lexical_counts, lexical_rows_of
 from reranker.baselines.comparison import (
     Comparison,
     compare_systems,
@@ -41,10 +40,13 @@ from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.evaluation import standard_error
 from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.lexical.memory import QueryMemory
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
+from reranker.models.ranking_model import DEFAULT_QUANTISATION, Encoder, RankingModel, lexical_counts, lexical_rows_of
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, LexicalSettings, QueryMemory, TfIdf, count_rows, learned_rows
+from reranker.text.tfidf import TfIdf, count_rows, learned_rows
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, kept_settings, schedule_of
 from reranker.training.context import (

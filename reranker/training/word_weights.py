@@ -11,7 +11,8 @@ from scipy.optimize import minimize
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.baselines.lexical import LexicalCorpus, LexicalTask
-from reranker.text.rows import LexicalSettings, row_of
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.text.rows import row_of
 
 PRIORS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
 """How strongly weights are held to 1, in queries: what is tried, the strongest first."""

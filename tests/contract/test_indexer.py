@@ -30,7 +30,6 @@ from indexer.versions import (
     stale_documents,
     uninstall,
 )
-from reranker.artifacts import RankingModel
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine, WriteResult
 from reranker.engines.vectors import (
@@ -43,9 +42,10 @@ from reranker.engines.vectors import (
 )
 from reranker.errors import EngineRejected, GateRefused, InputError, PreflightRefused
 from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, records_over, update_control
 from reranker.store import VectorStore
-from reranker.text.rows import hashed_id
+from reranker.text.vocabulary import hashed_id
 from tests.engines.memory import memory_engine
 from tests.served import MEMORY_BM25, Documents, model_of, random_documents
 

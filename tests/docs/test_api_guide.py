@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, make_pairs
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
 from reranker.service.app import OWN_PARTS, all_parts
 from reranker.service.auth import new_key
 from tests.engines.policy import do_without

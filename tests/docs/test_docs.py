@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import reranker
-from reranker.artifacts import save_model
 from reranker.cli.common import EXIT_CODES, CommandGroup
 from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import RerankerError
+from reranker.models.model_folder import save_model
 from tests.docs.reference import reference
 from tests.services import TEMPLATE
 from tests.unit.clicks.reading import event, query

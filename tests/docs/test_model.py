@@ -14,7 +14,9 @@ import pytest
 
 from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
 from reranker.kernels.packing import Quantisation
-from reranker.text.rows import LexicalSettings, QueryMemory, count_rows, field_counts, memory_rows
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.text.tfidf import count_rows, field_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")

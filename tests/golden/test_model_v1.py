@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reranker.artifacts import load_model, save_model
+from reranker.models.model_folder import load_model, save_model
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "model_v1.json").read_text(encoding="utf-8"))

@@ -15,7 +15,9 @@ from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
 from reranker.evaluation import draw_keywords
-from reranker.text.rows import LexicalSettings, TfIdf, Vocabulary, VocabularyBuilder
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.text.tfidf import TfIdf
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 DOCUMENTS = [["car", "auto", "car"], ["auto", "car"], ["flower", "petal"], ["petal", "flower", "flower"]]
 ONE = LexicalSettings("tfidf", (1.0,), (1.0,))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from reranker.text.rows import TfIdf, VocabularyBuilder
+from reranker.text.tfidf import TfIdf
+from reranker.text.vocabulary import VocabularyBuilder
 from tests.seeds import seeded_rng
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel
 from reranker.kernels.sgd import Parameters, sgd_steps
+from reranker.models.ranking_model import RankingModel
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import Corpus, TrainConfig, from_links, train_model

@@ -14,9 +14,9 @@ from contextlib import closing
 
 from indexer.bulk import BulkLimits, RetryPolicy
 from indexer.renewal import RenewOptions, Target, sync
-from reranker.artifacts import load_model
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.retry import RequestRetryPolicy, Retries
+from reranker.models.model_folder import load_model
 
 REQUESTS = RequestRetryPolicy(first_pause_s=0.02, longest_pause_s=0.2, deadline_s=60)
 WRITES = RetryPolicy(max_calls=20, base_s=0.02, cap_s=0.2, max_outage_s=60)

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines.protocol import Engine
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from tests.live.helpers import ROOT

@@ -24,11 +24,12 @@ from indexer.builds import LoadOptions, load_documents
 from indexer.bulk import BulkLimits
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineError
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Reranker, RerankSettings
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.processes import LOOPBACK, free_port

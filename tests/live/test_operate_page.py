@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from indexer.versions import register
-from reranker.artifacts import save_model
 from reranker.clicks.doctor import Diagnosis, Finding, RankRate, write_picture
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
 from reranker.releases import GateNote, note_gate, read_control
 from reranker.service.auth import new_key
 from reranker.training.report import render as render_training

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.service.test_proxy import ADAPTER, BODY, TEXT

@@ -24,11 +24,12 @@ import numpy as np
 import pytest
 
 from indexer.encoding import VersionEncoder
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_prefix
 from reranker.engines.wire import json_bytes
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import forget_control, read_control
 from tests.live.faulty_http import FaultyHttp
 from tests.live.helpers import ROOT, contents

@@ -48,7 +48,7 @@ class Live:
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
-    from reranker.artifacts import save_model
+    from reranker.models.model_folder import save_model
 
     folder = tmp_path_factory.mktemp("clients")
     engine = open_engine(f"tantivy:{folder / 'engine'}")

@@ -22,12 +22,12 @@ from click.testing import CliRunner
 from indexer.encoding import present_routes
 from indexer.renewal import Target, sync
 from indexer.versions import with_version
-from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.vectors import field_name
+from reranker.models.model_folder import load_model
 from reranker.releases import forget_control, read_control
 from reranker.rerank import Reranker, RerankSettings
 from reranker.retrain.loop import Retraining

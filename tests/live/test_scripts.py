@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.engines.vectors import unmapped
+from reranker.models.model_folder import save_model
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from tests.live.helpers import ask

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.clicks.pairs import PairConfig
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import IndexMissing
+from reranker.models.model_folder import save_model
 from tests.live.pages import prefer, until, violations
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve

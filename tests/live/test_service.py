@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
 from reranker.releases import CONTROL_INDEX
 from tests.live import service_drivers as drivers
 from tests.live.freezing_proxy import FreezingProxy

@@ -18,8 +18,9 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from tests.engines.memory import memory_engine
 from tests.live.service_process import ServiceProcess
 from tests.served import model_of, random_documents, serve

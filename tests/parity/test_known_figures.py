@@ -10,9 +10,11 @@ import pytest
 from reranker.baselines.lexical import LexicalCorpus, LexicalTask, LsiBaseline
 from reranker.evaluation import InnerProducts, SystemScores, draw_keywords, draw_tuples, evaluate, link_task
 from reranker.formats import read_documents, read_ids, read_links
+from reranker.lexical.bm25 import LexicalSettings
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalSettings, Vocabulary, VocabularyBuilder, field_counts
+from reranker.text.tfidf import field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 WHOLE, BY_FIELD = TextView.parse(["whole"]), TextView.parse(["title", "text"])
 

@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
@@ -27,12 +26,14 @@ from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.models.model_folder import save_model
 from reranker.models.scorers import FORMS
 from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.ranking import RouteName
 from reranker.rerank.signals import Signal
-from reranker.text.rows import LexicalSettings, inner_products
+from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
 from tests.served import (
     BM25,

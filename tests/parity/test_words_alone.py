@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import Encoder, RankingModel
 from reranker.baselines.lexical import (
     COVERING,
     REMEMBERING,
@@ -23,17 +22,13 @@ from reranker.baselines.lexical import (
 )
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.lexical.memory import QueryMemory
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import (
-    LexicalRows,
-    LexicalSettings,
-    QueryMemory,
-    Vocabulary,
-    VocabularyBuilder,
-    count_rows,
-    field_counts,
-)
+from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 
 N_DOCUMENTS, N_QUERIES = 800, 60

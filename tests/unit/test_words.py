@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import Encoder, RankingModel, save_model
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalSettings, Vocabulary
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary
 from reranker.words import plane, related_words, similar_words, write_words
 
 WORDS = ("cat", "cats", "dog", "vet", "rare", "loose")

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 
 from reranker import files
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.errors import ArtifactError
 from reranker.files import write_file
-from reranker.text.rows import Vocabulary
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
+from reranker.text.vocabulary import Vocabulary
 from tests.seeds import seeded_rng
 from tests.unit.small_models import small_encoder, small_model
 

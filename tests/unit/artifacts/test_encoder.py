@@ -17,7 +17,6 @@ import pytest
 
 from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
-from reranker.artifacts import Encoder
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.packing import (
     QUANTISATIONS,
@@ -28,9 +27,12 @@ from reranker.kernels.packing import (
     unpack_terms,
     unpack_vectors,
 )
+from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, field_counts, hashed_id, unit_rows
+from reranker.text.rows import unit_rows
+from reranker.text.tfidf import field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import HASH_BASE, HASH_SPAN, Vocabulary, VocabularyBuilder, hashed_id
 from tests.unit.small_models import BM25, DOCUMENTS, small_encoder, small_model, small_table
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.artifacts import load_model, save_model
 from reranker.errors import ArtifactError
+from reranker.models.model_folder import load_model, save_model
 from tests.unit.small_models import small_model
 
 FILES = ["manifest.json", "tensors"]

@@ -17,16 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import (
-    MAX_MANIFEST_BYTES,
-    chunks_of,
-    load_model,
-    manifest_bytes,
-    save_model,
-    tensor_file_name,
-    tensors_of,
-)
 from reranker.errors import ArtifactError
+from reranker.models.manifest import MAX_MANIFEST_BYTES, manifest_bytes
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import tensors_of
+from reranker.models.tensor_file import chunks_of, tensor_file_name
 from tests.unit.small_models import BM25, small_model, small_table
 
 MAX_SECONDS = 1.0

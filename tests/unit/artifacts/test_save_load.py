@@ -12,23 +12,17 @@ import pytest
 import safetensors
 import safetensors.numpy
 
-from reranker.artifacts import (
-    Encoder,
-    RankingModel,
-    chunks_of,
-    describe_model,
-    digest_of,
-    load_model,
-    manifest_bytes,
-    save_model,
-    sealed,
-    tensors_of,
-)
 from reranker.errors import ArtifactError, ConfigError, InputError, RerankerError, ShapeMismatch
 from reranker.kernels.packing import QUANTISATIONS
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.models.manifest import describe_model, manifest_bytes, sealed
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import Encoder, RankingModel, tensors_of
+from reranker.models.tensor_file import chunks_of, digest_of
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, LexicalSettings, Vocabulary, count_rows, field_counts
+from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary
 from tests.unit.small_models import (
     BM25,
     DOCUMENTS,

@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import (
     EncodedCorpus,
     experiment_of,
@@ -20,6 +19,7 @@ from reranker.baselines.comparison import (
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import link_task, qrels_task
 from reranker.formats import RejectLog
+from reranker.models.ranking_model import RankingModel
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 
 IDS = ["ash", "oak", "powder", "fire", "empty", "pump"]

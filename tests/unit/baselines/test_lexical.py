@@ -12,20 +12,12 @@ from reranker.arrays import N_TERM_IDS
 from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, Remembered
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import Links
+from reranker.lexical.bm25 import LexicalSettings
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import (
-    LexicalSettings,
-    TfIdf,
-    Vocabulary,
-    VocabularyBuilder,
-    combine,
-    compact_columns,
-    count_rows,
-    field_counts,
-    stack_rows,
-    unit_rows,
-)
+from reranker.text.rows import combine, compact_columns, stack_rows, unit_rows
+from reranker.text.tfidf import TfIdf, count_rows, field_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from tests.seeds import seeded_rng
 from tests.unit.small_models import DOCUMENTS
 

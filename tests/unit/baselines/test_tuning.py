@@ -33,7 +33,7 @@ from reranker.baselines.lexical import (
 )
 from reranker.errors import ConfigError
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate
-from reranker.text.rows import QUERY_TF, LexicalSettings
+from reranker.lexical.bm25 import QUERY_TF, LexicalSettings
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
 

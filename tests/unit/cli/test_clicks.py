@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
+from reranker.models.model_folder import save_model
 from tests.unit.clicks.reading import event, query, write_lines
 from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.evaluation import evaluate_run
+from reranker.models.model_folder import save_model
 from tests.unit.evaluation.read_run import read_run
 from tests.unit.small_models import DOCUMENTS, small_model
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import save_model
 from reranker.cli.common import EXIT_CODES
 from reranker.cli.main import main
+from reranker.models.model_folder import save_model
 from tests.served import model_of, random_documents
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.errors import ConfigError
+from reranker.models.model_folder import save_model
 from reranker.training.linear import check_trainable
 from reranker.words import related_words
 from tests.unit.small_models import small_encoder, small_model

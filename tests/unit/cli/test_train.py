@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import load_model
 from reranker.cli.main import main
+from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
 
 QUICK = ("--dim", "10", "--epochs", "2", "--margin-identity", "8", "--rate", ".05", "--document-dropout", "0",

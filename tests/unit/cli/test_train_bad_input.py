@@ -11,8 +11,8 @@ import pytest
 from click import Context
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import load_model
 from reranker.cli.main import _load_config, main
+from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import Sources, synonyms, write_documents, write_links
 
 Rows = Sequence[tuple[str, ...]]

@@ -7,7 +7,8 @@ import pytest
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation import draw_keywords, parse_queries
-from reranker.text.rows import Vocabulary, count_rows
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import Vocabulary
 
 TEXTS = [["a", "b", "b", "c", "d", "e"], ["a"], []]
 

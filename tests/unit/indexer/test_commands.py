@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from indexer.renewal import RenewReport
-from reranker.artifacts import save_model
 from reranker.cli import common
 from reranker.cli.main import main
 from reranker.engines import WriteOp, open_engine
 from reranker.engines.local import LocalEngine
 from reranker.errors import EngineAuthError
+from reranker.models.model_folder import save_model
 from reranker.releases import default_store
 from reranker.store import VectorStore
 from tests.live.helpers import contents, write_lines

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from indexer.builds import LoadOptions, LoadReport, external_version, load_documents
 from indexer.bulk import BulkLimits, RetryPolicy
 from indexer.encoding import VersionEncoder
-from reranker.artifacts import RankingModel
 from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
+from reranker.models.ranking_model import RankingModel
 from reranker.store import VectorStore
 from tests.engines.memory import memory_engine
 from tests.served import model_of, random_documents

@@ -18,14 +18,16 @@ import pytest
 
 from indexer import vectorizing
 from indexer.vectorizing import Job, with_vectors
-from reranker.artifacts import RankingModel, save_model
 from reranker.engines import open_engine
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.formats import WHOLE, RejectLog, document_parts
 from reranker.kernels.packing import pack_rows, pack_vectors
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.models.model_folder import save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store
 from reranker.store import VectorStore
-from reranker.text.rows import LexicalSettings, text_counts
+from reranker.text.tfidf import text_counts
 from tests.live.helpers import contents, write_lines
 from tests.served import MEMORY_BM25, model_of, random_documents
 from tests.unit.indexer.test_commands import ask, ssi, where

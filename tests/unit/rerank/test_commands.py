@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
+from reranker.models.model_folder import save_model
 from tests.served import model_of, random_documents
 
 BODY = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines.protocol import WriteOp
 from reranker.engines.vectors import lexical_body
 from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
+from reranker.models.model_folder import save_model
 from reranker.records import Hit, SearchAnswer
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, blend, body_hash

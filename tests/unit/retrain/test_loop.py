@@ -15,7 +15,6 @@ import pytest
 from indexer.builds import build_index
 from indexer.renewal import Target, sync
 from indexer.versions import list_versions, promote, register
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.clicks.importing import import_files
 from reranker.clicks.log import ClickLog
 from reranker.clicks.privacy import Pseudonymiser
@@ -23,6 +22,8 @@ from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
 from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.errors import ArtifactError, ConfigError
+from reranker.models.model_folder import save_model
 from reranker.retrain.learning import MARK
 from reranker.retrain.loop import StoredModel, base_model, find_model, folder_of
 from tests.engines.memory import memory_engine

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel
+from reranker.models.ranking_model import RankingModel
 from reranker.words import strongest_pairs
 from tests.served import model_of, random_documents
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import load_model, save_model
 from reranker.errors import ArtifactError, EngineUnavailable
+from reranker.models.model_folder import load_model, save_model
 from reranker.releases import default_store
 from reranker.service import copies, serving
 from reranker.service.copies import PREFIX, SHARED_FOLDER, WorkFolder, inherited_folder

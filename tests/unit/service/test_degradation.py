@@ -12,8 +12,8 @@ from fastapi.testclient import TestClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reranker.artifacts import save_model
 from reranker.errors import EngineError, EngineOverloaded, EngineRejected, EngineUnavailable
+from reranker.models.model_folder import save_model
 from reranker.records import SearchAnswer
 from reranker.rerank import RerankSettings
 from reranker.service.app import create_app

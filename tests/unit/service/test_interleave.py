@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
+from reranker.models.model_folder import save_model
 from reranker.rerank import RerankedPage, Reranker
 from reranker.service.app import all_parts
 from reranker.service.modes import CHALLENGER, LIVE, TeamList, clicks_of, coins, team_draft, team_lists, verdicts

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reranker.artifacts import RankingModel
 from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
+from reranker.models.ranking_model import RankingModel
 from reranker.records import SearchAnswer
 from reranker.service.rerank_api import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
 from reranker.text.view import TextView

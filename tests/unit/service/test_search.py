@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.deadline import Deadline
 from reranker.engines.protocol import Engine
 from reranker.errors import (
@@ -24,6 +23,7 @@ from reranker.errors import (
     EngineUnavailable,
     IndexMissing,
 )
+from reranker.models.model_folder import save_model
 from reranker.records import SearchAnswer
 from reranker.rerank import Reranker, RerankSettings
 from reranker.service.http import ServiceError

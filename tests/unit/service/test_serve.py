@@ -23,9 +23,9 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 from click.testing import CliRunner
 
-from reranker.artifacts import save_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
+from reranker.models.model_folder import save_model
 from reranker.service.app import listen
 from reranker.service.auth import ApiKeys, new_key
 from tests.engines.policy import do_without

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, GateRefused, InputError
+from reranker.models.model_folder import save_model
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, Reranker, body_hash
 from reranker.service.serving import GoldenQuery, drawn_queries, read_golden, verify

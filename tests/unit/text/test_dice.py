@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from papers.methods.word_pairs import dice_neighbours
 from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError
-from reranker.text.rows import Vocabulary, VocabularyBuilder, count_rows, select_columns
+from reranker.text.rows import select_columns
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.words import DiceCounter
 from tests.seeds import seeded_rng
 

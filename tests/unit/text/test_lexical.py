@@ -10,15 +10,10 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.text.rows import (
-    QUERY_TF,
-    LexicalRows,
-    LexicalSettings,
-    Vocabulary,
-    VocabularyBuilder,
-    count_rows,
-    inner_products,
-)
+from reranker.lexical.bm25 import QUERY_TF, LexicalRows, LexicalSettings
+from reranker.text.rows import inner_products
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 TITLES = ["red shoes", "blue shoes", "", "green hat"]
 TEXTS = ["red red leather", "blue blue blue suede soft", "red hat", "a green and green hat of felt"]

@@ -12,7 +12,10 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.text.rows import QueryMemory, Vocabulary, count_rows, hashed_id, inner_products, memory_rows, stack_rows
+from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.text.rows import inner_products, stack_rows
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import Vocabulary, hashed_id
 from tests.unit.small_models import BM25, DOCUMENTS, IDS, MEMORY_BM25, small_encoder, small_memory, small_model
 
 VOCABULARY = Vocabulary(("red", "shoes", "hat"), np.array([3, 2, 1]), 4)

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import TfIdf, Vocabulary, combine, hashed_id, text_counts, unit_rows
+from reranker.text.rows import combine, unit_rows
+from reranker.text.tfidf import TfIdf, text_counts
 from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary, hashed_id
 
 # Four documents; "all" stands in each, "a" in 2, "b" and "c" in 1.
 VOCABULARY = Vocabulary(("all", "a", "b", "c"), np.array([4, 2, 1, 1]), 4)

@@ -16,13 +16,13 @@ from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError
 from reranker.text import rows as module
 from reranker.text.analyzers import BETWEEN
-from reranker.text.rows import (
+from reranker.text.tfidf import count_rows
+from reranker.text.vocabulary import (
     HASH_BASE,
     HASH_SPAN,
     MIN_BIGRAM_DOCUMENTS,
     Vocabulary,
     VocabularyBuilder,
-    count_rows,
     hashed_id,
 )
 from tests.seeds import seeded_rng

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import TfIdf
+from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.problem import (

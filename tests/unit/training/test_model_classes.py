@@ -11,11 +11,12 @@ import click
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.cli.train import command
 from reranker.errors import ConfigError
 from reranker.formats import read_documents, read_links
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import FORMS
 from reranker.records import Pair
 from reranker.text.rows import inner_products

@@ -11,11 +11,11 @@ import pytest
 from click.testing import CliRunner
 
 import reranker.cli.train
-from reranker.artifacts import load_model
 from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.models.model_classes import MODEL_CLASSES, ModelClass
+from reranker.models.model_folder import load_model
 from reranker.rerank import Reranker, RerankSettings
 from reranker.text.rows import inner_products
 from reranker.training import TrainConfig

@@ -10,9 +10,11 @@ import scipy.sparse as sp
 
 from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import LexicalRows, LexicalSettings, combine, inner_products, learned_rows
+from reranker.text.rows import combine, inner_products
+from reranker.text.tfidf import learned_rows
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,

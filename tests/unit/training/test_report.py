@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
 from reranker.baselines.lexical import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
-from reranker.text.rows import LexicalSettings
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.models.ranking_model import RankingModel
 from reranker.training.race import Trial
 from reranker.training.report import advice_of, beside_baselines, frequent_words, render, summary_of
 from reranker.training.train import TrainingReport

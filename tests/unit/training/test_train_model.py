@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.artifacts import RankingModel, load_model, save_model
 from reranker.baselines.lexical import REMEMBERING, LexicalCorpus
 from reranker.errors import ConfigError, TrainingError
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-from reranker.text.rows import count_rows, field_counts
+from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
 from reranker.training import (
     Corpus,

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from reranker.baselines.lexical import LexicalCorpus, LexicalTask
 from reranker.evaluation import qrels_task
-from reranker.text.rows import LexicalSettings
+from reranker.lexical.bm25 import LexicalSettings
 from reranker.training.word_weights import N_OTHERS, N_RELEVANT, PRIORS, Choices, choices_of, word_weights
 from tests.seeds import seeded_rng
 

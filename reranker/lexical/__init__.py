@@ -1,0 +1,1 @@
+"""The lexical score: BM25 and tf-idf rows, the memory of queries, and the search for their parameters."""

@@ -1,0 +1,152 @@
+"""The manifest of a model folder: what it says, its format versions, and the model's id.
+
+``manifest.json`` is accepted only if writing what was read gives the same bytes. Its ``model_id`` is the SHA-256 of
+everything else in it, and it holds the hash of the file of arrays: a changed byte is noticed wherever it stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from reranker.errors import ArtifactError
+from reranker.models.tensor_file import REMEDY, _open_regular
+
+FORMAT: Final = "ssi-model"
+
+
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5)
+"""1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
+``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. 5: ``n_word_weights`` weights of
+query words. A program that does not know a version refuses it."""
+
+
+MANIFEST: Final = "manifest.json"
+
+
+MAX_MANIFEST_BYTES: Final = 1 << 20
+
+
+T = TypeVar("T")
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``content`` with its ``model_id``.
+
+    Values that JSON does not know are written as what they are closest to: numpy scalars and arrays as numbers and
+    lists, tuples as lists, paths as text, NaN and infinities as null. `ArtifactError` is raised if a value has no such
+    form, or the manifest would be larger than `MAX_MANIFEST_BYTES`.
+    """
+    version = _version_of(content)
+    plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": version})
+    plain.pop("model_id", None)
+    manifest = {**plain, "model_id": hashlib.sha256(manifest_bytes(plain)).hexdigest()}
+    size = len(manifest_bytes(manifest))
+    if size > MAX_MANIFEST_BYTES:
+        raise ArtifactError(
+            f"the manifest would have {size} bytes, at most {MAX_MANIFEST_BYTES} can be read; keep less in training "
+            f"and metrics"
+        )
+    return manifest
+
+
+def manifest_bytes(content: Mapping[str, Any]) -> bytes:
+    """Return the one spelling of a manifest: indented, keys sorted, ASCII."""
+    return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the manifest of a model folder after checking every byte of it, and its format version, not the arrays.
+
+    `ArtifactError` if there is none, or it is too large, damaged, of another format or of a later version.
+    """
+    folder = Path(path)
+    data = _read_capped(folder / MANIFEST)
+    try:
+        content = json.loads(data)
+        canonical = isinstance(content, dict) and manifest_bytes(content) == data
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{MANIFEST} cannot be read ({type(error).__name__}); {REMEDY}") from error
+    if not canonical:
+        raise ArtifactError(f"{MANIFEST} is not as it was written (it was edited, or a byte has changed); {REMEDY}")
+    rest = {key: value for key, value in content.items() if key != "model_id"}
+    if content.get("model_id") != hashlib.sha256(manifest_bytes(rest)).hexdigest():
+        raise ArtifactError(f"{MANIFEST} has another content than its model id says; {REMEDY}")
+    if content.get("format") != FORMAT:
+        raise ArtifactError(
+            f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}"
+        )
+    version = content.get("format_version")
+    if version not in FORMAT_VERSIONS or type(version) is not int:
+        raise ArtifactError(
+            f"{str(folder)!r} has format version {repr(version)[:40]}; this program reads "
+            f"{' and '.join(map(str, FORMAT_VERSIONS))}: install the version of the program that wrote it, or a later "
+            f"one",
+            version=str(version)[:40],
+        )
+    if version != _version_of(content):
+        entries = [name for name in ("document_form", "lexical", "n_memory_documents") if name in content]
+        raise ArtifactError(
+            f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
+            f"which make it version {_version_of(content)}; {REMEDY}"
+        )
+    return dict(content)
+
+
+def _version_of(content: Mapping[str, Any]) -> int:
+    if "n_word_weights" in content:
+        return 5
+    if "n_memory_documents" in content:
+        return 4
+    return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1
+
+
+def _entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:
+    """Return ``manifest[key]``; `ArtifactError` unless it is there and of exactly the type ``kind``."""
+    value = manifest.get(key)
+    if type(value) is not kind:
+        raise ArtifactError(f"{MANIFEST}: {key!r} is {str(value)[:40]!r} where {kind.__name__} is expected; {REMEDY}")
+    return value
+
+
+def _read_capped(path: Path) -> bytes:
+    try:
+        descriptor = _open_regular(path)
+    except FileNotFoundError as error:
+        message = f"{str(path.parent)!r} holds no model (no {MANIFEST}); give a folder that `ssi train --model` wrote"
+        raise ArtifactError(message, path=str(path.parent)) from error
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(f"{str(path)!r} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read; {REMEDY}")
+        return os.pread(descriptor, MAX_MANIFEST_BYTES + 1, 0)
+    except OSError as error:
+        raise ArtifactError(f"{str(path)!r} cannot be read: {error.strerror}; {REMEDY}", path=str(path)) from error
+    finally:
+        os.close(descriptor)
+
+
+def _plain(value: object) -> Any:
+    """Return ``value`` as JSON has it; see `sealed`."""
+    if isinstance(value, np.ndarray | np.generic):
+        return _plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise ArtifactError(
+        f"a value of type {type(value).__name__} cannot be kept in {MANIFEST}; give numbers, text, lists"
+    )

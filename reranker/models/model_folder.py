@@ -1,0 +1,254 @@
+"""Models saved into a folder and loaded from it, byte for byte.
+
+A folder holds ::
+
+    manifest.json                        ids, text view, analyzer, training, measures, files
+    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory
+
+The file of arrays is named by its hash, and only the manifest says which one belongs to it. A model is replaced by
+writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash at any point,
+sees the old model or the new one. What a crash leaves is removed by the next save.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from reranker.arrays import AnyArray
+from reranker.engines.protocol import Engine
+from reranker.errors import ArtifactError, ConfigError, InputError
+from reranker.files import CopyFile, replace_files
+from reranker.kernels.packing import Quantisation
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
+from reranker.models.manifest import MANIFEST, _entry, describe_model, manifest_bytes
+from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel, tensors_of
+from reranker.models.scorers import LINEAR, form_of
+from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, chunks_of, tensor_file_name
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.view import TextView
+from reranker.text.vocabulary import Vocabulary
+
+_VOCABULARY_TYPES: Final[dict[str, np.dtype[Any]]] = {
+    "words": np.dtype("u1"),
+    "offsets": np.dtype("<i8"),
+    "document_frequency": np.dtype("<i8"),
+    "n_documents": np.dtype("<i8"),
+}
+
+
+_LOAD_ATTEMPTS = 3
+
+
+# --- saved and loaded
+
+
+def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
+    """Write a model into a folder, in place of the one that is there, and return its model id.
+
+    Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
+    `ArtifactError` is raised if the folder cannot be written (permission, disk full); what was there is untouched.
+    """
+    content = model.manifest
+    (name,) = content["files"]
+    replace_files(
+        Path(path),
+        data={name: chunks_of(tensors_of(model))},
+        pointer=(MANIFEST, manifest_bytes(content)),
+        stale="tensors-*.safetensors",
+    )
+    return model.model_id
+
+
+def load_model(
+    path: str | os.PathLike[str], engine: Engine | None = None, copy: CopyFile | None = None
+) -> RankingModel:
+    """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
+
+    The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
+    With ``copy``, a private copy of it is mapped, which is hashed while it is written.
+
+    The engine runs the analysis chain of a model with an ``engine:`` analyzer. `ArtifactError` is raised if there is no
+    model, or a byte of it is not as written, or it breaks a rule of the format; `ConfigError` if the model's analyzer
+    needs an engine and none is given, `MissingExtra` if it needs a library that is not installed.
+    """
+    folder = Path(path)
+    try:
+        return _load(folder, engine, copy)
+    except ArtifactError as error:
+        if str(folder) in error.message:
+            raise
+        raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
+
+
+def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> RankingModel:
+    """Return the model of a folder; errors about its content do not name it."""
+    for attempt in range(_LOAD_ATTEMPTS):
+        content = describe_model(folder)
+        name, sha256, n_bytes = _file_of(content)
+        try:
+            descriptor = _open_regular(folder / name)
+        except FileNotFoundError as error:
+            if attempt + 1 < _LOAD_ATTEMPTS:
+                continue  # the model was replaced between the two reads: read the new manifest
+            raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
+        try:
+            if copy is None:
+                arrays = _checked_tensors(descriptor, content, n_bytes, sha256)
+            else:
+                _check_size(descriptor, n_bytes)
+                with (
+                    open(descriptor, "rb", buffering=0, closefd=False) as file,
+                    copy(file, folder / name, sha256) as own,
+                ):
+                    arrays = _checked_tensors(own.fileno(), content, n_bytes)
+        except OSError as error:
+            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}") from error
+        finally:
+            os.close(descriptor)
+        return _model_of(content, arrays, _analyzer(content, engine))
+    raise ArtifactError(f"{str(folder)!r} is replaced faster than it can be read; load it again", path=str(folder))
+
+
+def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
+    """Return name, hash and size of the one file of arrays; its name follows from its hash: it is no path."""
+    files = _entry(content, "files", dict)
+    if len(files) != 1:
+        raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {REMEDY}")
+    ((name, file),) = files.items()
+    sha256 = _entry(file, "sha256", str) if isinstance(file, dict) else ""
+    if len(sha256) != 64 or set(sha256) - set("0123456789abcdef") or name != tensor_file_name(sha256):
+        raise ArtifactError(f"the file name {name[:80]!r} is not that of its hash; {REMEDY}")
+    return name, sha256, _entry(file, "bytes", int)
+
+
+def _check_size(descriptor: int, n_bytes: int) -> None:
+    size = os.fstat(descriptor).st_size
+    if size != n_bytes:
+        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
+
+
+def _checked_tensors(
+    descriptor: int, content: Mapping[str, Any], n_bytes: int, sha256: str = ""
+) -> dict[str, AnyArray]:
+    """Return the mapped arrays of a file; its hash is compared unless ``sha256`` is empty.
+
+    The cheap checks come before the file is read.
+    """
+    _check_size(descriptor, n_bytes)
+    specs = _read_header(descriptor, n_bytes)
+    stored = {name: (spec.dtype, spec.shape) for name, spec in specs.items()}
+    for name, (dtype, shape) in _expected(content).items():
+        actual = stored.pop(name, None)
+        fits = actual is not None and actual[0] == dtype and len(actual[1]) == len(shape)
+        if actual is None or not fits or any(n not in (None, m) for n, m in zip(shape, actual[1], strict=True)):
+            raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
+    if stored:
+        raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
+    if sha256:
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual_sha256 != sha256:
+            raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
+    return _map_tensors(descriptor, specs, n_bytes)
+
+
+def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
+    """Return type and shape of each array as the manifest tells them; None where any length may be."""
+    n_dims, float32 = _entry(content, "n_dims", int), np.dtype("<f4")
+    expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
+        "V": (float32, (_entry(content, "n_document_rows", int), n_dims))
+    }
+    if share := form_of(_form(content)).factor_share:
+        expected["Y"] = (float32, (_entry(content, "n_document_rows", int), n_dims // share))
+    if not _entry(content, "tied", bool):
+        expected["U"] = (float32, (_entry(content, "n_query_rows", int), n_dims))
+    if content.get("short_query") is not None:
+        if _entry(content, "short_query", int) != SHORT_QUERY:
+            raise ArtifactError(f"short_query is {content['short_query']!r} and not {SHORT_QUERY}; {REMEDY}")
+        expected["U_short"] = (float32, (_entry(content, "n_query_rows", int), n_dims))
+    if "n_word_weights" in content:
+        expected["word_weights"] = (float32, (_entry(content, "n_word_weights", int),))
+    for side in ("document",) if _entry(content, "shared_vocabulary", bool) else ("document", "query"):
+        n_words = _entry(content, f"n_{side}_words", int)
+        lengths = (None, n_words + 1, n_words, 1)
+        for (name, kind), length in zip(_VOCABULARY_TYPES.items(), lengths, strict=True):
+            expected[f"{side}.{name}"] = (kind, (length,))
+    if "n_memory_documents" in content:
+        n_offsets = _entry(content, "n_memory_documents", int) + 1
+        for name, kind in MEMORY_TYPES.items():
+            expected[f"memory.{name}"] = (kind, (n_offsets if name.endswith("offsets") else None,))
+    return expected
+
+
+def _form(content: Mapping[str, Any]) -> str:
+    """Return the name of the model's document form; one that is not known here is refused."""
+    name = _entry(content, "document_form", str) if "document_form" in content else LINEAR
+    try:
+        form_of(name)
+    except ConfigError as error:
+        raise ArtifactError(error.message, **error.data) from error
+    return name
+
+
+def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
+    try:
+        config = AnalyzerConfig.from_json(_entry(content, "analyzer", dict))
+    except (ConfigError, TypeError) as error:
+        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {REMEDY}") from error
+    if config.kind != "engine":
+        return make_analyzer(config)
+    if engine is None:
+        raise ConfigError(
+            f"the model's words are cut by engine:{config.engine_field}, and no engine was given; pass the engine "
+            f"(--engine) whose index {config.engine_field} it was trained with"
+        )
+    index, _, path = str(config.engine_field).partition("/")
+    return make_analyzer(config, lambda texts: engine.analyze(index, path, texts))
+
+
+def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer: Analyzer) -> RankingModel:
+    """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
+    query_view = content.get("query_view")
+    try:
+        documents = Vocabulary.from_arrays(_named(arrays, "document", _VOCABULARY_TYPES))
+        shared = _entry(content, "shared_vocabulary", bool)
+        encoder = Encoder(
+            TextView.from_json(_entry(content, "text_view", dict)),
+            analyzer,
+            documents,
+            _entry(content, "tf", str),
+            arrays["V"],
+            cast(Quantisation, _entry(content, "quantisation", str)),
+            _form(content),
+            arrays.get("Y"),
+            LexicalSettings.from_json(_entry(content, "lexical", dict)) if "lexical" in content else None,
+            QueryMemory.from_arrays(_named(arrays, "memory", MEMORY_TYPES)) if "memory.ids" in arrays else None,
+        )
+        model = RankingModel(
+            encoder,
+            documents if shared else Vocabulary.from_arrays(_named(arrays, "query", _VOCABULARY_TYPES)),
+            encoder.V if _entry(content, "tied", bool) else arrays["U"],
+            _entry(content, "identity", float),
+            None if query_view is None else TextView.from_json(query_view),
+            _entry(content, "training", dict),
+            _entry(content, "metrics", dict),
+            arrays.get("U_short"),
+            arrays.get("word_weights"),
+        )
+    except (InputError, ConfigError, TypeError, OverflowError) as error:
+        raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error
+    if encoder.encoder_id != content.get("encoder_id"):
+        raise ArtifactError(f"the model's encoder id is not that of its parts; {REMEDY}")
+    model.__dict__["manifest"] = content  # known and verified: no need to hash the arrays again
+    return model
+
+
+def _named(arrays: Mapping[str, AnyArray], prefix: str, names: Iterable[str]) -> dict[str, AnyArray]:
+    return {name: arrays[f"{prefix}.{name}"] for name in names}

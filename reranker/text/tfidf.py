@@ -1,0 +1,101 @@
+"""Texts to rows of word counts, and counts to unit tf-idf rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import offsets_of, term_rows
+from reranker.errors import ConfigError
+from reranker.text.analyzers import Analyzer
+from reranker.text.rows import _ROW_SHIFT, combine, keep_values, row_of, rows_of_keys, stack_rows
+from reranker.text.view import TextView
+from reranker.text.vocabulary import _LEFT_OUT, Vocabulary
+
+_BATCH = 2_048
+
+
+TERM_FREQUENCIES = ("raw", "log")
+
+
+class TfIdf:
+    """Turns tokens into rows w_i = g(tf_i) ln(N_docs / df_i), divided by their length.
+
+    g is the identity (``raw``, the papers' term frequency) or 1 + ln (``log``, which measures better). A word that
+    stands in every document has idf 0 and is left out. A text without words, or with no other words than those, has an
+    empty row: its score is 0 with everything. `ConfigError` is raised for another ``tf``.
+
+    Source: spec 1.1; rows are sorted by id as in spec 1.8.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, tf: str = "log") -> None:
+        if tf not in TERM_FREQUENCIES:
+            raise ConfigError(f"tf is {tf!r}: choose one of {', '.join(TERM_FREQUENCIES)}", value=tf)
+        self.vocabulary = vocabulary
+        self.tf = tf
+
+    def rows(self, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
+        """Return one unit row a text, ``(n, N_TERM_IDS) float32``, ids ascending in each row."""
+        return self.rows_of_counts(count_rows(self.vocabulary, tokens))
+
+    def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
+        """Return `rows` of texts whose words are counted (`count_rows`)."""
+        tf = counts.data.astype(np.float64)
+        weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.idf_of(counts.indices)
+        terms, row = counts.indices, row_of(counts)
+        if not weights.all():
+            used = weights != 0
+            terms, row, weights = terms[used], row[used], weights[used]
+        n = counts.shape[0]
+        length = np.sqrt(np.bincount(row, weights * weights, minlength=n))
+        weights /= length[row]
+        indptr = offsets_of(np.bincount(row, minlength=n)).astype(np.int32)
+        return term_rows(weights.astype(np.float32), terms, indptr)
+
+
+def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
+    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, without bigrams that are not listed."""
+    lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
+    keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
+    ids = vocabulary.ids(list(chain.from_iterable(tokens)))
+    keys = (keys | ids)[ids != _LEFT_OUT]
+    keys.sort()
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(first, append=len(keys)).astype(np.float32)
+    return rows_of_keys(keys[first], counts, len(tokens))
+
+
+def text_counts(
+    vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
+) -> list[sp.csr_matrix[np.float32]]:
+    """Return the word counts of ``texts[document][field]``, (n, N_TERM_IDS) a field, those of all bigrams last."""
+    flat = [text[field] for field in range(n_fields) for text in texts]
+    counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
+    fields = [counts[field * n : (field + 1) * n] for field in range(n_fields)]
+    if not analyzer.config.bigrams:
+        return fields
+    is_bigram = [vocabulary.is_bigram(field.indices) for field in fields]
+    bigrams = [keep_values(field, chosen) for field, chosen in zip(fields, is_bigram, strict=True)]
+    words = [keep_values(field, ~chosen) for field, chosen in zip(fields, is_bigram, strict=True)]
+    return [*words, combine(bigrams, [1.0] * n_fields)]
+
+
+def field_counts(
+    vocabulary: Vocabulary, view: TextView, analyzer: Analyzer, sources: Sequence[Mapping[str, Any]]
+) -> list[sp.csr_matrix[np.float32]]:
+    """Return the word counts of each field of the view, in field order, as `text_counts` does."""
+    batches = []
+    for start in range(0, max(len(sources), 1), _BATCH):
+        texts = [view.texts(source) for source in sources[start : start + _BATCH]]
+        batches.append(text_counts(vocabulary, analyzer, texts, len(view.fields)))
+    return [stack_rows(part) for part in zip(*batches, strict=True)]
+
+
+def learned_rows(tfidf: TfIdf, counts: Sequence[sp.csr_matrix], weights: Sequence[float]) -> sp.csr_matrix:
+    """Return d', the weighted sum of the fields' unit rows, (n, N_TERM_IDS) float32; that of bigrams weighs 1."""
+    more = [1.0] * (len(counts) - len(weights))
+    return combine([tfidf.rows_of_counts(field) for field in counts], [*weights, *more])
