@@ -37,7 +37,7 @@ from reranker.baselines.comparison import (
     read_corpus,
     tuning_task,
 )
-from reranker.baselines.lexical import fit_baselines
+from reranker.baselines.fitted import fit_baselines
 from reranker.evaluation import Link, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
 from reranker.models.model_folder import load_model, save_model

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from papers.click_tasks import agreement, stated_pairs
 from reranker.baselines.comparison import MODEL, compare_systems, experiment_of, read_corpus, read_judgements
-from reranker.baselines.lexical import fit_baselines
+from reranker.baselines.fitted import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, impressions, make_pairs

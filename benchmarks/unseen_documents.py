@@ -35,11 +35,12 @@ from papers.fitting import learn_mix
 from papers.methods.word_pairs import correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.baselines.comparison import tuning_task
-from reranker.baselines.lexical import LexicalCorpus, LexicalTask, best_lexical, tune_lexical
 from reranker.errors import ConfigError
 from reranker.evaluation import link_task, paired_test, standard_error
 from reranker.formats import read_links
 from reranker.lexical.bm25 import LexicalRows
+from reranker.lexical.corpus import LexicalCorpus
+from reranker.lexical.tuning import LexicalTask, best_lexical, tune_lexical
 from reranker.models.scorers import DocumentForm
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf

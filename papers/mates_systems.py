@@ -36,9 +36,9 @@ from papers.plain_sgd import PlainData
 from papers.registry import Fitted, Job, System
 from papers.study import Study, Texts
 from reranker.arrays import Float64
-from reranker.baselines.lexical import TENTHS
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
+from reranker.lexical.tuning import TENTHS
 from reranker.models.scorers import Activation, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 

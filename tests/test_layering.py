@@ -23,8 +23,8 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.records",
     ),
     ("reranker.kernels", "reranker.text", "reranker.formats", "reranker.figures", "reranker.files", "reranker.spark"),
-    ("reranker.lexical",),
     ("reranker.evaluation", "reranker.engines"),
+    ("reranker.lexical",),
     ("reranker.models",),
     ("reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.baselines", "reranker.rerank", "reranker.words", "indexer"),
@@ -185,7 +185,7 @@ def test_the_package_itself_imports_nothing_of_the_project_when_it_is_imported()
         (
             "reranker/text/view.py",
             "from reranker.engines import open_engine\n",
-            "view.py:1: reranker.engines (level 3)",
+            "view.py:1: reranker.engines (level 2)",
         ),
         ("reranker/text/view.py", "import reranker.cli.main\n", "view.py:1: reranker.cli (level 9)"),
         (

@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, are_among, pair_keys
-from reranker.baselines.lexical import FittedBaseline, LexicalCorpus, LexicalTask, Remembered, Rows
+from reranker.baselines.fitted import FittedBaseline
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import (
     MEASURES,
@@ -36,6 +36,8 @@ from reranker.evaluation import (
     write_qrels,
 )
 from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.lexical.corpus import LexicalCorpus, Remembered, Rows
+from reranker.lexical.tuning import LexicalTask
 from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import Document

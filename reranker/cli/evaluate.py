@@ -15,9 +15,10 @@ from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
-    from reranker.baselines.lexical import FittedBaseline, LexicalTask
+    from reranker.baselines.fitted import FittedBaseline
     from reranker.evaluation import Links, RankingTask
     from reranker.formats import RejectLog
+    from reranker.lexical.tuning import LexicalTask
     from reranker.models.ranking_model import RankingModel
 
 EPILOG = """\b
@@ -72,7 +73,7 @@ def command(**options: Any) -> None:
     ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
     and for AP Fisher's randomisation test.
     """
-    from reranker.baselines.lexical import REMEMBERING, parse_baselines
+    from reranker.baselines.fitted import REMEMBERING, parse_baselines
     from reranker.evaluation import parse_queries
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
@@ -118,7 +119,7 @@ def _compare(
     import numpy as np
 
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
-    from reranker.baselines.lexical import fit_baselines
+    from reranker.baselines.fitted import fit_baselines
     from reranker.evaluation import Links, link_task, without_reverse
     from reranker.formats import read_ids, read_links
 
@@ -164,7 +165,7 @@ def _judged(
     import numpy as np
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
-    from reranker.baselines.lexical import REMEMBERING
+    from reranker.baselines.fitted import REMEMBERING
     from reranker.evaluation import Links, qrels_task
     from reranker.formats import read_queries
 

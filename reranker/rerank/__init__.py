@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from reranker.rerank.ranking import (
-    DEFAULT_ALPHA,
-    Calibration,
-    Explanation,
-    RerankedPage,
-    RerankSettings,
-    blend,
-    body_hash,
-    default_template,
-)
+from reranker.rerank.answer import RerankedPage
+from reranker.rerank.calibration import DEFAULT_ALPHA, Calibration, body_hash
+from reranker.rerank.explain import Explanation
+from reranker.rerank.ranking import RerankSettings, blend, default_template
 from reranker.rerank.reranker import Reranker
 
 __all__ = [

@@ -24,7 +24,8 @@ from reranker.formats import RejectSink, read_documents, read_links, read_qrels,
 from reranker.models.ranking_model import Encoder
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
-from reranker.rerank.ranking import Calibration, Probability, blend, final_order
+from reranker.rerank.calibration import Calibration, Probability
+from reranker.rerank.ranking import blend, final_order
 from reranker.rerank.reranker import Reranker
 from reranker.rerank.signals import Signal
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer

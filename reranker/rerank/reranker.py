@@ -37,6 +37,8 @@ from reranker.errors import ConfigError, EngineError, EngineRejected, FallbackEr
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.releases import default_store, read_control
+from reranker.rerank.answer import RerankedPage
+from reranker.rerank.calibration import Calibration, ChosenAlpha, Probability, body_hash
 from reranker.rerank.candidates import (
     Candidates,
     CandidateVectors,
@@ -49,22 +51,16 @@ from reranker.rerank.candidates import (
     fields_of_index,
     route_of,
 )
+from reranker.rerank.explain import Explanation, explanations_of
 from reranker.rerank.ranking import (
     ROUTES,
-    Calibration,
-    ChosenAlpha,
-    Explanation,
-    Probability,
     Ranking,
     Request,
-    RerankedPage,
     RerankSettings,
     RouteName,
     Scored,
     blend,
-    body_hash,
     default_template,
-    explanations_of,
     final_order,
     kept_in_place,
     notices_of,

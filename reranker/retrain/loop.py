@@ -43,7 +43,7 @@ from reranker.releases import (
     utc_now,
 )
 from reranker.rerank import body_hash, default_template
-from reranker.rerank.ranking import Calibration
+from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import Comparison, ServedModel, ServingScores, Verdict, compare
 from reranker.retrain.learning import (

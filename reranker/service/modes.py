@@ -31,7 +31,7 @@ from reranker.engines.bodies import window_of
 from reranker.errors import ArtifactError, InputError, RerankerError
 from reranker.records import RankedHit
 from reranker.rerank import RerankedPage
-from reranker.rerank.ranking import Explanation
+from reranker.rerank.explain import Explanation
 from reranker.service.gate import CheckedBody
 from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions

@@ -37,6 +37,7 @@ from reranker.errors import EngineError, FallbackError
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import unit
 from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer
+from reranker.rerank.calibration import Probability
 from reranker.rerank.candidates import (
     CandidateVectors,
     LocalStore,
@@ -45,7 +46,6 @@ from reranker.rerank.candidates import (
     encode_query,
     read_whole,
 )
-from reranker.rerank.ranking import Probability
 from reranker.service.http import (
     Context,
     ErrorShape,

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, paired_test
-from reranker.kernels.lexical import Judged, blended_average_precision
+from reranker.lexical.kernel import Judged, blended_average_precision
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.progress import Progress, Say, TitledProgress

@@ -22,26 +22,24 @@ from reranker.baselines.comparison import (
     remembering,
     tuning_task,
 )
-from reranker.baselines.lexical import (
-    COVERING,
-    MAX_QUERIES,
-    REMEMBERING,
-    FoldedMeasure,
-    LexicalCorpus,
-    LexicalMeasure,
-    LexicalTask,
-    Remembered,
-    TunedLexical,
-    best_lexical,
-    fit_baselines,
-    tune_lexical,
-)
+from reranker.baselines.fitted import REMEMBERING, fit_baselines
 from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.evaluation import standard_error
 from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus, Remembered
 from reranker.lexical.memory import QueryMemory
+from reranker.lexical.tuning import (
+    COVERING,
+    MAX_QUERIES,
+    FoldedMeasure,
+    LexicalMeasure,
+    LexicalTask,
+    TunedLexical,
+    best_lexical,
+    tune_lexical,
+)
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.models.ranking_model import DEFAULT_QUANTISATION, Encoder, RankingModel, lexical_counts, lexical_rows_of
 from reranker.progress import Say, TitledProgress, no_titled_progress, silent

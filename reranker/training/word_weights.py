@@ -10,8 +10,9 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 
 from reranker.arrays import Float32, Float64, Int64
-from reranker.baselines.lexical import LexicalCorpus, LexicalTask
 from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus
+from reranker.lexical.tuning import LexicalTask
 from reranker.text.rows import row_of
 
 PRIORS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)

@@ -13,9 +13,10 @@ from papers.methods.inverted_file import VectorSpace
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.word_pairs import Bilinear
 from reranker.arrays import N_TERM_IDS
-from reranker.baselines.lexical import LexicalCorpus, LsiBaseline
+from reranker.baselines.fitted import LsiBaseline
 from reranker.evaluation import draw_keywords
 from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus
 from reranker.text.tfidf import TfIdf
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 

@@ -17,7 +17,7 @@ from reranker.engines import EngineSettings, open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
-from reranker.rerank.ranking import RerankedPage
+from reranker.rerank.answer import RerankedPage
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
 from tests.served import Served, model_of, random_documents, serve

@@ -21,8 +21,8 @@ from papers.methods.word_pairs import (
     top_n_map,
 )
 from papers.plain_sgd import PlainData, PlainShape, fit_plain
-from reranker.baselines.lexical import TENTHS
 from reranker.errors import ConfigError
+from reranker.lexical.tuning import TENTHS
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated
 

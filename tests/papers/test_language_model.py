@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 from papers.fitting import best_of
 from papers.methods.lexical import JelinekMercer, fit_language_model
-from reranker.baselines.lexical import TENTHS
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.lexical.tuning import TENTHS
 
 COUNTS = sp.csr_matrix(np.array([[3, 1, 0], [0, 2, 2], [0, 0, 0]], np.float32))
 QUERIES = sp.csr_matrix(np.array([[1, 2, 0], [0, 0, 1], [0, 0, 0]], np.float32))

@@ -16,8 +16,8 @@ from papers.methods.inverted_file import VectorSpace
 from papers.methods.lexical import OnView, mixture
 from papers.methods.word_pairs import Mix, join_columns
 from reranker.arrays import Float32
-from reranker.baselines.lexical import TENTHS
 from reranker.errors import ConfigError, ShapeMismatch
+from reranker.lexical.tuning import TENTHS
 from reranker.models.scorers import Scorer
 
 

@@ -10,9 +10,9 @@ import pytest
 import scipy.sparse as sp
 
 from papers.methods.lexical import Okapi, fit_okapi
-from reranker.baselines.lexical import LexicalCorpus
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus
 
 COUNTS = sp.csr_matrix(np.array([[3, 1, 0], [0, 2, 2], [0, 1, 0]], np.float32))
 QUERIES = sp.csr_matrix(np.array([[2, 0, 0], [0, 1, 1], [1, 1, 0]], np.float32))

@@ -10,20 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import (
-    COVERING,
-    REMEMBERING,
-    LexicalCorpus,
-    LexicalTask,
-    Remembered,
-    best_lexical,
-    fit_baselines,
-    tune_lexical,
-)
+from reranker.baselines.fitted import REMEMBERING, fit_baselines
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus, Remembered
 from reranker.lexical.memory import QueryMemory
+from reranker.lexical.tuning import COVERING, LexicalTask, best_lexical, tune_lexical
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reranker.arrays import AnyInt, Float32, Float64
-from reranker.kernels.lexical import Judged, Postings
+from reranker.lexical.kernel import Judged, Postings
 
 
 def bm25_weights(

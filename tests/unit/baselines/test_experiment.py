@@ -65,7 +65,7 @@ def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(
     corpus = corpus_of(tmp_path, model)
     task = link_task(LINKS, [], corpus.ids)
     experiment = experiment_of(model, corpus, task, n_words=3, seed=7)
-    monkeypatch.setattr("reranker.baselines.lexical._BLOCK", 3)  # here in blocks
+    monkeypatch.setattr("reranker.lexical.corpus._BLOCK", 3)  # here in blocks
     tuned = lexical_task(model, corpus, task, n_words=3, seed=7)
     counts = experiment.evaluation.queries[0]
     assert np.diff(counts.indptr).tolist() == [3] * len(task.query_ids)

@@ -9,10 +9,11 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS
-from reranker.baselines.lexical import LexicalCorpus, LsiBaseline, Remembered
+from reranker.baselines.fitted import LsiBaseline
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import Links
 from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus, Remembered
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import combine, compact_columns, stack_rows, unit_rows
 from reranker.text.tfidf import TfIdf, count_rows, field_counts

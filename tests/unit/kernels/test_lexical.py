@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from reranker.lexical.kernel import Judged, Postings, average_precision, bm25_weights
 from tests.reference import lexical as reference
 from tests.seeds import seeded_rng
 

@@ -17,7 +17,7 @@ from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
-from reranker.rerank.ranking import Contribution, explain_hit
+from reranker.rerank.explain import Contribution, explain_hit
 from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve

@@ -15,8 +15,8 @@ from reranker.engines.vectors import LOST, version_fields
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError, Unsupported
 from reranker.records import Hit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
+from reranker.rerank.calibration import ChosenAlpha
 from reranker.rerank.candidates import EngineScript, encode_query
-from reranker.rerank.ranking import ChosenAlpha
 from reranker.rerank.signals import Signal
 from tests.engines.memory import memory_engine
 from tests.served import SIGNAL_FIELDS, Served, model_of, random_documents, serve, with_numbers

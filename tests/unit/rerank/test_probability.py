@@ -14,7 +14,7 @@ import pytest
 from reranker.errors import ConfigError, InputError
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import Rankings, Topic, TopicWindow, fit_alpha, fit_probability
-from reranker.rerank.ranking import Probability
+from reranker.rerank.calibration import Probability
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve

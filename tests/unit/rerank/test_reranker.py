@@ -15,8 +15,8 @@ from reranker.engines.protocol import MAX_HITS, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
+from reranker.rerank.calibration import DEFAULT_ALPHA
 from reranker.rerank.candidates import documents_of
-from reranker.rerank.ranking import DEFAULT_ALPHA
 from reranker.rerank.reranker import needs_the_query, shows_source_alone
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve

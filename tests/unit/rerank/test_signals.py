@@ -23,7 +23,7 @@ from reranker.records import Hit, SearchAnswer
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.calibrate import Fit, Topic, _surest, fit_alpha, keep_in_release, warnings_of
-from reranker.rerank.ranking import ChosenAlpha
+from reranker.rerank.calibration import ChosenAlpha
 from reranker.rerank.reranker import calibration_of
 from reranker.rerank.signals import Signal, added, parse_signals, typed
 from reranker.retrain.gate import ServedModel, ServingScores

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
-from reranker.baselines.lexical import FittedBaseline
+from reranker.baselines.fitted import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.ranking_model import RankingModel

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.lexical import REMEMBERING, LexicalCorpus
+from reranker.baselines.fitted import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
+from reranker.lexical.corpus import LexicalCorpus
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair

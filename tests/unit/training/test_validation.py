@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, qrels_task
-from reranker.kernels.lexical import Judged, blended_average_precision
+from reranker.lexical.kernel import Judged, blended_average_precision
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.progress import silent
 from reranker.records import Pair

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.baselines.lexical import LexicalCorpus, LexicalTask
 from reranker.evaluation import qrels_task
 from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus
+from reranker.lexical.tuning import LexicalTask
 from reranker.training.word_weights import N_OTHERS, N_RELEVANT, PRIORS, Choices, choices_of, word_weights
 from tests.seeds import seeded_rng
 

@@ -1,281 +1,77 @@
-"""Lexical baselines: TF-IDF (spec B01), BM25 (B20) and LSI (B03, B04), and the search for their settings.
+"""The search for the parameters of the lexical score: form, k1, b, weights of fields, coverage and query memory.
 
-They score the word counts of documents and queries; settings are searched on training or validation queries.
+Settings are scored by the mean average precision that they reach on training or validation queries.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.sparse.linalg import svds
 from scipy.stats import qmc
 
-from reranker.arrays import Float32, Float64, Int64, first_uses, numbers_of, term_rows
-from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.evaluation import DEPTH, InnerProducts, Links, RankingTask, draw_keywords, draw_tuples, evaluate
-from reranker.kernels.lexical import Judged, Postings, average_precision, bm25_weights
+from reranker.arrays import Float32, Float64, Int64
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.kernels.rows import dots
-from reranker.lexical.bm25 import QUERY_TF, LexicalRows, LexicalSettings, cover_rates, length_norms
-from reranker.lexical.memory import memory_rows
-from reranker.models.scorers import unit
-from reranker.progress import Say, silent
-from reranker.text.rows import combine, row_of, select_columns, stack_rows, unit_rows, used_columns
-from reranker.text.vocabulary import Vocabulary
+from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
+from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, Rows
+from reranker.lexical.kernel import Judged, Postings, average_precision, bm25_weights
+from reranker.text.rows import row_of, used_columns
 
-Rows = Int64
-"""Row numbers of documents in the corpus, (n,)."""
-
-LexicalQueries = tuple[sp.csr_matrix, ...]
-"""Word counts of queries in the corpus's columns, (n_queries, m) float32 each.
-
-One matrix: texts, to which field weights do not apply. As many as the corpus has fields: documents used as queries.
-"""
-
-N_FOLDS = 5
-_BLOCK = 2**16
-
-
-class Remembered(NamedTuple):
-    """Queries with the documents that they are relevant to, as `reranker.lexical.memory.memory_rows` takes them.
-
-    ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
-    them and (m,) int64 row numbers of documents, and ``weights`` (m,) float64 their weights.
-    """
-
-    ids: tuple[str, ...]
-    counts: sp.csr_matrix
-    pairs: tuple[Int64, Int64]
-    weights: Float64
-
-    @classmethod
-    def of(
-        cls,
-        relevant: Links,
-        weights: Float64,
-        row_of: Mapping[str, int],
-        counts_of: Callable[[Sequence[str]], sp.csr_matrix],
-    ) -> Remembered:
-        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id) of weight > 0."""
-        rows = numbers_of(relevant.ids, row_of)[relevant.target]
-        known = (rows >= 0) & (weights > 0)
-        asked = relevant.source[known]
-        ids = tuple(relevant.ids[number] for number in asked[first_uses(asked)])
-        place = numbers_of(relevant.ids, {query: number for number, query in enumerate(ids)})
-        pairs = (place[asked].astype(np.int64), rows[known].astype(np.int64))
-        return cls(ids, counts_of(ids), pairs, weights[known])
-
-    def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:
-        """Return `memory_rows` of some of the pairs, all if not given, (n_documents, N_TERM_IDS) float32."""
-        queries, documents = self.pairs
-        return memory_rows(self.counts, (queries[chosen], documents[chosen]), n_documents, self.weights[chosen])
-
-    def folds(self, rng: np.random.Generator) -> Int64:
-        """Return a number below `N_FOLDS` for each query, (n_queries,) int64; queries of equal words have the same."""
-        counts = self.counts
-        groups: dict[tuple[bytes, bytes], int] = {}
-        spans = zip(counts.indptr[:-1].tolist(), counts.indptr[1:].tolist(), strict=True)
-        keys = [(counts.indices[start:end].tobytes(), counts.data[start:end].tobytes()) for start, end in spans]
-        group = np.array([groups.setdefault(key, len(groups)) for key in keys], np.int64)
-        return rng.permutation(len(groups))[group] % N_FOLDS
-
-
-class LexicalCorpus:
-    """The word counts of all documents by field, over the words in use.
-
-    It is made from counts of any width, as `field_counts` returns them. ``fields`` are (n_documents, m) float32 over
-    the m words that occur, ``columns`` (m,) int64 the term id of each column, and ``document_frequency`` (m,) int64 the
-    documents that hold the word in any field.
-
-    With a memory (see `remembering`) that is the last field, ``texts`` is the corpus without it, of the same columns,
-    ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has the corpus that remembers the other
-    folds alone, for each fold. `InputError` is raised if there is no document or no word, `ShapeMismatch` if the fields
-    have different numbers of documents.
-    """
-
-    def __init__(self, fields: Sequence[sp.csr_matrix]) -> None:
-        if not fields or len({field.shape[0] for field in fields}) != 1:
-            raise ShapeMismatch(
-                f"fields of {[field.shape[0] for field in fields]} documents: give one row a document in each field"
-            )
-        self.columns = used_columns(fields)
-        self.fields = tuple(select_columns(field, self.columns) for field in fields)
-        self.n_documents = int(fields[0].shape[0])
-        if self.n_documents == 0 or len(self.columns) == 0:
-            raise InputError(
-                f"{self.n_documents} documents with {len(self.columns)} words: a lexical baseline needs at least one "
-                f"document with a word; check the field names of the text view"
-            )
-        self.document_frequency = self._holding(self.fields)
-        self.texts = self
-        self.fold_of: Mapping[str, int] = {}
-        self.without: tuple[LexicalCorpus, ...] = ()
-
-    def _holding(self, fields: Sequence[sp.csr_matrix]) -> Int64:
-        """Return in how many documents each word stands in any of the fields."""
-        together = sum(fields[1:], start=fields[0]).tocsr()
-        return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
-
-    def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
-        """Return the corpus with one more field, the queries a document is relevant to; ``rng`` draws their folds."""
-        folds = remembered.folds(rng)
-        of_pairs = folds[remembered.pairs[0]]
-        corpus = LexicalCorpus([*map(self.by_term, self.fields), remembered.rows(self.n_documents)])
-        texts = corpus.fields[:-1]
-        # As in a model's vocabulary a word of no text counts as standing in one.
-        unlisted = corpus._holding(texts) == 0
-
-        def of(fields: tuple[sp.csr_matrix, ...]) -> LexicalCorpus:
-            other = copy.copy(corpus)
-            other.fields, other.document_frequency = fields, corpus._holding(fields) + unlisted
-            return other
-
-        corpus.texts = of(texts)
-        corpus.texts.texts = corpus.texts
-        corpus.document_frequency += unlisted
-        corpus.fold_of = dict(zip(remembered.ids, folds.tolist(), strict=True))
-        kept = (remembered.rows(self.n_documents, np.flatnonzero(of_pairs != fold)) for fold in range(N_FOLDS))
-        corpus.without = tuple([of((*texts, select_columns(rows, corpus.columns))) for rows in kept])
-        return corpus
-
-    @property
-    def main_field(self) -> int:
-        """Number of the text field with the most words, whose weight is 1 in every setting."""
-        return int(np.argmax([field.data.sum() for field in self.texts.fields]))
-
-    @property
-    def mean_lengths(self) -> tuple[float, ...]:
-        """Mean number of words of each field; of a memory over the documents that have one."""
-        n = [self.n_documents] * len(self.fields)
-        if self.fold_of:
-            n[-1] = max(int(np.count_nonzero(np.diff(self.fields[-1].indptr))), 1)
-        return tuple(float(field.sum(dtype=np.float64)) / number for field, number in zip(self.fields, n, strict=True))
-
-    def rows(self, settings: LexicalSettings) -> LexicalRows:
-        """Return what makes rows of counts over these words, with the frequencies of these documents."""
-        return LexicalRows(settings, self.document_frequency.__getitem__, self.n_documents)
-
-    def scorer(self, queries: LexicalQueries, documents: Rows, settings: LexicalSettings) -> InnerProducts:
-        """Return the lexical scores of all queries against some documents of the corpus."""
-        rows = self.rows(settings)
-        return InnerProducts(
-            query_rows=rows.queries(queries),
-            document_rows=rows.documents([field[documents] for field in self.fields]),
-        )
-
-    def text_queries(self, counts: sp.csr_matrix) -> LexicalQueries:
-        """Return queries from the word counts of their texts; words of no document are left out (they match none)."""
-        return (select_columns(counts, self.columns),)
-
-    def document_queries(self, rows: Rows) -> LexicalQueries:
-        """Return documents of the corpus, by row number, as queries."""
-        return tuple(field[rows] for field in self.fields)
-
-    def keyword_queries(
-        self, rows: Rows, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
-    ) -> LexicalQueries:
-        """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
-        blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
-        drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
-        return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
-
-    def counts(self, rows: Rows) -> sp.csr_matrix:
-        """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
-        return self.by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
-
-    def by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return counts in the corpus's columns by term id."""
-        return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
-
-
-MAX_WORDS = 30_000
-"""Words that the decomposition sees, the most frequent ones (spec B03)."""
-
-
-class LsiBaseline:
-    """Scores alpha * cosine + (1 - alpha) * TF-IDF, the cosine in the space of the first singular vectors of all rows.
-
-    X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors); the rows of X are the documents' of
-    the ``settings`` (of the form tfidf) made unit length. The decomposition is scipy's ARPACK with a start drawn from
-    ``rng``, so it is the same for the same seed. `ConfigError` is raised if so many dimensions cannot be had: at least
-    1, and below the numbers of documents and words.
-    """
-
-    def __init__(
-        self, corpus: LexicalCorpus, settings: LexicalSettings, n_dimensions: int, rng: np.random.Generator
-    ) -> None:
-        self.corpus = corpus
-        self.settings = settings
-        frequency = corpus.document_frequency
-        # Words of one document only would each ask for a dimension of their own; nothing can be learned about them.
-        frequent = np.lexsort((np.arange(len(frequency)), -frequency))[:MAX_WORDS]
-        self._words = np.sort(frequent[frequency[frequent] >= min(2, corpus.n_documents)])
-        limit = min(corpus.n_documents, len(self._words)) - 1
-        if not 1 <= n_dimensions <= limit:
-            raise ConfigError(
-                f"lsi:{n_dimensions} cannot be had: the corpus of {corpus.n_documents:,} documents and "
-                f"{len(self._words):,} words in two or more of them allows 1 to {max(limit, 0)} dimensions"
-            )
-        rows = select_columns(unit_rows(corpus.rows(settings).documents(corpus.fields)), self._words)
-        start = rng.standard_normal(min(rows.shape)).astype(np.float32)
-        _, _, vectors = svds(rows, k=n_dimensions, v0=start)
-        self.word_vectors: Float32 = np.ascontiguousarray(vectors.T, dtype=np.float32)
-
-    def project(self, rows: sp.csr_matrix) -> Float32:
-        """Return the unit vectors of tf-idf rows, (n, n_dimensions) float32; 0 for a row without known words."""
-        return unit(np.asarray(select_columns(rows, self._words) @ self.word_vectors, dtype=np.float32))
-
-    def scorer(self, queries: LexicalQueries, documents: Rows, alpha: float) -> InnerProducts:
-        """Return the scores of all queries against some documents of the corpus."""
-        rows = self.corpus.rows(self.settings)
-        query_rows = rows.queries(queries)
-        document_rows = rows.documents([field[documents] for field in self.corpus.fields])
-        mixed = alpha < 1.0
-        return InnerProducts(
-            query_vectors=self.project(query_rows) * np.float32(alpha),
-            document_vectors=self.project(document_rows),
-            query_rows=query_rows if mixed else None,
-            document_rows=document_rows if mixed else None,
-            row_weight=1.0 - alpha,
-        )
-
-
-# --- the search for settings
-
-REMEMBERING = "bm25+queries"
-"""The baseline that is bm25 of a corpus with a memory."""
-BASELINES: dict[str, str] = {
-    "tfidf": "tf-idf cosine",
-    "bm25": "BM25 over the weighted fields",
-    REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
-    "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
-}
-"""Names that `--baselines` knows."""
 TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
+
+
 COVERING = "bm25 with coverage"
 """What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
+
+
 MAX_QUERIES = 500
+
+
 MAX_DOCUMENTS = 20_000
+
+
 _WEIGHTS = (0.01, 1000.0)
+
+
 _FEW = 100  # queries that choose where the search goes on
+
+
 _N_STARTS = 32
+
+
 _N_SEARCHED = 3
+
+
 _FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # of the steps of a search
+
+
 _N_SWEEPS = 3
+
+
 _GAIN = 1e-5  # of mean average precision: less is no reason to move
+
+
 _GAP = 0.25
+
+
 _LEAST_GAP = 1e-6  # scores are of the size of an idf: less is rounding
+
+
 _N_PAIRS = 5_000
+
+
 _WORDS_A_CORE = 10_000  # of queries: to rank by fewer takes less time than to begin a thread
+
+
 _LACKING = 10.0
 
 
@@ -656,6 +452,8 @@ def _tuned(
 _REMEMBERED = ((2.0, None), (2.0, 20.0), (6.0, 20.0), (20.0, 20.0))
 """Weights of a memory and k1 that a search begins with; None: as without one. A memory wants a larger k1 than texts do,
 and steps along one axis at a time find it hard to climb to both."""
+
+
 _B_REMEMBERED = 0.25
 
 
@@ -744,79 +542,3 @@ def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
             whose = f" of field {axis.field + 1}" if axis.is_weight else ""
             notes.append(f"{axis.name}{whose} ended at {axis.value(x):g}, the bound of the search")
     return tuple(notes)
-
-
-@dataclass(frozen=True)
-class FittedBaseline:
-    """A baseline ready to score queries against rows of the pool's documents in the corpus.
-
-    ``settings``, for the report, reached ``tuned_ap`` on the tuning queries; None where nothing was tuned.
-    """
-
-    settings: Mapping[str, Any]
-    tuned_ap: float | None
-    scorer: Callable[[LexicalQueries, Rows], InnerProducts]
-    notes: tuple[str, ...] = ()
-
-
-def parse_baselines(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, each once; `ConfigError` for one that is not of `BASELINES`."""
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for name in names:
-        kind, colon, dimensions = name.partition(":")
-        is_lsi = kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0
-        if not is_lsi and name not in ("tfidf", "bm25", REMEMBERING):
-            raise ConfigError(f"baseline {name!r} is not known: choose of {', '.join(BASELINES)} with K a number > 0")
-    return names
-
-
-def fit_baselines(
-    names: Sequence[str],
-    corpus: LexicalCorpus,
-    tuning: LexicalTask | None,
-    rng: np.random.Generator,
-    progress: Say = silent,
-    known: Mapping[str, TunedLexical] | None = None,
-) -> dict[str, FittedBaseline]:
-    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
-
-    Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
-    same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
-    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
-    corpus with a memory; the others are made of its texts alone.
-    """
-    seed = int(rng.integers(2**63))
-    texts = corpus.texts
-
-    @cache
-    def tuned(name: str) -> TunedLexical:
-        if known is not None and name in known:
-            return known[name]
-        tasks = [] if tuning is None else [tuning]
-        if name != REMEMBERING:
-            return tune_lexical(texts, tasks, np.random.default_rng(seed), (name,))[name]
-        start = tuned("bm25").settings
-        return tune_lexical(corpus, tasks, np.random.default_rng(seed), ("bm25",), start=start)["bm25"]
-
-    def fitted(name: str) -> FittedBaseline:
-        kind, _, n_dimensions = name.partition(":")
-        if kind != "lsi":
-            lexical = tuned(kind)
-            scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
-            return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
-        lexical = tuned("tfidf")
-        lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
-        alpha, value = 0.5, None
-        if tuning is not None:
-            data = tuning.sample(np.random.default_rng(seed))
-            scorers = [lsi.scorer(data.queries, data.documents, alpha) for alpha in TENTHS]
-            values = [data.mean_ap(scorer) for scorer in scorers]
-            alpha, value = TENTHS[int(np.argmax(values))], max(values)
-        report = {"n_dimensions": int(n_dimensions), "alpha": alpha, **lexical.settings.to_json()}
-        return FittedBaseline(report, value, partial(lsi.scorer, alpha=alpha), lexical.notes)
-
-    baselines = {}
-    for name in names:
-        progress(name)
-        baselines[name] = fitted(name)
-    return baselines

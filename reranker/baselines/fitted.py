@@ -1,0 +1,162 @@
+"""Lexical baselines, fitted: TF-IDF (spec B01), BM25 (B20), BM25 that remembers queries, and LSI (B03, B04)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.linalg import svds
+
+from reranker.arrays import Float32
+from reranker.errors import ConfigError
+from reranker.evaluation import InnerProducts
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, Rows
+from reranker.lexical.tuning import TENTHS, LexicalTask, TunedLexical, tune_lexical
+from reranker.models.scorers import unit
+from reranker.progress import Say, silent
+from reranker.text.rows import select_columns, unit_rows
+
+MAX_WORDS = 30_000
+"""Words that the decomposition sees, the most frequent ones (spec B03)."""
+
+
+class LsiBaseline:
+    """Scores alpha * cosine + (1 - alpha) * TF-IDF, the cosine in the space of the first singular vectors of all rows.
+
+    X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors); the rows of X are the documents' of
+    the ``settings`` (of the form tfidf) made unit length. The decomposition is scipy's ARPACK with a start drawn from
+    ``rng``, so it is the same for the same seed. `ConfigError` is raised if so many dimensions cannot be had: at least
+    1, and below the numbers of documents and words.
+    """
+
+    def __init__(
+        self, corpus: LexicalCorpus, settings: LexicalSettings, n_dimensions: int, rng: np.random.Generator
+    ) -> None:
+        self.corpus = corpus
+        self.settings = settings
+        frequency = corpus.document_frequency
+        # Words of one document only would each ask for a dimension of their own; nothing can be learned about them.
+        frequent = np.lexsort((np.arange(len(frequency)), -frequency))[:MAX_WORDS]
+        self._words = np.sort(frequent[frequency[frequent] >= min(2, corpus.n_documents)])
+        limit = min(corpus.n_documents, len(self._words)) - 1
+        if not 1 <= n_dimensions <= limit:
+            raise ConfigError(
+                f"lsi:{n_dimensions} cannot be had: the corpus of {corpus.n_documents:,} documents and "
+                f"{len(self._words):,} words in two or more of them allows 1 to {max(limit, 0)} dimensions"
+            )
+        rows = select_columns(unit_rows(corpus.rows(settings).documents(corpus.fields)), self._words)
+        start = rng.standard_normal(min(rows.shape)).astype(np.float32)
+        _, _, vectors = svds(rows, k=n_dimensions, v0=start)
+        self.word_vectors: Float32 = np.ascontiguousarray(vectors.T, dtype=np.float32)
+
+    def project(self, rows: sp.csr_matrix) -> Float32:
+        """Return the unit vectors of tf-idf rows, (n, n_dimensions) float32; 0 for a row without known words."""
+        return unit(np.asarray(select_columns(rows, self._words) @ self.word_vectors, dtype=np.float32))
+
+    def scorer(self, queries: LexicalQueries, documents: Rows, alpha: float) -> InnerProducts:
+        """Return the scores of all queries against some documents of the corpus."""
+        rows = self.corpus.rows(self.settings)
+        query_rows = rows.queries(queries)
+        document_rows = rows.documents([field[documents] for field in self.corpus.fields])
+        mixed = alpha < 1.0
+        return InnerProducts(
+            query_vectors=self.project(query_rows) * np.float32(alpha),
+            document_vectors=self.project(document_rows),
+            query_rows=query_rows if mixed else None,
+            document_rows=document_rows if mixed else None,
+            row_weight=1.0 - alpha,
+        )
+
+
+REMEMBERING = "bm25+queries"
+"""The baseline that is bm25 of a corpus with a memory."""
+
+
+BASELINES: dict[str, str] = {
+    "tfidf": "tf-idf cosine",
+    "bm25": "BM25 over the weighted fields",
+    REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
+    "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
+}
+"""Names that `--baselines` knows."""
+
+
+@dataclass(frozen=True)
+class FittedBaseline:
+    """A baseline ready to score queries against rows of the pool's documents in the corpus.
+
+    ``settings``, for the report, reached ``tuned_ap`` on the tuning queries; None where nothing was tuned.
+    """
+
+    settings: Mapping[str, Any]
+    tuned_ap: float | None
+    scorer: Callable[[LexicalQueries, Rows], InnerProducts]
+    notes: tuple[str, ...] = ()
+
+
+def parse_baselines(text: str) -> tuple[str, ...]:
+    """Return the names in a comma-separated list, each once; `ConfigError` for one that is not of `BASELINES`."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    for name in names:
+        kind, colon, dimensions = name.partition(":")
+        is_lsi = kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0
+        if not is_lsi and name not in ("tfidf", "bm25", REMEMBERING):
+            raise ConfigError(f"baseline {name!r} is not known: choose of {', '.join(BASELINES)} with K a number > 0")
+    return names
+
+
+def fit_baselines(
+    names: Sequence[str],
+    corpus: LexicalCorpus,
+    tuning: LexicalTask | None,
+    rng: np.random.Generator,
+    progress: Say = silent,
+    known: Mapping[str, TunedLexical] | None = None,
+) -> dict[str, FittedBaseline]:
+    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
+
+    Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
+    same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
+    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
+    corpus with a memory; the others are made of its texts alone.
+    """
+    seed = int(rng.integers(2**63))
+    texts = corpus.texts
+
+    @cache
+    def tuned(name: str) -> TunedLexical:
+        if known is not None and name in known:
+            return known[name]
+        tasks = [] if tuning is None else [tuning]
+        if name != REMEMBERING:
+            return tune_lexical(texts, tasks, np.random.default_rng(seed), (name,))[name]
+        start = tuned("bm25").settings
+        return tune_lexical(corpus, tasks, np.random.default_rng(seed), ("bm25",), start=start)["bm25"]
+
+    def fitted(name: str) -> FittedBaseline:
+        kind, _, n_dimensions = name.partition(":")
+        if kind != "lsi":
+            lexical = tuned(kind)
+            scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
+            return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
+        lexical = tuned("tfidf")
+        lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
+        alpha, value = 0.5, None
+        if tuning is not None:
+            data = tuning.sample(np.random.default_rng(seed))
+            scorers = [lsi.scorer(data.queries, data.documents, alpha) for alpha in TENTHS]
+            values = [data.mean_ap(scorer) for scorer in scorers]
+            alpha, value = TENTHS[int(np.argmax(values))], max(values)
+        report = {"n_dimensions": int(n_dimensions), "alpha": alpha, **lexical.settings.to_json()}
+        return FittedBaseline(report, value, partial(lsi.scorer, alpha=alpha), lexical.notes)
+
+    baselines = {}
+    for name in names:
+        progress(name)
+        baselines[name] = fitted(name)
+    return baselines
