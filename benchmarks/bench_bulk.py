@@ -29,9 +29,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from indexer.builds import LoadOptions, index_mapping, load_documents
+from indexer.build import index_mapping
 from indexer.bulk import BulkItem, BulkWriter
 from indexer.encoding import VersionEncoder
+from indexer.load import LoadOptions, load_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import Unsupported

@@ -49,7 +49,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, default_templ
 from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
-from reranker.rerank.reranker import NearestDocuments
+from reranker.rerank.search import NearestDocuments
 from reranker.training import Corpus, TrainConfig, from_links, train_model
 
 DEPTH = 100

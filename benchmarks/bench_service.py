@@ -49,7 +49,8 @@ from end_to_end_data import read_collection
 from minilm import BI_TOKENS, CROSS_TOKENS, MiniLM, bi_encoder, cross_encoder, int8, published_weights, random_weights
 from service_quality import Topics, compare, judged_topics, link_topics, table, texts_of
 
-from indexer.builds import BuildOptions, LoadOptions, build_index
+from indexer.build import BuildOptions, build_index
+from indexer.load import LoadOptions
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.models.model_folder import save_model

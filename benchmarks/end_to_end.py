@@ -37,7 +37,8 @@ import numpy.typing as npt
 from end_to_end_data import N_PARTS, Collection, read_collection
 from end_to_end_report import keep, table
 
-from indexer.builds import BuildOptions, LoadOptions, build_index
+from indexer.build import BuildOptions, build_index
+from indexer.load import LoadOptions
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine, WriteOp

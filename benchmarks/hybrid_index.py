@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from indexer.builds import index_mapping
+from indexer.build import index_mapping
 from indexer.encoding import VersionEncoder
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.models.ranking_model import RankingModel

@@ -36,7 +36,7 @@ import numpy as np
 import numpy.typing as npt
 from end_to_end_data import Collection, read_collection, read_linked_collection
 
-from indexer.builds import build_index
+from indexer.build import build_index
 from indexer.versions import promote
 from papers.click_simulator import LogPlan, PositionBased, attraction_of, simulate
 from reranker.clicks.log import ClickLog
@@ -47,9 +47,9 @@ from reranker.evaluation import evaluate_run, paired_test
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
-from reranker.retrain.gate import ServedModel, ServingScores
 from reranker.retrain.learning import RetrainResult, RetrainSettings
 from reranker.retrain.loop import Retraining, folder_of
+from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
 from tests.click_readers import tables_of

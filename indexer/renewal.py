@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
-from indexer.encoding import ENCODE_BATCH, VersionEncoder, preflight, present_routes
+from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
+from indexer.preflight import preflight
 from indexer.versions import RUNNING, register
 from reranker.config import instant
 from reranker.engines.protocol import Engine

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from indexer.builds import check_fields
+from indexer.build import check_fields
 from indexer.encoding import ENCODE_BATCH
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.files import replacing

@@ -35,7 +35,7 @@ from reranker.progress import Progress, Say, timed
 from reranker.records import Document
 from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
-from reranker.rerank.reranker import open_reranker
+from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 

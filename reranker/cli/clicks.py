@@ -613,7 +613,7 @@ def retrain(**options: Any) -> None:
 
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     from reranker.clicks.pairs import PairConfig
-    from reranker.rerank.reranker import read_body
+    from reranker.rerank.search import read_body
     from reranker.retrain.gate import GateConfig
     from reranker.retrain.learning import Newest, RetrainSettings
     from reranker.training import TrainConfig

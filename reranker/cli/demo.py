@@ -120,7 +120,8 @@ def _run(demo: Demo) -> None:
 
 def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> None:
     """Index the documents from the beginning: an earlier, interrupted run does not count."""
-    from indexer.builds import BuildOptions, LoadOptions, build_index
+    from indexer.build import BuildOptions, build_index
+    from indexer.load import LoadOptions
 
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
     # An engine that others use too may hold an earlier demonstration, made by another model: it is replaced at the end.

@@ -12,8 +12,8 @@ from reranker.cli import common
 from reranker.cli.common import FILE
 
 if TYPE_CHECKING:
-    from indexer.builds import BuildReport
-    from indexer.encoding import Plan
+    from indexer.build import BuildReport
+    from indexer.preflight import Plan
     from indexer.renewal import RenewOptions, RenewReport, Target
     from reranker.engines import Engine
     from reranker.errors import EngineError
@@ -59,8 +59,9 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     The index is made if it is missing. With a model, each document gets the fields that reranking reads. Interrupted
     runs (also by kill -9) go on where they were; no document is lost or stored twice.
     """
-    from indexer.builds import BuildOptions, LoadOptions, build_index
+    from indexer.build import BuildOptions, build_index
     from indexer.bulk import BulkLimits, RetryPolicy
+    from indexer.load import LoadOptions
 
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     model = None
@@ -202,7 +203,7 @@ def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
     (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
     interruption: what is current is skipped. The new version is not live before `ssi promote`.
     """
-    from indexer.encoding import preflight
+    from indexer.preflight import preflight
     from indexer.renewal import sync
 
     target, renewal = _target_of(options)

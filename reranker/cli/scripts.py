@@ -125,7 +125,7 @@ def _search_body(
     from reranker.engines.scripts import script_ids
     from reranker.rerank import Reranker, RerankSettings
     from reranker.rerank.ranking import preference_of
-    from reranker.rerank.reranker import calibration_of, read_body
+    from reranker.rerank.search import calibration_of, read_body
 
     settings = RerankSettings(window=options["window"], alpha=options["alpha"], deadline_ms=None)
     calibration = calibration_of(engine, index, model.model_id)

@@ -57,7 +57,7 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
     """
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings
-    from reranker.rerank.reranker import open_reranker, read_body
+    from reranker.rerank.search import open_reranker, read_body
 
     body = read_body(options["body_path"]) if options["body_path"] else None
     engine = common.open_engine_of(options["engine_spec"])
@@ -164,7 +164,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
-    from reranker.rerank.reranker import open_reranker, read_body
+    from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
     if options["probability"] and not options["qrels"]:

@@ -160,7 +160,7 @@ def command(**options: Any) -> None:
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:
     from reranker.rerank import RerankSettings
-    from reranker.rerank.reranker import read_body
+    from reranker.rerank.search import read_body
     from reranker.service.settings import MIB, Limits, ServiceSettings
 
     named, page = ([one.partition("=")[::2] for one in options[name]] for name in ("named_bodies", "page_fields"))

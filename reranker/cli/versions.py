@@ -127,7 +127,7 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
     """
     import numpy as np
 
-    from indexer.versions import collect, plan_collection, remaining_note
+    from indexer.garbage import collect, plan_collection, remaining_note
 
     engine = common.open_engine_of(engine_spec, retry=True)
     plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)
@@ -169,7 +169,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     """
     import numpy as np
 
-    from indexer.versions import plan_collection, remaining_note, uninstall
+    from indexer.garbage import plan_collection, remaining_note, uninstall
     from reranker.engines.protocol import TakesRequests
     from reranker.engines.scripts import Setup, carry_out, remove_steps
 

@@ -6,7 +6,7 @@ from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibration import DEFAULT_ALPHA, Calibration, body_hash
 from reranker.rerank.explain import Explanation
 from reranker.rerank.ranking import RerankSettings, blend, default_template
-from reranker.rerank.reranker import Reranker
+from reranker.rerank.search import Reranker
 
 __all__ = [
     "DEFAULT_ALPHA",

@@ -26,7 +26,7 @@ from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.calibration import Calibration, Probability
 from reranker.rerank.ranking import blend, final_order
-from reranker.rerank.reranker import Reranker
+from reranker.rerank.search import Reranker
 from reranker.rerank.signals import Signal
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 

@@ -31,7 +31,8 @@ from reranker.formats import RejectSink, read_links, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair
-from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists, weighing
+from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists
+from reranker.retrain.served_ranks import weighing
 from reranker.training import (
     Corpus,
     Listener,

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from indexer.encoding import VersionEncoder, preflight, present_routes
+from indexer.encoding import VersionEncoder, present_routes
+from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register, stale_documents, with_version
 from reranker.clicks.log import ClickLog
@@ -45,7 +46,7 @@ from reranker.releases import (
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
-from reranker.retrain.gate import Comparison, ServedModel, ServingScores, Verdict, compare
+from reranker.retrain.gate import Verdict
 from reranker.retrain.learning import (
     MARK,
     History,
@@ -57,6 +58,7 @@ from reranker.retrain.learning import (
     read_history,
 )
 from reranker.retrain.report import examples_of, render
+from reranker.retrain.served_ranks import Comparison, ServedModel, ServingScores, compare
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints

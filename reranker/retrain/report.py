@@ -11,8 +11,9 @@ import numpy as np
 
 from reranker.engines.protocol import Engine
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
-from reranker.retrain.gate import LIVE, MAX_IDS, NEW, Comparison, Measured, RankedList
+from reranker.retrain.gate import LIVE, NEW, Measured
 from reranker.retrain.learning import History, RetrainResult
+from reranker.retrain.served_ranks import MAX_IDS, Comparison, RankedList
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture

@@ -15,21 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, LoadOptions, build_index
+from indexer.build import BuildOptions, build_index
 from indexer.bulk import BulkLimits
 from indexer.drift import measure_drift
-from indexer.encoding import preflight, present_routes
+from indexer.encoding import present_routes
+from indexer.garbage import collect, plan_collection, remaining_note, uninstall
+from indexer.load import LoadOptions
+from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, sync
-from indexer.versions import (
-    collect,
-    list_versions,
-    plan_collection,
-    promote,
-    remaining_note,
-    rollback,
-    stale_documents,
-    uninstall,
-)
+from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine, WriteResult
 from reranker.engines.vectors import (

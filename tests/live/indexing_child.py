@@ -10,8 +10,9 @@ import json
 import sys
 from pathlib import Path
 
-from indexer.builds import BuildOptions, LoadOptions, build_index, load_documents
+from indexer.build import BuildOptions, build_index
 from indexer.bulk import BulkLimits
+from indexer.load import LoadOptions, load_documents
 from reranker.engines import EngineSettings, open_engine
 
 

@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import LoadOptions, load_documents
 from indexer.bulk import BulkLimits
+from indexer.load import LoadOptions, load_documents
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import promote, register
 from reranker.engines import EngineSettings, WriteOp, open_engine

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, LoadOptions, build_index
+from indexer.build import BuildOptions, build_index
 from indexer.encoding import present_routes
+from indexer.load import LoadOptions
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
-from reranker.rerank.reranker import NearestDocuments
+from reranker.rerank.search import NearestDocuments
 from tests.served import Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}

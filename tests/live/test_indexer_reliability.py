@@ -19,9 +19,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
-from indexer.builds import BuildOptions, LoadOptions, build_index, load_documents
+from indexer.build import BuildOptions, build_index
 from indexer.bulk import BulkItem, BulkLimits, BulkWriter, RetryPolicy
-from indexer.versions import collect, plan_collection
+from indexer.garbage import collect, plan_collection
+from indexer.load import LoadOptions, load_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import EngineRejected, VersionConflict

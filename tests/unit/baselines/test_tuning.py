@@ -16,11 +16,11 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.arrays import term_rows
-from reranker.lexical import tuning as lexical
 from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
 from reranker.baselines.fitted import REMEMBERING, fit_baselines, parse_baselines
 from reranker.errors import ConfigError
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate
+from reranker.lexical import tuning as lexical
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, Remembered
 from reranker.lexical.tuning import COVERING, FoldedMeasure, LexicalMeasure, LexicalTask, best_lexical, tune_lexical

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reranker.engines.bodies import fill_template, fill_variables, variables_of
 from reranker.errors import ConfigError, InputError, RerankerError
-from reranker.rerank.reranker import read_body
+from reranker.rerank.search import read_body
 
 TEMPLATE: dict[str, Any] = {
     "query": {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from indexer.builds import (
+from indexer.checkpoint import (
     Checkpoint,
     PrefixHash,
     RunRejects,

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from indexer.builds import LoadOptions, LoadReport, external_version, load_documents
 from indexer.bulk import BulkLimits, RetryPolicy
 from indexer.encoding import VersionEncoder
+from indexer.load import LoadOptions, LoadReport, external_version, load_documents
 from reranker.engines.protocol import Engine, WriteOp, WriteResult
 from reranker.errors import EngineAuthError, EngineUnavailable, InputError
 from reranker.models.ranking_model import RankingModel

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import index_mapping, rebuilt
-from indexer.encoding import (
+from indexer.build import index_mapping, rebuilt
+from indexer.encoding import VersionEncoder
+from indexer.preflight import (
     Plan,
-    VersionEncoder,
     disk_reasons,
     first_stage_reasons,
     mapping_notes,

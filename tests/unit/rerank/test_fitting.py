@@ -26,7 +26,7 @@ from reranker.rerank.calibrate import (
     topics_of_qrels,
     warnings_of,
 )
-from reranker.rerank.reranker import calibration_of
+from reranker.rerank.search import calibration_of
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY

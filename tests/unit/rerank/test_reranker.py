@@ -17,7 +17,7 @@ from reranker.records import Hit, RankedHit, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.calibration import DEFAULT_ALPHA
 from reranker.rerank.candidates import documents_of
-from reranker.rerank.reranker import needs_the_query, shows_source_alone
+from reranker.rerank.search import needs_the_query, shows_source_alone
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
@@ -263,7 +263,7 @@ def test_without_model_or_store_the_engines_order_comes_back(served: Served) -> 
 def test_past_its_deadline_a_search_gives_the_engines_order(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(np.arange(0, 100, 0.03))
     monkeypatch.setattr(
-        "reranker.rerank.reranker.Deadline", lambda limit: Deadline(limit, now=lambda: float(next(ticks)))
+        "reranker.rerank.search.Deadline", lambda limit: Deadline(limit, now=lambda: float(next(ticks)))
     )
     spy = Spy(served.engine)
     page = reranker_of(served, engine=spy, deadline_ms=100).search(QUERY, BODY)

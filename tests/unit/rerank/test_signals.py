@@ -24,9 +24,9 @@ from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.calibrate import Fit, Topic, _surest, fit_alpha, keep_in_release, warnings_of
 from reranker.rerank.calibration import ChosenAlpha
-from reranker.rerank.reranker import calibration_of
+from reranker.rerank.search import calibration_of
 from reranker.rerank.signals import Signal, added, parse_signals, typed
-from reranker.retrain.gate import ServedModel, ServingScores
+from reranker.retrain.served_ranks import ServedModel, ServingScores
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import SIGNAL_FIELDS, Served, model_of, random_documents, serve, with_numbers

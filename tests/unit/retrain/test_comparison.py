@@ -10,7 +10,7 @@ import pytest
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.rerank import Reranker, RerankSettings
-from reranker.retrain.gate import ServedModel, ServingScores, among, check_body
+from reranker.retrain.served_ranks import ServedModel, ServingScores, among, check_body
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve
@@ -81,7 +81,7 @@ def test_more_documents_than_one_request_takes(served: Served, monkeypatch: pyte
     whole = ServingScores(served.engine, "docs", rankers, BODY).rank_shown(
         {"word0 word1": documents["word0 word1"].documents}
     )
-    monkeypatch.setattr("reranker.retrain.gate.MAX_IDS", 7)
+    monkeypatch.setattr("reranker.retrain.served_ranks.MAX_IDS", 7)
     parts = ServingScores(served.engine, "docs", rankers, BODY).rank_shown(
         {"word0 word1": documents["word0 word1"].documents}
     )

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from indexer.builds import build_index
+from indexer.build import build_index
 from indexer.renewal import Target, sync
 from indexer.versions import list_versions, promote, register
 from reranker.clicks.importing import import_files

@@ -13,9 +13,11 @@ import pytest
 
 from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
-from reranker.retrain.gate import Check, Comparison, Interval, Measured, QueryChange, Verdict
+from reranker.retrain.gate import Check, Measured, QueryChange, Verdict
 from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.report import render
+from reranker.retrain.served_ranks import Comparison
+from reranker.retrain.statistics import Interval
 from reranker.training.race import Trial
 from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult

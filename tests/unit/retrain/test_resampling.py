@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.retrain import gate
-from reranker.retrain.gate import Interval, clusters_needed, ratio_interval, sums_by
+from reranker.retrain.statistics import Interval, clusters_needed, ratio_interval, sums_by
 from tests.seeds import seeded_rng
 
 

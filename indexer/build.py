@@ -1,0 +1,313 @@
+"""`ssi index`: a document file into an index that is created if it is missing, or rebuilt behind its alias.
+
+A rebuild fills a new concrete index and swaps the alias at the end, without downtime.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from indexer.checkpoint import checkpoint_path, state_dir
+from indexer.encoding import VersionEncoder
+from indexer.load import LoadOptions, LoadReport, load_documents, source_id
+from indexer.versions import register, with_version
+from reranker.engines.protocol import Engine, IndexInfo
+from reranker.engines.vectors import FIELD_PREFIX
+from reranker.errors import GateRefused, InputError, PreflightRefused
+from reranker.formats import RejectLog, read_documents
+from reranker.models.ranking_model import RankingModel
+from reranker.progress import Progress, Say, no_progress, silent
+from reranker.releases import ControlRecord, forget_control, read_control, update_control
+from reranker.text.view import TextView, nearest_paths, paths_of
+
+_KEPT_SETTINGS = (
+    "index.analysis.", "index.mapping.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.",
+    "index.knn",
+)  # fmt: skip
+
+
+_MAX_PATHS = 10_000
+
+
+_NUMBERED = re.compile(r"-(\d{6,})$")
+
+
+def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``mappings`` object of a new index.
+
+    Fields of the text view are mapped as text (dots lead into objects), ``properties`` as given; all others are left
+    to the engine, with guessing of dates and numbers in strings switched off: with it, one document whose ``code``
+    looks like a date makes the engine refuse the next one whose ``code`` does not.
+    """
+    texts: dict[str, Any] = {}
+    for path in text_paths:
+        *objects, leaf = path.split(".")
+        inner: dict[str, Any] | None = texts
+        for name in objects:
+            # None: a text field is above this path already, and the engine sees its text there.
+            inner = None if inner is None else inner.setdefault(name, {"properties": {}}).get("properties")
+        if inner is not None:
+            inner.setdefault(leaf, {"type": "text"})
+    return {"date_detection": False, "numeric_detection": False, "properties": {**texts, **properties}}
+
+
+def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the mapping and the settings of a rebuild; fields of any version give way to those of the new one."""
+    kept = {name: value for name, value in old.properties.items() if not name.startswith(FIELD_PREFIX)}
+    settings = {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
+    return {**old.mapping, "properties": {**kept, **properties}}, settings
+
+
+def check_fields(path: Path, view: TextView, id_field: str | None = None, notice: Say | None = None) -> None:
+    """Raise `InputError` for a field of a model's view that no document of the file has, most likely misspelt.
+
+    With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
+    """
+    paths = set[str]()
+    missing = [spec.path for spec in view.fields]
+    for document in read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
+        here = set(paths_of(document.source))
+        missing = [name for name in missing if name not in here]
+        if not missing:
+            return
+        paths |= here if len(paths) < _MAX_PATHS else set()
+    if not paths or (view.is_default and len(missing) < len(view.fields)):
+        return
+    message = (
+        f"no document of {str(path)!r} has the field {missing[0]!r}, which the model reads: the nearest of "
+        f"their fields are {nearest_paths(missing[0], paths)}; name the field so in the documents, or train a "
+        "model with --fields of these"
+    )
+    if notice is None:
+        raise InputError(message, field=missing[0])
+    notice(message)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """What is built, besides the documents."""
+
+    routes: tuple[str, ...] = ("fetch",)
+    """Fields written for the model, see `reranker.engines.vectors.version_fields`."""
+    store_path: Path | None = None
+    """Local store of route *beside*."""
+    rebuild: bool = False
+    """Fill a new concrete index and swap the alias at the end."""
+    load: LoadOptions = field(default_factory=LoadOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildReport:
+    """What `build_index` did."""
+
+    index: str
+    """Name users search."""
+    concrete: str
+    """The index written to."""
+    retired: tuple[str, ...]
+    """Indexes taken from the alias by a rebuild; `ssi gc` deletes them."""
+    live: bool
+    """True where the model's release is now the live one."""
+    load: LoadReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        about = {"index": self.index, "concrete": self.concrete, "retired": self.retired, "live": self.live}
+        return {**about, **self.load.to_json()}
+
+
+def build_index(
+    engine: Engine,
+    index: str,
+    path: Path,
+    model: RankingModel | None,
+    options: BuildOptions | None = None,
+    *,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+) -> BuildReport:
+    """Return the report of sending a document file to an index (or alias), made where it is missing.
+
+    A new index is called ``<index>-000001`` and reached by the alias ``<index>``, so that it can be rebuilt later
+    without downtime. With a model, its vectors are stored beside the documents, and its release is registered, and made
+    live where none was and every document has its vector.
+
+    `InputError` for a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty
+    or rebuilt, a field of the model that no document has. `GateRefused` where a rebuild is not possible or its result
+    incomplete: the alias stays where it was. `PreflightRefused` where the index wants a routing with each document,
+    which a file does not say. `EngineError` where the engine refuses. A stop is in ``load.bulk.stopped``.
+    """
+    build = _Build(engine, index, path, model, options or BuildOptions())
+    return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)
+
+
+class _Build:
+    def __init__(
+        self, engine: Engine, index: str, path: Path, model: RankingModel | None, options: BuildOptions
+    ) -> None:
+        self.engine, self.index, self.path, self.model, self.options = engine, index, path, model, options
+        self.version: VersionEncoder | None = None
+        self.properties: dict[str, Any] = {}
+        # Settings that the routes need from the start.
+        self.settings: dict[str, str] = {}
+        if model is not None:
+            capabilities = engine.capabilities()
+            self.version = VersionEncoder(model.encoder, options.routes, options.store_path, capabilities)
+            self.properties = self.version.properties(capabilities)
+            self.settings = self.version.settings
+
+    def fill(self, progress: Progress, notice: Say) -> BuildReport:
+        names = self.engine.index_names(self.index)
+        self._check_fields(notice if any(map(self.engine.count, names)) else None)
+        concrete = self._ensure_index()
+        load = self._load(concrete, progress, notice)
+        live = False
+        if self.model is not None and load.bulk.stopped is None:
+            covered = with_version(self.engine, concrete, self.model.encoder_id)
+            complete = 0 < self.engine.count(concrete) <= covered
+            live = register(self.engine, self.index, self.model, promote=None if complete else False)
+        return BuildReport(self.index, concrete, (), live, load)
+
+    def rebuild(self, progress: Progress, notice: Say) -> BuildReport:
+        engine, index = self.engine, self.index
+        old = engine.index_names(index)
+        if old == (index,):
+            raise GateRefused(
+                f"{index!r} is an index, not an alias, and an index cannot be swapped for another in one step: build "
+                f"under a new name ({index}-next), let readers use that alias, or re-vectorise in place with "
+                "`ssi revectorize`",
+                index=index,
+            )
+        self._check_fields(None)
+        concrete = self._rebuild_target(old)
+        load = self._load(concrete, progress, notice)
+        if load.bulk.stopped is not None:
+            return BuildReport(index, concrete, (), False, load)
+        self._check_complete(concrete, old, load)
+        # All is noted before the swap: a process killed after it would leave an index that nobody knows of, and whoever
+        # serves the alias must never see the new index with the old one's live version.
+        before = read_control(engine, index)
+        known = before.without_live() if self.model is None else before
+
+        def succeeding(record: ControlRecord) -> ControlRecord:
+            kept = known.with_retired(old).without_leftovers((record.key,))
+            same = ("uuid", "key", "moved", "seq_no", "primary_term")
+            return replace(kept, progress={}, **{name: getattr(record, name) for name in same})
+
+        update_control(engine, concrete, succeeding)
+        live = self.model is not None and register(engine, concrete, self.model, promote=True)
+        engine.swap_alias(index, concrete, old)
+        if before.key not in old:
+            forget_control(engine, [before.key])
+        return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
+
+    def _check_fields(self, notice: Say | None) -> None:
+        if self.model is not None:
+            check_fields(self.path, self.model.encoder.view, self.options.load.id_field, notice)
+
+    def _new_index(self, concrete: str) -> None:
+        view = self.model.encoder.view if self.model else TextView()
+        mapping = index_mapping([spec.path for spec in view.fields], self.properties)
+        self.engine.create_index(concrete, mapping, self.settings or None)
+
+    def _add_fields(self, concrete: str) -> str:
+        if self.properties:
+            self.engine.put_properties(concrete, self.properties)
+        return concrete
+
+    def _ensure_index(self) -> str:
+        """Return the concrete index to write to, made with its alias where it is missing, with the version's fields."""
+        engine, index = self.engine, self.index
+        names = engine.index_names(index)
+        if len(names) > 1:
+            raise InputError(
+                f"{index!r} stands for {len(names)} indexes ({', '.join(names)}) on {engine.spec}: name one index or "
+                "an alias of one",
+                index=index,
+            )
+        if names:
+            return self._add_fields(names[0])
+        concrete = f"{index}-000001"
+        if not engine.index_names(concrete):
+            self._new_index(concrete)
+        elif engine.count(concrete):
+            raise InputError(
+                f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias "
+                "to it or choose another --index",
+                index=concrete,
+            )
+        else:
+            self._add_fields(concrete)
+        engine.swap_alias(index, concrete)
+        return concrete
+
+    def _rebuild_target(self, old: Sequence[str]) -> str:
+        """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
+        engine = self.engine
+
+        def noted(record: ControlRecord) -> ControlRecord:
+            # A rebuild killed after its swap is finished now.
+            record = record.without_leftovers(old)
+            name = self._name_to_fill(old, record)
+            others = (other for other in record.building if other != name)
+            return replace(record.with_retired(others), building=(name,))
+
+        (concrete,) = update_control(engine, self.index, noted).building
+        if engine.index_names(concrete):
+            return self._add_fields(concrete)
+        if old:
+            mapping, settings = rebuilt(engine.index_info(old[-1]), self.properties)
+            engine.create_index(concrete, mapping, None if engine.in_process else {**settings, **self.settings})
+        else:
+            self._new_index(concrete)
+        return concrete
+
+    def _name_to_fill(self, old: Sequence[str], record: ControlRecord) -> str:
+        """Return the last unfinished index whose load goes on, or else a new name; others hold outdated documents."""
+        engine, load = self.engine, self.options.load
+        for name in reversed(() if load.restart else record.building):
+            source = source_id(engine, name, self.path, self.version, load)
+            if checkpoint_path(load.state_path or state_dir(), source).exists():
+                return name
+        known = [*old, *record.building, *record.retired]
+        number = max((int(match.group(1)) for name in known if (match := _NUMBERED.search(name))), default=0) + 1
+        while engine.index_names(f"{self.index}-{number:06d}"):
+            number += 1
+        return f"{self.index}-{number:06d}"
+
+    def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
+        if (self.engine.index_info(concrete).mapping.get("_routing") or {}).get("required"):
+            reason = (
+                f"{concrete}: routing is required, and a document file states none: write the documents with your own "
+                "program, then give them vectors by `ssi revectorize`, which keeps each document's routing"
+            )
+            raise PreflightRefused(self.index, [reason])
+        with self.version or nullcontext() as version:
+            load = load_documents(
+                self.engine, concrete, self.path, version, options=self.options.load, progress=progress, notice=notice
+            )
+        if load.bulk.stopped is None:
+            self.engine.refresh(concrete)
+        return load
+
+    def _check_complete(self, concrete: str, old: Sequence[str], load: LoadReport) -> None:
+        """Raise `GateRefused` unless the new index holds what was loaded, and anything at all if the old one did."""
+        n_new = self.engine.count(concrete)
+        n_old = sum(self.engine.count(name) for name in old)
+        if n_new == 0 and n_old > 0:
+            raise GateRefused(
+                f"the rebuild {concrete!r} is empty and the index it would replace has {n_old} documents: the alias "
+                f"stays; look into the reject file ({load.bulk.rejected} rejected, {load.unreadable} unreadable lines)"
+            )
+        # Where a file may hold several versions of a document, writes do not count documents.
+        one_write_each = self.options.load.version_field is None and load.bulk.superseded == 0
+        if one_write_each and n_new < load.bulk.indexed:
+            raise GateRefused(
+                f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
+                "stays; run the same command again with --restart"
+            )

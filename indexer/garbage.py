@@ -1,0 +1,242 @@
+"""Garbage collection: fields and files of versions that nobody needs any more, and everything of ours on uninstall."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
+from indexer.encoding import nothing
+from indexer.preflight import PIPELINES, mapping_reasons, version_reasons
+from indexer.versions import RUNNING, _field_heads, existing_indexes, with_version
+from reranker.engines.protocol import Engine, refresh_if_allowed
+from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
+from reranker.errors import EngineError, GateRefused, PreflightRefused
+from reranker.progress import Progress, Say, no_progress, silent
+from reranker.records import StoredDocument
+from reranker.releases import CONTROL_INDEX, ControlRecord, forget_control, read_control, records_over, update_control
+
+MAX_PASSES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class GarbagePlan:
+    """What `collect` would remove."""
+
+    index: str
+    concrete: tuple[str, ...]
+    """The indexes behind it, whose documents are rewritten."""
+    keep: tuple[str, ...]
+    """Heads (12 digits) of encoders that stay."""
+    drop: tuple[str, ...]
+    """Heads of encoders whose fields are removed."""
+    documents: int
+    """Documents that carry them (a document with two versions counts twice)."""
+    indexes: tuple[str, ...]
+    """Concrete indexes that are deleted."""
+    unfinished: tuple[str, ...]
+    """Indexes of interrupted rebuilds, and heads of versions that `revectorize` began; they go only when asked for."""
+    mapping_entries: tuple[str, ...]
+    """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
+
+
+@dataclass(frozen=True, slots=True)
+class GarbageReport:
+    """What was removed, and the engine's error if it stopped early."""
+
+    plan: GarbagePlan
+    emptied: int
+    deleted: tuple[str, ...]
+    error: EngineError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        stopped = None if self.error is None else str(self.error)
+        return {**asdict(self.plan), "emptied": self.emptied, "deleted": self.deleted, "stopped": stopped}
+
+
+def plan_collection(
+    engine: Engine, index: str, *, keep: int = 1, unfinished: bool = False, everything: bool = False
+) -> GarbagePlan:
+    """Return what `collect` would remove; nothing is written.
+
+    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what other records over any of the
+    same indexes keep. With ``unfinished``, indexes of interrupted rebuilds and fields of an interrupted `revectorize`
+    go too, and with ``everything``, for `uninstall`, all versions of this name's record.
+
+    `InputError` where the index does not exist. `PreflightRefused` where nothing is live, or rewriting is not safe.
+    """
+    names = existing_indexes(engine, index)
+    record = read_control(engine, index)
+    if everything:
+        record, unfinished = _emptied(record), True
+    elif record.live is None:
+        raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
+    heads = _kept_heads(engine, names, record, keep)
+    running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
+    stay = heads if unfinished else heads | running
+    old = [head for head in _field_heads(engine, index) if head not in stay]
+    counts = {head: with_version(engine, index, head) for head in old}
+    registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
+    drop = tuple(sorted({head for head in old if counts[head]} | registered))
+    documents = sum(counts.values())
+    if documents:
+        reasons = [
+            reason
+            for name in names
+            for reason in (*mapping_reasons(engine.index_info(name), {}), *version_reasons(engine, name))
+        ]
+        if reasons:
+            raise PreflightRefused(index, reasons)
+    replaced, half_built = _unserved(engine, record.retired), _unserved(engine, record.building)
+    prefixes = tuple(field_prefix(head) for head in old)
+    entries = {key for name in names for key in engine.index_info(name).properties if key.startswith(prefixes)}
+    indexes, left = ((*replaced, *half_built), ()) if unfinished else (replaced, (*half_built, *sorted(running)))
+    return GarbagePlan(index, names, tuple(sorted(heads)), drop, documents, indexes, left, tuple(sorted(entries)))
+
+
+def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
+    """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
+    return {
+        release.encoder_id[:ID_DIGITS]
+        for each in (record, *_others(engine, names, record))
+        for release in each.releases
+        if release.model_id in _kept_models(each, keep)
+    }
+
+
+def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
+    """Return the other records over the same indexes, those that were written a moment ago too."""
+    refresh_if_allowed(engine, CONTROL_INDEX)
+    return records_over(engine, names, but=record.key)
+
+
+def _kept_models(record: ControlRecord, keep: int) -> set[str]:
+    """Return the live model, the ``keep`` live before it, and all registered after it (not promoted yet)."""
+    earlier = dict.fromkeys(model for model in reversed(record.previous) if model != record.live)
+    kept = {record.live or "", *list(earlier)[:keep]}
+    order = [r.model_id for r in record.releases]
+    start = order.index(record.live) if record.live in order else 0
+    return kept | {model for model in order[start:] if model not in record.previous}
+
+
+def _unserved(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the indexes that exist and that no alias leads to."""
+    return tuple(name for name in names if engine.index_names(name) == (name,) and not engine.index_info(name).aliases)
+
+
+def collect(
+    engine: Engine,
+    plan: GarbagePlan,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+) -> GarbageReport:
+    """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
+
+    Forgotten first, so that nobody makes a version live whose fields are going. `GateRefused`, nothing being changed,
+    where one of the plan was made live since. `EngineError` where reading or deleting fails.
+    """
+    engine.refresh(CONTROL_INDEX)
+    _forget(engine, plan)
+    emptied = 0
+
+    def settled(_: BulkItem, action: Action, __: str) -> None:
+        nonlocal emptied
+        if action is Action.OK:
+            emptied += 1
+            progress(emptied, plan.documents)
+
+    events = BulkEvents(settled=settled, notice=notice)
+    for head in plan.drop:
+        for name in plan.concrete:
+            if (error := _empty(engine, name, head, rng, events)) is not None:
+                return GarbageReport(plan, emptied, (), error)
+    # Asked again: an alias may have come to it since the plan was made.
+    deleted = _unserved(engine, plan.indexes)
+    for name in deleted:
+        engine.delete_index(name)
+    forget_control(engine, deleted)
+    gone = {name for name in plan.indexes if not engine.index_names(name)}
+    update_control(engine, plan.index, lambda record: record.without_leftovers(gone))
+    return GarbageReport(plan, emptied, deleted)
+
+
+def uninstall(
+    engine: Engine,
+    plan: GarbagePlan,
+    *,
+    rng: np.random.Generator,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+) -> GarbageReport:
+    """Return the report of a plan for ``everything``, the record going last, as `collect`; if stopped, do it again."""
+    record = update_control(engine, plan.index, _emptied)
+    report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
+    if report.error is None:
+        forget_control(engine, [record.key])
+    return report
+
+
+def _emptied(record: ControlRecord) -> ControlRecord:
+    return replace(record, releases=(), live=None, previous=(), progress={})
+
+
+def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
+    """Take one version's fields from all documents of an index; return what stopped it."""
+    settings = engine.index_info(name).settings
+    has_pipeline = any(settings.get(key, "_none") != "_none" for key in PIPELINES)
+    query = {"exists": {"field": field_name(head, "src")}}
+
+    for _ in range(MAX_PASSES):
+        engine.refresh(name)
+        writer = BulkWriter(engine, name, rng=rng, events=events)
+        documents = (document for batch in engine.scan(name, query=query, source=True) for document in batch)
+        report = writer.write(_without(document, field_prefix(head), has_pipeline) for document in documents)
+        if report.stopped is not None or not report.superseded:
+            return report.stopped
+    return None
+
+
+def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
+    ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
+    rest = {name: value for name, value in document.source.items() if name not in ours}
+    return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)
+
+
+def _forget(engine: Engine, plan: GarbagePlan) -> None:
+    """Take the dropped releases out of the record; `GateRefused` where one of them is live by now, under any name."""
+    gone = set(plan.drop)
+
+    def change(record: ControlRecord) -> ControlRecord:
+        releases = tuple(r for r in record.releases if r.encoder_id[:ID_DIGITS] not in gone)
+        models = {r.model_id for r in releases}
+        live = [r.live_release for r in (record, *_others(engine, plan.concrete, record))]
+        if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
+            raise GateRefused(
+                f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "
+                "again",
+                index=plan.index,
+            )
+        return replace(
+            record,
+            releases=releases,
+            previous=tuple(model for model in record.previous if model in models),
+            progress={key: value for key, value in record.progress.items() if key[:ID_DIGITS] not in gone},
+        )
+
+    update_control(engine, plan.index, change)
+
+
+def remaining_note(plan: GarbagePlan) -> str:
+    """Return what `collect` cannot do, and which command does it; empty if nothing remains."""
+    if not plan.mapping_entries:
+        return ""
+    return (
+        f"{len(plan.mapping_entries)} fields ({FIELD_PREFIX}...) stay in the mapping, without values: no engine can "
+        f"take a field out of a mapping. A rebuild does: ssi index FILE --index {plan.index} --rebuild"
+    )

@@ -1,0 +1,273 @@
+"""Documents of a file into an index, with vectors, resumably."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
+from indexer.checkpoint import (
+    Checkpoint,
+    PrefixHash,
+    RunRejects,
+    check_unchanged,
+    checkpoint_path,
+    load_checkpoint,
+    save_checkpoint,
+    state_dir,
+)
+from indexer.encoding import ENCODE_BATCH, VersionEncoder
+from reranker.config import instant
+from reranker.engines.protocol import Engine, WriteOp
+from reranker.errors import EngineError, InputError
+from reranker.formats import DocumentLine, is_parquet, peek_bytes, read_documents
+from reranker.progress import Progress, Say, no_progress, silent
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions(WriteOptions):
+    """How a file is loaded."""
+
+    version_field: str | None = None
+    """Field whose value (a whole number, or an ISO 8601 time) is the external version: none overwrites a newer one."""
+    id_field: str | None = None
+    """Where the ids stand, see `reranker.formats.read_documents`."""
+    restart: bool = False
+    """Forget an earlier, interrupted run."""
+    state_path: Path | None = None
+    """Folder of checkpoints; None for `state_dir`."""
+    checkpoint_s: float = 1.0
+    """Least time between two checkpoints, seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What a load did; the counts of a resumed run include those before the interruption."""
+
+    bulk: BulkReport
+    """The account of the documents that could be read."""
+    read_before: int
+    """Of these, how many an interrupted run had settled."""
+    unreadable: int
+    """Lines refused before that, by the reader."""
+    resumed_at: int
+    """Line where this run went on; 0 for a whole one."""
+    seconds: float
+    kinds: Mapping[str, int]
+
+    @property
+    def documents_per_s(self) -> float:
+        """Documents settled a second, by this run."""
+        return (self.bulk.read - self.bulk.pending - self.read_before) / max(self.seconds, 1e-9)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON."""
+        return {
+            **self.bulk.to_json(),
+            "unreadable": self.unreadable,
+            "resumed_at_line": self.resumed_at,
+            "seconds": round(self.seconds, 3),
+            "documents_per_s": round(self.documents_per_s, 1),
+            "rejects_by_kind": dict(self.kinds),
+        }
+
+
+def external_version(source: Mapping[str, Any], name: str) -> int:
+    """Return the whole number of at least 0, or the time in ms since 1970, in a field; `InputError` for others."""
+    value: Any = source
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63:
+        return value
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return max(0, round(instant(value).timestamp() * 1000))
+    message = f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it"
+    raise InputError(message, field=name)
+
+
+def load_documents(
+    engine: Engine,
+    index: str,
+    path: Path,
+    version: VersionEncoder | None = None,
+    *,
+    options: LoadOptions | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
+    sleep: Callable[[float], None] = time.sleep,
+) -> LoadReport:
+    """Return the account of sending a file's documents (JSON lines, plain or gzipped, or Parquet) to an existing index.
+
+    Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
+    it was when called again. A document sent twice is stored once. ``version``, entered already, adds the fields of a
+    version. ``progress`` gets the documents dealt with, and how many there are, estimated from the bytes, or None;
+    ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`. `InputError` where the file cannot be read, or
+    was changed since.
+    """
+    return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
+
+
+class _Load:
+    """One run; of a document, the local store gets the row of the line that the engine holds."""
+
+    def __init__(
+        self, engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions,
+        progress: Progress,
+    ) -> None:  # fmt: skip
+        self.engine, self.index, self.path = engine, index, path
+        self.version, self.options, self.progress = version, options, progress
+        parquet = is_parquet(path)
+        self.source_id = source_id(engine, index, path, version, options)
+        self.checkpoint_file = checkpoint_path(options.state_path or state_dir(), self.source_id)
+        self.prefix = PrefixHash(path, whole=parquet)
+        packed = parquet or peek_bytes(path, 2) == b"\x1f\x8b"
+        self.total_bytes = None if packed else path.stat().st_size
+        self.stored_lines: list[int] = []
+        self.superseded: list[BulkItem] = []
+        self.last_checkpoint = time.monotonic()
+        # With the documents stored and superseded up to it: the report also counts those of a request under way.
+        self.last_acked: tuple[BulkItem, int, int] | None = None
+
+    def run(self, notice: Say, sleep: Callable[[float], None]) -> LoadReport:
+        started = time.monotonic()
+        start = self._start()
+        options, counts = self.options, start.counts
+        with closing(self.prefix.file):
+            check_unchanged(start, self.prefix, self.path)
+            refused = (counts.get("unreadable", 0), counts.get("rejected", 0))
+            self.rejects = RunRejects(options.reject_path, start.offset, *refused)
+            with closing(self.rejects.log):
+                writer = BulkWriter(
+                    self.engine, self.index, rng=np.random.default_rng(options.seed), limits=options.limits,
+                    policy=options.policy, events=BulkEvents(self._settled, self._acked, notice), sleep=sleep,
+                )  # fmt: skip
+                self.report = report = writer.report
+                for name in ("read", "indexed", "superseded", "rejected"):
+                    setattr(report, name, counts.get(name, 0))
+                writer.write(self._items(start))
+                if report.stopped is None:
+                    self._fill_store()
+                if self.version is not None:
+                    self.version.publish()
+                if report.stopped is None:
+                    self.checkpoint_file.unlink(missing_ok=True)
+                elif self.last_acked is not None:
+                    self._checkpoint(*self.last_acked)
+                seconds, kinds = time.monotonic() - started, dict(self.rejects.log.kinds)
+                return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
+
+    def _start(self) -> Checkpoint:
+        """Return where to go on; the beginning where the index, or the local store, was made anew since."""
+        beginning = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        if self.options.restart:
+            self.checkpoint_file.unlink(missing_ok=True)
+        checkpoint = load_checkpoint(self.checkpoint_file, self.source_id) or beginning
+        if checkpoint.counts.get("indexed") or checkpoint.counts.get("superseded"):
+            self.engine.refresh(self.index)
+            lacks_store = self.version is not None and self.version.has_store and not self.version.store_exists
+            if lacks_store or not self.engine.count(self.index):
+                return beginning
+        return checkpoint
+
+    def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
+        """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
+        duplicates: Any = "keep" if self.options.version_field else "reject"
+        id_field = self.options.id_field
+        documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates, id_field=id_field)
+        rest = itertools.dropwhile(lambda document: document.offset < start.offset, documents)
+        while batch := list(itertools.islice(rest, ENCODE_BATCH)):
+            yield from self._encoded(batch)
+
+    def _encoded(self, batch: list[DocumentLine]) -> Iterator[BulkItem]:
+        extra: Iterable[Mapping[str, Any]] = itertools.repeat({})
+        if self.version is not None:
+            lines = [d.line for d in batch]
+            extra = self.version.fields([d.id for d in batch], [d.source for d in batch], lines)
+        for document, fields in zip(batch, extra, strict=False):
+            number = None
+            if self.options.version_field is not None:
+                try:
+                    number = external_version(document.source, self.options.version_field)
+                except InputError as error:
+                    self.rejects.reject(document.line, document.offset, str(error), document.id, kind="version")
+                    if self.version is not None:
+                        self.version.dropped(document.line)
+                    continue
+            op = WriteOp("index", document.id, {**document.source, **fields}, version=number)
+            yield BulkItem(op, document.line, document.offset, document.end_offset)
+
+    def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
+        if action is Action.REJECT:
+            self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
+        if self.version is None or not self.version.has_store:
+            return
+        if action is Action.OK:
+            self.stored_lines.append(item.line)
+        elif action is Action.SUPERSEDED:
+            self.superseded.append(item)
+        else:
+            self.version.dropped(item.line)
+
+    def _acked(self, item: BulkItem) -> None:
+        try:
+            self._fill_store()
+        except EngineError as error:
+            raise Stopped(error) from error
+        self.last_acked = (item, self.report.indexed, self.report.superseded)
+        total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
+        self.progress(item.line, total)
+        # Publishing a store costs more than a checkpoint: ten times less often.
+        pause = self.options.checkpoint_s * (10.0 if self.version is not None and self.version.has_store else 1.0)
+        now = time.monotonic()
+        if now - self.last_checkpoint >= pause:
+            self.last_checkpoint = now
+            self._checkpoint(*self.last_acked)
+
+    def _fill_store(self) -> None:
+        """Put into the local store what the engine holds of the writes settled since the last time.
+
+        A write sent again is superseded by itself: the engine is asked which text it holds of those superseded.
+        """
+        if self.version is None or not self.version.has_store:
+            return
+        lines, version = self.stored_lines, self.version
+        if self.superseded:
+            ids = [item.op.id for item in self.superseded]
+            held = self.engine.get(self.index, ids, source=version.text_paths)
+            lines += [
+                item.line
+                for item, document in zip(self.superseded, held, strict=True)
+                if document is not None
+                and version.source_hash(document.source) == version.source_hash(item.op.source or {})
+            ]
+        version.stored(lines)
+        for item in self.superseded:
+            version.dropped(item.line)
+        self.stored_lines, self.superseded = [], []
+
+    def _checkpoint(self, item: BulkItem, indexed: int, superseded: int) -> None:
+        """Store first, then the claim that it is stored."""
+        if self.version is not None:
+            self.version.publish()
+        counts = {"indexed": indexed, "superseded": superseded, **self.rejects.before(item.end)}
+        counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
+        checkpoint = Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
+        save_checkpoint(self.checkpoint_file, checkpoint)
+
+
+def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
+    """Return what a load reads and what it writes where: another load never goes on from its checkpoint."""
+    encoder_id = version.encoder_id if version else ""
+    names = [str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""]
+    names += [f"id: {options.id_field}"] * (options.id_field is not None)
+    if version is not None:
+        names += [*version.routes, "" if version.store_path is None else str(version.store_path.resolve())]
+    return "\n".join(names)

@@ -1,0 +1,343 @@
+"""The ranks that a model gives to shown lists and to judged documents, as the service would rank them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import Bool, Float32, Float64, Int64
+from reranker.clicks.propensities import Propensities
+from reranker.clicks.schema import Impression
+from reranker.engines.bodies import candidate_body, fill_template
+from reranker.engines.protocol import Engine
+from reranker.engines.vectors import QueryVectors
+from reranker.errors import ConfigError
+from reranker.evaluation import evaluate_run
+from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.progress import Progress, no_progress
+from reranker.records import Hit
+from reranker.rerank.candidates import encode_query, score_vectors
+from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
+from reranker.rerank.signals import Signal, added
+from reranker.retrain.gate import (
+    DEPTH,
+    LIVE,
+    MEASURE,
+    NEW,
+    GateConfig,
+    JudgedQueries,
+    Verdict,
+    decide,
+    shown_lists,
+)
+from reranker.retrain.statistics import Interval
+from reranker.text.rows import stack_rows
+
+MAX_IDS = 1_000
+"""Documents of one request; a query shown with more of them takes several."""
+
+
+BATCH = 512
+
+
+TOP = 3
+
+
+class ServedModel(NamedTuple):
+    """What is or would be served: a model (None: the engine's own order) and its weight beside the engine's score.
+
+    ``signals`` count with both.
+    """
+
+    model: RankingModel | None
+    alpha: float = 0.0
+    signals: tuple[Signal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankedList:
+    """The documents of one query that the engine still finds, and their ranks.
+
+    ``documents`` are in first-stage order; ``ranks``, (n_models, n) int64, are the 1-based ranks in each model's order
+    of just these documents.
+    """
+
+    documents: tuple[str, ...]
+    ranks: Int64
+
+    def top(self, number: int, depth: int = TOP) -> list[str]:
+        """Return the first documents of one model's order."""
+        return [self.documents[place] for place in np.argsort(self.ranks[number])[:depth].tolist()]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What the comparison gives.
+
+    ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
+    those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed; ``study`` gives
+    numbers of preferences learned from, with the difference in nDCG to the live model.
+
+    ``changes`` say how the new order differs from the live one: of the ``queries`` with at least two documents, the
+    share in which any document moves (``reordered``) and in which another one is first (``new_first``), and the mean
+    share of the first three documents that stay among the first three (``mean_overlap``).
+    """
+
+    verdict: Verdict
+    lists: Mapping[str, RankedList]
+    differences: tuple[float, ...]
+    changes: Mapping[str, float]
+    study: Sequence[tuple[int, Interval]] = ()
+
+
+def compare(
+    scores: ServingScores,
+    newest: Sequence[Impression],
+    propensities: Propensities | None,
+    judged: Mapping[str, Mapping[str, float]],
+    config: GateConfig,
+    *,
+    window: int,
+    seed: int,
+    study: Sequence[int] = (),
+) -> Comparison:
+    """Return the verdict on the second model of ``scores`` against the first.
+
+    Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
+    query text → document id → grade, ``window`` the hits reranked for a judged query; ``seed`` draws the resamples.
+    """
+    shown: dict[str, dict[str, None]] = {}
+    for impression in newest:
+        shown.setdefault(impression.query, {}).update(dict.fromkeys(hit.document for hit in impression.shown))
+    lists = scores.rank_shown(shown)
+    by_rank = None if propensities is None else propensities.by_rank
+    config = weighing(config, propensities)
+    on_judgements = _judged_queries(scores.rank_window(judged, window), judged) if judged else None
+
+    def verdict_on(number: int, judgements: JudgedQueries | None, settings: GateConfig) -> Verdict:
+        served = [_shown_scores(newest, lists, which) for which in (LIVE, number)]
+        rng = np.random.default_rng([seed, 2])
+        return decide(shown_lists(newest, *served), judgements, by_rank, rng, settings)
+
+    # All queries for the picture; the verdict keeps those that changed most.
+    n = config.n_changes
+    whole = verdict_on(NEW, on_judgements, replace(config, n_changes=len(shown) + len(judged)))
+    points = []
+    for place, preferences in enumerate(study):
+        measured = verdict_on(NEW + 1 + place, None, config).measured
+        if measured:
+            points.append((preferences, measured[0].difference))
+    verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
+    differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
+    return Comparison(verdict, lists, differences, _changes(lists), points)
+
+
+def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:
+    """Return the gate's settings with whether the propensities were measured."""
+    return replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
+
+
+def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], number: int) -> list[list[float]]:
+    """Return a score for each shown document of each impression: its rank, negative; NaN where it is gone."""
+    by_query = {
+        query: dict(zip(ranked.documents, (-ranked.ranks[number]).tolist(), strict=True))
+        for query, ranked in lists.items()
+    }
+    return [
+        [float(by_query[impression.query].get(shown.document, np.nan)) for shown in impression.shown]
+        for impression in newest
+    ]
+
+
+def _judged_queries(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:
+    """Return nDCG@10 of the judged queries by the live and by the new order."""
+    names = {query: str(number) for number, query in enumerate(judged)}
+    qrels = {names[query]: dict(grades) for query, grades in judged.items()}
+    values = []
+    for number in (LIVE, NEW):
+        run = {names[query]: ranked.top(number, DEPTH) for query, ranked in lists.items()}
+        by_name = evaluate_run(qrels, run, [MEASURE])[MEASURE]
+        values.append(np.array([by_name[names[query]] for query in judged]))
+    return JudgedQueries(tuple(judged), values[0], values[1])
+
+
+def _changes(lists: Mapping[str, RankedList]) -> dict[str, float]:
+    compared = [ranked for ranked in lists.values() if len(ranked.documents) > 1]
+    if not compared:
+        return {"queries": 0, "reordered": 0.0, "new_first": 0.0, "mean_overlap": 1.0}
+    reordered = [bool((ranked.ranks[LIVE] != ranked.ranks[NEW]).any()) for ranked in compared]
+    first = [ranked.top(LIVE, 1) != ranked.top(NEW, 1) for ranked in compared]
+    overlap = []
+    for ranked in compared:
+        depth = min(TOP, len(ranked.documents))
+        overlap.append(len({*ranked.top(LIVE, depth)} & {*ranked.top(NEW, depth)}) / depth)
+    shares: dict[str, list[Any]] = {"reordered": reordered, "new_first": first, "mean_overlap": overlap}
+    return {"queries": len(compared), **{name: float(np.mean(values)) for name, values in shares.items()}}
+
+
+class EncodedPool:
+    """Vectors and words of documents by id, encoded once; about 4 N bytes and 8 bytes a word each."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._row_of: dict[str, int] = {}
+        self._waiting: dict[str, Mapping[str, Any]] = {}
+        self._parts: list[tuple[Float32, sp.csr_matrix, Bool]] = []
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    def add(self, documents: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Take over (id, source) of documents; those known already are passed over."""
+        for identifier, source in documents:
+            if identifier not in self._row_of:
+                self._row_of[identifier] = len(self._row_of)
+                self._waiting[identifier] = source
+        if len(self._waiting) >= BATCH:
+            self._encode()
+
+    def _encode(self) -> None:
+        encoded = self._encoder.encode(list(self._waiting.values()), list(self._waiting))
+        self._parts.append((encoded.vectors, encoded.rows, encoded.has_text))
+        self._waiting = {}
+
+    def finish(self) -> None:
+        """Encode what waits and put all together; to be called before `score`."""
+        if self._waiting:
+            self._encode()
+        if self._parts:
+            vectors, rows, has_text = zip(*self._parts, strict=True)
+            self._parts = [(np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))]
+
+    def score(self, query: QueryVectors, documents: Sequence[str]) -> Float64:
+        """Return f(q, d) of some documents, (n,) float64; NaN for one without text."""
+        scores = np.full(len(documents), np.nan)
+        if not self._parts:
+            return scores
+        ((vectors, rows, has_text),) = self._parts
+        places = np.array([self._row_of[document] for document in documents], dtype=np.int64)
+        known = np.flatnonzero(has_text[places])
+        scores[known] = score_vectors(query, places[known], vectors, rows)
+        scores[~np.isfinite(scores)] = np.nan
+        return scores
+
+
+@dataclass
+class ServingScores:
+    """Ranks documents as some models would be served, over one index.
+
+    `ConfigError` if the body's hits are not reranked, or are found by other means than its ``query``.
+    """
+
+    engine: Engine
+    index: str
+    """Index or alias."""
+    models: Sequence[ServedModel]
+    """At least one is no engine's own order; all are searched by one body, so their text fields must be the same where
+    none is given."""
+    body: Mapping[str, Any] | None = None
+    """The team's search body with ``{{query}}`` in it; None searches the models' own text fields."""
+    progress: Progress = no_progress
+    """Gets the queries that `rank_shown` has scored."""
+    pools: dict[str, EncodedPool] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        models = [served.model for served in self.models if served.model is not None]
+        self.template = dict(self.body) if self.body is not None else default_template(models[-1].encoder.view)
+        check_body(self.template)
+        for model in models:
+            self.pools.setdefault(model.encoder_id, EncodedPool(model.encoder))
+        self._fields = sorted({spec.path for model in models for spec in model.encoder.view.fields})
+        requests = [signal.request() for served in self.models for signal in served.signals]
+        self._doc_values = list({request["field"]: request for request in requests}.values())
+
+    def rank_shown(self, shown: Mapping[str, Iterable[str]]) -> dict[str, RankedList]:
+        """Return, for each query, the documents shown for it that the body still finds, ranked by all models."""
+        return self._ranked(
+            shown, lambda query: self._search_among(query, list(dict.fromkeys(shown[query]))), self.progress
+        )
+
+    def rank_window(self, queries: Iterable[str], window: int) -> dict[str, RankedList]:
+        """Return, for each query, the engine's first ``window`` documents, ranked by all models."""
+        return self._ranked(queries, lambda query: self._search(self.template, query, window), no_progress)
+
+    def _ranked(
+        self, queries: Iterable[str], search: Callable[[str], Sequence[Hit]], progress: Progress
+    ) -> dict[str, RankedList]:
+        texts = list(dict.fromkeys(queries))
+        first_stages = {}
+        for number, query in enumerate(texts):
+            first_stages[query] = self._first_stage(query, search(query))
+            progress(number + 1, len(texts))
+        for pool in self.pools.values():
+            pool.finish()
+        return {
+            query: RankedList(
+                stage[0], np.stack([self._ranks(number, query, *stage) for number in range(len(self.models))])
+            )
+            for query, stage in first_stages.items()
+        }
+
+    def _search_among(self, query: str, documents: list[str]) -> Sequence[Hit]:
+        hits: list[Hit] = []
+        for first in range(0, len(documents), MAX_IDS):
+            part = documents[first : first + MAX_IDS]
+            hits += self._search(among(self.template, part), query, len(part))
+        if len(documents) > MAX_IDS:
+            hits.sort(key=lambda hit: -(hit.score or 0.0))
+        return hits
+
+    def _search(self, template: Mapping[str, Any], query: str, size: int) -> Sequence[Hit]:
+        body = candidate_body(fill_template(template, query), size, self._fields, answers=False)
+        if self._doc_values:
+            body["docvalue_fields"] = self._doc_values
+        return self.engine.search(self.index, body, preference=preference_of(query)).hits
+
+    def _first_stage(self, query: str, hits: Sequence[Hit]) -> tuple[tuple[str, ...], Float64, Bool, Float64]:
+        """Return ids in the engine's order, its scores, which must not move, and what each model's signals add."""
+        first = {hit.id: hit for hit in reversed(hits)}
+        once = [hit for hit in hits if first[hit.id] is hit]
+        for pool in self.pools.values():
+            pool.add((hit.id, hit.source) for hit in once)
+        lexical = np.array([np.nan if hit.score is None else hit.score for hit in once], dtype=np.float64)
+        kept = kept_in_place(once, fill_template(self.template, query), 0)
+        signals = np.array([added(served.signals, once) for served in self.models])
+        return tuple(hit.id for hit in once), lexical, kept, signals
+
+    def _ranks(
+        self, number: int, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool, signals: Float64
+    ) -> Int64:
+        """Return the 1-based rank of each document in the order of one of the models."""
+        n, served = len(ids), self.models[number]
+        order = np.arange(n, dtype=np.int64)
+        if served.model is not None and n:
+            encoded = encode_query(served.model, query)
+            if not encoded.is_empty:
+                scores = self.pools[served.model.encoder_id].score(encoded.vectors, ids)
+                order = final_order(blend(scores, lexical, served.alpha, encoded.scale, signals[number]), kept)
+        ranks = np.empty(n, dtype=np.int64)
+        ranks[order] = np.arange(1, n + 1)
+        return ranks
+
+
+def among(template: Mapping[str, Any], documents: Sequence[str]) -> dict[str, Any]:
+    """Return the body restricted to some documents; the scores stay those of its query (pure)."""
+    query = template.get("query") or {"match_all": {}}
+    return {**template, "query": {"bool": {"must": [query], "filter": [{"ids": {"values": list(documents)}}]}}}
+
+
+def check_body(template: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for a body whose shown documents cannot be scored one by one."""
+    reason = why_not(template)
+    if reason:
+        raise ConfigError(f"{reason}: such a search is not reranked, so there is no model to retrain for it")
+    others = sorted({"knn", "retriever", "rank"} & set(template))
+    if others:
+        raise ConfigError(
+            f"the body finds documents by {', '.join(others)}: retraining scores the shown documents by the body's "
+            "`query` alone; give a body with a `query` only (--body)"
+        )
