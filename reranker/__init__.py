@@ -1,6 +1,6 @@
-"""Teach a search engine, from a site's own links and clicks, which words of a query and a document belong together.
+"""Rerank the results of a search engine with a model trained on a site's own links, judgments or clicks.
 
-The names below are imported when they are first used: ``import reranker`` alone loads no library.
+The names below are imported when they are first used: ``import reranker`` by itself loads no library.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from reranker.formats import read_documents, read_links, read_pairs, read_qrels, read_queries
     from reranker.models.model_folder import load_model, save_model
     from reranker.models.ranking_model import RankingModel
+    from reranker.quickstart import index, search, train
     from reranker.records import Document, Hit, RankedHit
     from reranker.rerank import RerankedPage, Reranker, RerankSettings
     from reranker.training import (
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "reranker.artifacts": ("RankingModel", "load_model", "save_model"),
     "reranker.engines": ("EngineSettings", "open_engine"),
     "reranker.errors": ("RerankerError",),
     "reranker.formats": ("read_documents", "read_links", "read_pairs", "read_qrels", "read_queries"),
+    "reranker.models.model_folder": ("load_model", "save_model"),
+    "reranker.models.ranking_model": ("RankingModel",),
+    "reranker.quickstart": ("index", "search", "train"),
     "reranker.records": ("Document", "Hit", "RankedHit"),
     "reranker.rerank": ("RerankSettings", "RerankedPage", "Reranker"),
     "reranker.training": ("Corpus", "Listener", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
@@ -42,8 +45,8 @@ _NAMES = {
 __all__ = [
     "Corpus", "Document", "EngineSettings", "Hit", "Listener", "RankedHit", "RankingModel", "RerankSettings",
     "RerankedPage", "Reranker", "RerankerError", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
-    "from_pairs", "load_model", "open_engine", "read_documents", "read_links", "read_pairs", "read_qrels",
-    "read_queries", "save_model", "train_model",
+    "from_pairs", "index", "load_model", "open_engine", "read_documents", "read_links", "read_pairs", "read_qrels",
+    "read_queries", "save_model", "search", "train", "train_model",
 ]  # fmt: skip
 
 

@@ -16,39 +16,45 @@ from reranker.config import read_config, reject_unknown
 from reranker.engines import EngineSettings, absolute_spec
 from reranker.errors import MissingExtra, RerankerError
 
-COMMANDS: dict[str, str] = {
-    "demo": "Try it: the documentation of the installed Python, embedded engine, two minutes.",
-    "init": "Look at an index that is there, and write the configuration to begin with.",
-    "train": "Learn a model from documents and links, judgements or pairs.",
-    "index": "Send documents, with their vectors, to an engine.",
-    "vectorize": "Compute the vectors of very many documents ahead, also by Spark.",
-    "search": "Search an index and rerank the hits.",
-    "serve": "Serve search with reranking, and rerank APIs, over HTTP.",
-    "evaluate": "Rank every document and compare the model with lexical baselines.",
-    "calibrate": "Fit how much the model and the engine's own score count.",
-    "retrain": "Learn again from clicks; the new model goes live only if it is better.",
-    "revectorize": "Write the vectors of a model beside the documents of an existing index.",
-    "sync": "Find documents whose vector is missing or stale, and renew it.",
-    "versions": "List the model versions of an index, and which one is live.",
-    "promote": "Make a version live.",
-    "rollback": "Make the previously live version live again.",
-    "gc": "Remove the fields of versions that are no longer needed.",
-    "uninstall": "Take all that is ours out of an index.",
-    "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
-    "drift": "Say how far an index has moved from what the model was trained on.",
-    "words": "Look into a model: words near a word, words that a query stands for.",
-    "reproduce": "Run the tasks of the papers with every system of the papers, side by side.",
-    "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
-    "clicks": "Click logs: keep them without personal data, examine them, make pairs of them.",
+GROUPS: dict[str, dict[str, str]] = {
+    "Start": {
+        "demo": "Try it: the documentation of the installed Python, embedded engine, two minutes.",
+        "init": "Examine an existing index and write a configuration to begin with.",
+        "train": "Train a model on documents and links, judgments or preference pairs.",
+        "index": "Send documents, with their vectors, to an engine.",
+        "search": "Search an index and rerank the hits.",
+        "serve": "Serve search with reranking, and rerank APIs, over HTTP.",
+    },
+    "Operate": {
+        "calibrate": "Fit the weights of the model and of the engine's own score.",
+        "revectorize": "Write the vectors of a model beside the documents of an existing index.",
+        "sync": "Find documents whose vector is missing or stale, and renew it.",
+        "vectorize": "Compute the vectors of very many documents ahead, also with Spark.",
+        "versions": "List the model versions of an index, and which one is live.",
+        "promote": "Make a version live.",
+        "rollback": "Make the previously live version live again.",
+        "gc": "Remove the fields of versions that are no longer needed.",
+        "uninstall": "Remove everything of ours from an index.",
+        "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
+    },
+    "Clicks": {
+        "clicks": "Keep click logs without personal data, examine them, turn them into pairs.",
+        "retrain": "Train again on clicks; the new model goes live only if it is better.",
+        "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
+    },
+    "Inspect": {
+        "evaluate": "Rank every document and compare the model with lexical baselines.",
+        "drift": "Report how far an index has moved from what its model was trained on.",
+        "words": "Look into a model: nearest words, words that a query stands for.",
+    },
+    "Research": {
+        "reproduce": "Run the tasks of the papers with every system of the papers, side by side.",
+    },
 }
-"""Command names with the line that ``ssi --help`` shows; each lives in a module of its name, except for those below."""
+"""Command names by group, with the line that ``ssi --help`` shows. Each command lives in the module of its name."""
 
-MODULES = {
-    "calibrate": "search", "vectorize": "index", "revectorize": "index", "sync": "index", "promote": "versions",
-    "rollback": "versions", "gc": "versions", "uninstall": "versions", "drift": "versions", "interleave": "serve",
-    "retrain": "clicks",
-}  # fmt: skip
-"""Commands that share a module."""
+COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
+"""All commands, in the order of the help."""
 
 EXTRAS = {"reproduce": "papers"}
 """Commands of other packages, which bring them as entry points, with the extra that they need."""
@@ -85,8 +91,10 @@ class MainGroup(common.CommandGroup):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Add exit statuses and examples."""
@@ -123,7 +131,7 @@ def _fail(message: str, code: int) -> None:
 
 
 def _command(name: str) -> click.Command:
-    module = importlib.import_module(f"reranker.cli.{MODULES.get(name, name)}")
+    module = importlib.import_module(f"reranker.cli.{name}")
     return next(value for value in vars(module).values() if isinstance(value, click.Command) and value.name == name)
 
 
@@ -192,9 +200,10 @@ _SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"],
 @click.version_option(package_name="ssi-reranker", prog_name="ssi")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:
-    """Teach a search engine from a site's own links and clicks, and rerank its results.
+    """Rerank the results of a search engine with a model trained on your own links, judgments or clicks.
 
-    f(q, d) = qᵀ(UᵀV + I)d: the identity keeps exact word matching, UᵀV adds what the links taught.
+    Elasticsearch, OpenSearch or an embedded engine finds the candidates. The model reorders them: it keeps exact word
+    matching, and adds which words of a query and a document belong together. `ssi demo` shows it in two minutes.
     """
     path = config or (CONFIG if CONFIG.is_file() else None)
     tables = _load_config(ctx, path) if path else {}

@@ -1,4 +1,4 @@
-"""``ssi search`` and ``calibrate``: one search, reranked, and how much the model counts in it."""
+"""``ssi search``: one search, reranked."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import click
 from rich.markup import escape
 
 from reranker.cli import common
-from reranker.cli.common import FILE
 from reranker.records import RankedHit
-from reranker.releases import read_control
 
 if TYPE_CHECKING:
-    from reranker.models.ranking_model import Encoder, RankingModel
+    from reranker.models.ranking_model import RankingModel
     from reranker.rerank import Explanation, RerankedPage
-    from reranker.rerank.calibrate import Fit, Topic
+
 
 TITLE_LENGTH = 60
 
@@ -99,6 +97,8 @@ def _title(hit: RankedHit, model: RankingModel) -> str:
 
 
 _WITHOUT_WORDS = {"learned": "all learned pairs", "others": "all other pairs", "engine": "the engine's score"}
+
+
 _SAME_WORD = {"identity": "= the same word", "memory": "= in queries it was relevant for"}
 
 
@@ -116,133 +116,3 @@ def _show_explanation(explanation: Explanation) -> None:
     console = common.out()
     console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")
     console.print(table)
-
-
-@click.command("calibrate", epilog="""\b
-Examples:
-  ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ \\
-                --qrels qrels.tsv --query-file queries.tsv --body body.json
-  ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
-  ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
-                --qrels qrels.tsv --query-file queries.tsv --signals popularity,price:lower,released
-Fit on queries that the model was not trained on, if you can: those it knows flatter it.
-""")  # fmt: skip
-@common.engine_options
-@common.model_option()
-@common.body_option
-@click.option("--qrels", type=FILE, help="Judgements: query id, document id, grade (or TREC).")
-@click.option("--query-file", type=FILE, help="Queries: query id, text.")
-@click.option("--links", type=FILE, help="Links: source id, target id; needs --docs.")
-@click.option("--docs", type=FILE, help="The documents the links start from.")
-@common.id_field_option
-@click.option("--queries", default="title", metavar="title|keywords:K",
-              help="With --links: the query that a document becomes.")  # fmt: skip
-@click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
-              help="Numbers, dates or truth values of the documents that may count too: higher is better, or "
-                   "lower.")  # fmt: skip
-@click.option("--probability", is_flag=True,
-              help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as "
-                   "score.")  # fmt: skip
-@common.window_option
-@click.option("--route", type=common.ROUTES, default="fetch",
-              help="Where scores are computed; all give the same alpha.")  # fmt: skip
-@common.read_store_option
-@click.option("--max-queries", type=click.IntRange(10), default=1000, help="Draw at most so many queries.")
-@click.option("--seed", type=click.IntRange(0), default=0)
-@click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
-@common.json_option
-def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Fit alpha, the weight of the model beside the engine's score, on queries with known answers.
-
-    Needs either --qrels and --query-file or --links and --docs. The alpha belongs to this index, body and window and
-    is kept in the model's release, where `ssi search` finds it.
-
-    With --signals, weights of numbers of the documents (popularity, date, price, rating, stock, a click rate) are
-    fitted with it and kept beside it; one that gains no more than two standard errors is 0.
-    """
-    from indexer.versions import existing_indexes
-    from reranker.models.model_folder import load_model
-    from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
-    from reranker.rerank.search import open_reranker, read_body
-    from reranker.rerank.signals import parse_signals, typed
-
-    if options["probability"] and not options["qrels"]:
-        raise click.UsageError("--probability needs judgements: give --qrels and --query-file")
-    signals = () if options["signals_text"] is None else parse_signals(options["signals_text"])
-    body = read_body(options["body_path"]) if options["body_path"] else None
-    engine = common.open_engine_of(options["engine_spec"], retry=True)
-    model = load_model(options["model_path"], engine)
-    existing_indexes(engine, index)
-    signals = typed(signals, engine, index) if signals else ()
-    topics = sample(_topics(model.encoder, seed, **options), options["max_queries"], seed)
-    reranker = open_reranker(
-        engine, index, model, options["model_path"], route=options["route"], store_path=options["store_path"],
-        settings=RerankSettings(window=window, deadline_ms=None), body=body,
-    )  # fmt: skip
-    if not dry_run:
-        read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
-    with common.progress("searching", total=len(topics), unit="queries") as update:
-        measure = "AP" if options["links"] else "nDCG@10"
-        fit = fit_alpha(
-            reranker, topics, measure, body, seed=seed, progress=update, signals=signals,
-            probability=options["probability"],
-        )  # fmt: skip
-    template = body_hash(body or default_template(model.encoder.view))
-    if not dry_run:
-        keep_in_release(engine, index, model.model_id, template, window, fit)
-    if as_json:
-        common.print_json({"index": index, "body": template, "window": window, "kept": not dry_run, **fit.to_json(),
-                    "warnings": warnings_of(fit)})  # fmt: skip
-        return
-    _show_fit(fit, kept=not dry_run)
-    for warning in warnings_of(fit):
-        common.warn(f"warning: {warning}")
-
-
-def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
-    """Return the topics of the files given; counted bad lines go to standard error."""
-    from reranker.formats import RejectLog
-    from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
-
-    qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
-    with RejectLog() as rejects:
-        if qrels and query_file and not (links or docs):
-            topics = topics_of_qrels(qrels, query_file, rejects)
-        elif links and docs and not (qrels or query_file):
-            topics = topics_of_links(links, docs, encoder, options["queries"], seed, rejects, options["id_field"])
-        else:
-            raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
-        if rejects.count:
-            common.warn(f"refused: {rejects.summary()}")
-    return topics
-
-
-def _gain(mean: float, error: float, p: float) -> str:
-    return f"{mean:+.4f} ± {error:.4f} (p = {p:.2g})"
-
-
-def _show_fit(fit: Fit, *, kept: bool) -> None:
-    table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
-    table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
-    table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")
-    chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
-    table.add_row(f"{chosen}, on the queries it was chosen on", f"{fit.fitted:.4f}")
-    table.add_row("on queries it was not chosen on (5-fold)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
-    table.add_row("  of that, above the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
-    if fit.signals_gain is not None:
-        table.add_row("  of that, by all signals", _gain(*fit.signals_gain))
-    for found in fit.signals:
-        way = " (lower is better)" if found.signal.lower else ""
-        table.add_row(f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(*found.gain))
-    table.add_row("the window in perfect order", f"{fit.ceiling:.4f}")
-    console = common.out()
-    console.print(table)
-    console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
-    if (told := fit.probability) is not None:
-        slope, offset = told.probability
-        console.print(
-            f"{told.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
-            f"{offset:+.4g})), off by {told.error:.3f} in the mean on held-out queries"
-        )
-    console.print(f"{chosen} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")

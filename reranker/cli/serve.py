@@ -1,22 +1,19 @@
-"""``ssi serve``: the HTTP service; ``ssi interleave``: two versions compared by its visitors' clicks."""
+"""``ssi serve``: the HTTP service."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reranker.cli import common
-from reranker.cli.common import FILE, FOLDER, PATH
-from reranker.engines import Engine
-from reranker.engines.protocol import refresh_if_allowed
-from reranker.errors import ConfigError, InputError
+from reranker.cli.common import FILE, FOLDER
 
 if TYPE_CHECKING:
     from reranker.service.settings import ServiceSettings
+
 
 MODULES = ("fastapi", "granian", "prometheus_client")
 
@@ -184,78 +181,3 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
         verify=not options["no_verify"],
         **common.stated(ServiceSettings, options),
     )
-
-
-@click.group("interleave", cls=common.CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b
-Examples:
-  ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --interleave 3f2a77c0 --sink engine
-  ssi interleave report --engine opensearch:http://localhost:9200
-""")  # fmt: skip
-def interleave() -> None:
-    """Compare two versions by the clicks of visitors who see both in one list (team-draft interleaving).
-
-    `ssi serve --interleave VERSION` shows the lists.
-    """
-
-
-@interleave.command("report", short_help="Say which of two interleaved versions visitors prefer.", epilog="""\b
-Examples:
-  ssi interleave report impressions.ndjson
-  ssi interleave report --engine opensearch:http://localhost:9200
-  ssi interleave report impressions.ndjson --json
-""")  # fmt: skip
-@click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
-@click.option("--engine", "engine_spec", metavar="SPEC", help="Read the engine's UBI indexes instead of files.")
-@click.option("--queries-index", default="ubi_queries", metavar="NAME", help="Index of queries.")
-@click.option("--events-index", default="ubi_events", metavar="NAME", help="Index of events.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the resampling.")
-@common.json_option
-def report(logs: tuple[Path, ...], engine_spec: str | None, seed: int, as_json: bool, **options: str) -> None:
-    """Say which of two interleaved versions visitors prefer, by what they clicked.
-
-    LOG... are files that `ssi serve --sink FILE` wrote, or UBI's rows as JSON lines. A click counts for the version
-    that put the document into the list. Sessions are counted, not clicks: the exact sign test gives p, resampling of
-    sessions the interval.
-    """
-    import numpy as np
-
-    from reranker.service.modes import clicks_of, team_lists, verdicts
-
-    if bool(logs) == (engine_spec is not None):
-        raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")
-    if engine_spec is not None:
-        engine = common.open_engine_of(engine_spec)
-        queries, events = (_stored_rows(engine, options[name]) for name in ("queries_index", "events_index"))
-        lists, clicks = team_lists(queries), clicks_of(events)
-    else:
-        lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
-    if not lists:
-        raise InputError("no interleaved search is logged there: start the service with --interleave and --sink")
-    results = verdicts(lists, clicks, np.random.default_rng(seed))
-    if as_json:
-        common.print_json([verdict.to_json() for verdict in results])
-        return
-    console = common.out()
-    for verdict in results:
-        table = common.plain_table("", "live", "challenger")
-        table.add_row("version", verdict.live[:12], verdict.challenger[:12])
-        table.add_row("sessions won", str(verdict.wins_live), str(verdict.wins_challenger))
-        table.add_row("clicks", str(verdict.clicks_live), str(verdict.clicks_challenger))
-        console.print(table)
-        counts = f"{verdict.lists:,} lists, {verdict.clicked_lists:,} with a click."
-        console.print(f"{counts} {verdict.sentence()}", soft_wrap=True)
-
-
-def _rows_of_files(paths: tuple[Path, ...]) -> Iterator[Mapping[str, Any]]:
-    from reranker.formats import RejectLog, parse_json, read_records
-
-    for path in paths:
-        with RejectLog(None) as rejects:
-            yield from read_records(path, lambda line: parse_json(line.data), rejects=rejects)
-
-
-def _stored_rows(engine: Engine, index: str) -> Iterator[Mapping[str, Any]]:
-    refresh_if_allowed(engine, index)
-    for batch in engine.scan(index):
-        for document in batch:
-            yield document.source

@@ -23,14 +23,14 @@ import numpy as np
 from reranker.arrays import AnyArray
 from reranker.engines.protocol import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError
-from reranker.files import CopyFile, replace_files
+from reranker.files import CopyFile
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
-from reranker.models.manifest import MANIFEST, _entry, describe_model, manifest_bytes
-from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel, tensors_of
+from reranker.models.manifest import _entry, describe_model
+from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
 from reranker.models.scorers import LINEAR, form_of
-from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, chunks_of, tensor_file_name
+from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -55,15 +55,7 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
     Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
     `ArtifactError` is raised if the folder cannot be written (permission, disk full); what was there is untouched.
     """
-    content = model.manifest
-    (name,) = content["files"]
-    replace_files(
-        Path(path),
-        data={name: chunks_of(tensors_of(model))},
-        pointer=(MANIFEST, manifest_bytes(content)),
-        stale="tensors-*.safetensors",
-    )
-    return model.model_id
+    return model.save(path)
 
 
 def load_model(

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,12 +21,13 @@ import scipy.sparse as sp
 
 from reranker.arrays import AnyArray, Bool, Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings, weigh_words
 from reranker.lexical.memory import QueryMemory
-from reranker.models.manifest import sealed
+from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, query_vectors, weights_in
-from reranker.models.tensor_file import digest_of, tensor_file_name
+from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
@@ -331,6 +334,22 @@ class RankingModel:
             "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
         }
         return sealed(content)
+
+    def save(self, path: str | os.PathLike[str]) -> str:
+        """Write the model into a folder, in place of the one that is there, and return its model id.
+
+        Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one,
+        whole. `ArtifactError` if the folder cannot be written (permission, disk full); what was there is untouched.
+        """
+        content = self.manifest
+        (name,) = content["files"]
+        replace_files(
+            Path(path),
+            data={name: chunks_of(tensors_of(self))},
+            pointer=(MANIFEST, manifest_bytes(content)),
+            stale="tensors-*.safetensors",
+        )
+        return self.model_id
 
     @property
     def model_id(self) -> str:

@@ -13,8 +13,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from papers.click_simulator import LogPlan, PositionBased, SimulatedLog, simulate
-from reranker.cli.clicks import METHODS as METHODS_OF_COMMAND
 from reranker.cli.main import main
+from reranker.cli.pair_options import METHODS as METHODS_OF_COMMAND
 from reranker.clicks.doctor import CHECKS, Diagnosis, Finding, RankRate, bars, examine, write_picture
 from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import impressions

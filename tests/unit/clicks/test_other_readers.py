@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reranker.cli.clicks import LOG_FORMATS
+from reranker.cli.pair_options import LOG_FORMATS
 from reranker.clicks.importing import FORMATS
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, read_log, write_lines

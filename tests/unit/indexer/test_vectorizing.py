@@ -210,7 +210,7 @@ def test_vectors_are_taken_not_made(folder: Path, monkeypatch: pytest.MonkeyPatc
         made.append(len(arguments[2]))
         return text_counts(*arguments)
 
-    monkeypatch.setattr("reranker.artifacts.text_counts", counted)
+    monkeypatch.setattr("reranker.models.ranking_model.text_counts", counted)
     served.encoder.encode(list(DOCUMENTS.values()), list(DOCUMENTS))
     assert sum(made) == 0
 

@@ -1,0 +1,54 @@
+"""``ssi gc``: remove the fields of versions that are no longer needed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from reranker.cli import common
+
+
+@click.command("gc", epilog="""\b
+Examples:
+  ssi gc --engine elasticsearch:http://localhost:9200 --index shop --dry-run
+  ssi gc --engine elasticsearch:http://localhost:9200 --index shop --keep 2
+""")  # fmt: skip
+@common.engine_options
+@click.option("--keep", type=click.IntRange(0), default=1, help="How many earlier live versions stay, for a rollback.")
+@click.option("--unfinished", is_flag=True,
+              help="Also delete the indexes of interrupted rebuilds and half-written versions.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
+@common.json_option
+def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool) -> None:
+    """Empty the fields of versions that are neither live, nor newer, nor kept, and delete retired indexes.
+
+    What is live or kept under another name of the same index stays too, and what `ssi revectorize` is writing. Each
+    document is written anew without them, over exactly the version read. Mapping entries remain.
+    """
+    import numpy as np
+
+    from indexer.garbage import collect, plan_collection, remaining_note
+
+    engine = common.open_engine_of(engine_spec, retry=True)
+    plan = plan_collection(engine, index, keep=keep, unfinished=unfinished)
+    if dry_run:
+        if as_json:
+            common.print_json(asdict(plan))
+        else:
+            common.out().print(f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
+                        f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}")  # fmt: skip
+        return
+    with common.progress(f"gc {index}", total=plan.documents) as update:
+        report = collect(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
+    if as_json:
+        common.print_json(report.to_json())
+    else:
+        common.out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
+                    f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
+        if plan.unfinished:
+            common.out().print(f"left alone: unfinished {', '.join(plan.unfinished)} (finish it, or --unfinished)")
+        if note := remaining_note(plan):
+            common.out().print(note)
+    if report.error is not None:
+        raise report.error

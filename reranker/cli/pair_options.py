@@ -1,0 +1,166 @@
+"""Options of the commands that read click logs and make pairs of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from reranker.cli import common
+from reranker.cli.common import PATH
+from reranker.clicks.pairs import BACKENDS, DEFAULT_STRATEGY, STRATEGIES, PairConfig, Resources
+from reranker.config import milliseconds
+from reranker.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from reranker.clicks.log import ClickLog
+    from reranker.clicks.propensities import Propensities
+
+
+# Spelled out, so that --help needs no reader and no numerical library; tests keep them equal to
+# `reranker.clicks.importing.FORMATS` and `reranker.clicks.propensities.METHODS`.
+LOG_FORMATS = ("auto", "ubi", "json-lines", "metarank")
+
+
+METHODS = ("auto", "randomised", "harvest", "em", "rate")
+
+
+# Options and readers of several commands
+format_option = click.option("--format", "log_format", type=click.Choice(LOG_FORMATS), default="auto",
+                             help="Form of raw log files; auto looks at their first lines.")  # fmt: skip
+
+
+rejects_option = click.option(
+    "--rejects", type=PATH, metavar="FILE", help="Keep the place, reason and shape of bad lines here."
+)
+
+
+ubi_indexes_options = common.all_of(
+    click.option("--queries-index", default="ubi_queries", metavar="NAME", help="UBI's index of queries."),
+    click.option("--events-index", default="ubi_events", metavar="NAME", help="UBI's index of events."),
+)
+
+
+def read_propensities(path: Path | None) -> Propensities | None:
+    """Return the propensities of a file that `ssi clicks propensities` wrote; None where no file is named."""
+    from reranker.clicks.propensities import Propensities
+
+    if path is None:
+        return None
+    try:
+        return Propensities.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise InputError(f"{str(path)!r} is not JSON: {error}", path=str(path)) from error
+
+
+# Logs that are read, and the log that is kept
+log_arguments = common.all_of(
+    click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG..."), format_option, rejects_option
+)
+
+
+log_option = click.option(
+    "--log", "log_folder", required=True, type=PATH, metavar="DIR", help="Folder of the click log."
+)
+
+
+key_option = click.option(
+    "--key", "key_file", type=PATH, metavar="FILE",
+    help="Key of the hashes of people's ids; without it, the file key in the click log's folder.",
+)  # fmt: skip
+
+
+@contextmanager
+def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
+    """Yield the click log of ``LOG...``, and say on standard error what could not be read."""
+    from reranker.clicks.importing import open_logs
+    from reranker.formats import RejectLog
+
+    with RejectLog(options["rejects"]) as sink:
+        log = open_logs(options["logs"], format=options["log_format"], rejects=sink)
+        if sink.count:
+            common.warn(sink.summary())
+        yield log
+
+
+# Pairs: how a log becomes pairs, and where that is computed
+_DEFAULT = PairConfig()
+
+
+_CAP = click.IntRange(0)
+
+
+pair_options = common.all_of(
+    click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY,
+                 help="How clicks become preferences, see below."),
+    click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
+    click.option("--last-by-time", is_flag=True,
+                 help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
+                      "of the lowest in the list, which needs no clock."),
+    click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+                 help="Clicks known to be shorter do not count; their documents take no part."),
+    click.option("--once-a-session/--every-time", default=True,
+                 help="A session says a pair once, however often it was shown."),
+    click.option("--user-cap", type=_CAP, default=_DEFAULT.user_cap,
+                 help="How often one person can say a pair at most, in sessions; 0: no cap, here and below."),
+    click.option("--document-cap", type=_CAP, default=_DEFAULT.document_cap,
+                 help="Pairs of one person for one document of a query that count in full."),
+    click.option("--person-cap", type=_CAP, default=_DEFAULT.person_cap,
+                 help="Pairs of one person over all queries that count in full."),
+    click.option("--network-cap", type=_CAP, default=_DEFAULT.network_cap,
+                 help="People of one network for one document of a query that count in full; 0 on an intranet."),
+    click.option("--min-users", type=click.IntRange(1), default=1, help="People who must have said a pair."),
+    click.option("--propensities", "propensity_file", type=PATH, metavar="FILE",
+                 help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank."),
+    click.option("--clip", type=click.FloatRange(1), default=_DEFAULT.clip,
+                 help="The most that one person's pair may weigh for it."),
+    click.option("--robots/--no-robots", "judge_robots", default=True,
+                 help="Leave out robots: agent, speed, number of clicks, one document over and over."),
+    click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
+    click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
+    click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb",
+                 help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
+    click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
+    click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, metavar="MB",
+                 help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
+    click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
+    click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
+)  # fmt: skip
+
+
+def pair_config(options: dict[str, Any]) -> PairConfig:
+    """Return the configuration that the options state; an option without effect under the strategy is refused."""
+    for name in ("above_only", "last_by_time"):
+        given = click.get_current_context().get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
+        if given and options[name] and name not in STRATEGIES[options["strategy"]].options:
+            option = "--" + name.replace("_", "-")
+            raise ConfigError(f"{option} has no effect with --strategy {options['strategy']}: leave one of them out")
+    values = common.stated(PairConfig, options)
+    if not options["judge_robots"]:
+        values["robots"] = None
+    estimate = read_propensities(options["propensity_file"])
+    return PairConfig(**values, propensities=estimate.by_rank if estimate else None)
+
+
+def computing_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the part of the log that counts, ``since`` and ``until`` in milliseconds, and what computes the pairs."""
+    since, until = (milliseconds(name, options[name]) for name in ("since", "until"))
+    if since is not None and until is not None and since >= until:
+        raise ConfigError(f"--since {options['since']} is not before --until {options['until']}: nothing lies between")
+    resources = Resources(options["threads"], options["memory_mb"], options["temporary"], options["spark_master"])
+    return {"backend": options["backend"], "resources": resources, "since": since, "until": until}
+
+
+def summary_lines(title: str, summaries: dict[str, str], width: int) -> str:
+    """Return names and their summaries for the end of a help text."""
+    return f"\b\n{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items()) + "\n\n"
+
+
+STRATEGY_LINES = summary_lines(
+    "Strategies", {name: strategy.summary for name, strategy in STRATEGIES.items()}, max(map(len, STRATEGIES)) + 2
+)

@@ -1,0 +1,31 @@
+"""``ssi promote``: make a version live."""
+
+from __future__ import annotations
+
+import click
+
+from reranker.cli import common
+from reranker.cli.releases import force_option, show_live
+
+
+@click.command("promote", epilog="""\b
+Examples:
+  ssi promote 3f2a9c81d0aa --engine elasticsearch:http://localhost:9200 --index shop
+  ssi promote 3f2a9c81d0aa --engine tantivy:./index --index docs --json
+""")  # fmt: skip
+@click.argument("version")
+@common.engine_options
+@force_option
+@common.json_option
+def promote_command(version: str, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
+    """Make VERSION (a model id, or its first digits) the live one of an index.
+
+    Refused, and nothing changed, while documents lack its vectors or have changed since they were made: every text is
+    read to see it.
+    """
+    from indexer.versions import promote
+
+    engine = common.open_engine_of(engine_spec, retry=True)
+    with common.progress(f"texts of {index}") as update:
+        record = promote(engine, index, version, force=force, progress=update)
+    show_live(record, index, as_json, "; `ssi rollback` goes back")

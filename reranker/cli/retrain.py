@@ -1,0 +1,211 @@
+"""``ssi retrain``: learn again from clicks; the new model goes live only if it is better."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reranker.cli import common
+from reranker.cli.common import PATH
+from reranker.cli.pair_options import format_option, read_propensities, rejects_option, ubi_indexes_options
+from reranker.clicks.pairs import PairConfig
+from reranker.config import milliseconds
+from reranker.engines import Engine
+from reranker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reranker.clicks.log import ClickLog
+    from reranker.formats import RejectLog
+    from reranker.retrain.learning import RetrainResult, RetrainSettings
+
+
+# Retraining: from a click log to a better model, or a refusal with its reason
+_RETRAIN_EXAMPLES = """\b
+Examples:
+  ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
+  ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
+  ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
+  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --base model/ --links links.tsv --dry-run
+Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
+"""
+
+
+_retrain_options = common.all_of(
+    common.engine_options,
+    click.option("--clicks", "clicks", type=PATH, multiple=True, metavar="LOG",
+                 help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
+    click.option("--from-index", is_flag=True,
+                 help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log."),
+    ubi_indexes_options,
+    format_option,
+    click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
+    click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
+                 help="Folder of the model folders; the live model must be there, and the new one is saved there."),
+    click.option("--base", type=PATH, metavar="DIR",
+                 help="Model to start from, of links or judgements only.  [default: the one that the live model was "
+                      "started from, else the live model]"),
+    click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
+    click.option("--judgments", type=PATH, metavar="FILE",
+                 help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
+                      "half, always the same, is for the gate."),
+    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --judgments: query id TAB text."),
+    click.option("--click-weight", type=click.FloatRange(0, min_open=True), default=1.0,
+                 help="Share of the training that clicks get; links get 1, judgements 1."),
+    click.option("--query-side-only", is_flag=True,
+                 help="Learn what words mean in queries only: no document's vector changes."),
+    click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
+    click.option("--propensities", type=PATH, metavar="FILE",
+                 help="Of `ssi clicks propensities`.  [default: found from the log]"),
+    click.option("--newest", default="0.2", metavar="SHARE|DAYSd",
+                 help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d)."),
+    click.option("--margin", type=click.FloatRange(0, 1, max_open=True), default=0.0,
+                 help="By how much nDCG of the clicks must be better, at the lower bound of its interval."),
+    click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, help="Of that bound."),
+    click.option("--min-people", type=click.FloatRange(2), default=30.0,
+                 help="Least number of people (that weigh the same) in the newest slice."),
+    common.body_option,
+    click.option("--window", type=click.IntRange(1, 10_000), default=200,
+                 help="Hits reranked when served; with the body it names the calibration."),
+    click.option("--docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
+    common.id_field_option,
+    click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
+    click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
+    click.option("--seed", type=click.IntRange(0), default=0, help="Of all random numbers."),
+    common.write_store_option,
+    click.option("--max-docs-per-second", "rate_limit", type=click.FloatRange(0, min_open=True), metavar="N",
+                 help="Speed limit of the writes, so that the engine keeps answering searches."),
+    click.option("--max-judged", type=click.IntRange(1), default=20_000,
+                 help="Impressions that the gate looks at; more are sampled."),
+    click.option("--size-study", is_flag=True, help="Also learn from parts of the log, for the report."),
+    click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report, which works offline."),
+    rejects_option,
+    click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
+    click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
+    common.json_option,
+)  # fmt: skip
+
+
+@click.command("retrain", epilog=_RETRAIN_EXAMPLES)
+@_retrain_options
+def retrain(**options: Any) -> None:
+    """Retrain the model of an index from clicks, and make it live only if it is better.
+
+    The older part of the log becomes preferences; with links and judgements they train a new model, which starts
+    from the base model and never from last night's. The gate then ranks what was shown in the newest part, which the
+    model has not seen, as the live and as the new model would be served. Better at the lower bound of the interval:
+    vectors are written beside the live ones and the new version goes live. Not better: nothing changes.
+
+    A run that was killed leaves the live version live, and goes on when it is started again.
+    """
+    from reranker.formats import RejectLog
+    from reranker.retrain.learning import read_links_and_judgements
+    from reranker.retrain.loop import Retraining
+    from reranker.training import Listener
+
+    settings = _retrain_settings(options)
+    engine = common.open_engine_of(options["engine_spec"], retry=True)
+    with RejectLog(options["rejects"]) as rejects:
+        beside_clicks = read_links_and_judgements(
+            options["links"], options["judgments"], options["query_file"], rejects
+        )
+        log = _clicks_of(options, engine, rejects)
+        if rejects.count:
+            common.warn(f"refused lines: {rejects.summary()}")
+        with common.stage_progress() as update:
+            listener = Listener(common.say, update)
+            result = Retraining(
+                engine, options["index"], log, settings, beside_clicks, listener, options["report"]
+            ).run()
+    _show_retraining(result, options["as_json"])
+    if result.exit_code:
+        click.get_current_context().exit(result.exit_code)
+
+
+def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
+    from reranker.rerank.search import read_body
+    from reranker.retrain.gate import GateConfig
+    from reranker.retrain.learning import Newest, RetrainSettings
+    from reranker.training import TrainConfig
+
+    common.check_id_field(options)
+    if not (options["clicks"] or options["from_index"]):
+        raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
+    if options["from_index"] and len(options["clicks"]) > 1:
+        raise ConfigError("with --from-index, --clicks names one click log, to which the rows of the indexes are added")
+    if bool(options["judgments"]) != bool(options["query_file"]):
+        raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
+    strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
+    same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "id_field", "store",
+            "max_judged", "allow_unsound", "dry_run")  # fmt: skip
+    return RetrainSettings(
+        train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
+        pairs=PairConfig(**strategy),
+        gate=GateConfig(options["margin"], options["confidence"], min_clusters=options["min_people"]),
+        newest=Newest.parse(options["newest"]),
+        since=milliseconds("since", options["since"]),
+        propensities=read_propensities(options["propensities"]),
+        body=read_body(options["body_path"]) if options["body_path"] else None,
+        max_docs_per_s=options["rate_limit"],
+        study=options["size_study"],
+        **{name: options[name] for name in same},
+    )
+
+
+def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> ClickLog:
+    from reranker.clicks.importing import LiveSource, import_live, open_logs
+    from reranker.clicks.log import ClickLog
+    from reranker.clicks.privacy import Pseudonymiser
+
+    if not options["from_index"]:
+        return open_logs(options["clicks"], format=options["log_format"], rejects=rejects)
+    if options["clicks"]:
+        log = ClickLog(options["clicks"][0], create=True)
+        privacy = log.privacy()
+    else:
+        folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
+        click.get_current_context().call_on_close(folder.cleanup)
+        log = ClickLog(Path(folder.name) / "log", create=True)
+        # The log is gone at the end; the same rows give the same model.
+        privacy = Pseudonymiser.repeatable()
+    source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
+    with common.progress("reading the UBI indexes", unit="records") as update:
+        import_live(log, engine, source, privacy, rejects=rejects, progress=update)
+    return log
+
+
+def _show_retraining(result: RetrainResult, as_json: bool) -> None:
+    if as_json:
+        common.print_json(result.to_json())
+        return
+    console = common.out()
+    style = "red" if result.outcome == "refused" else "green"
+    console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")
+    console.print(result.reason, markup=False)
+    orders = ("live", "new", "random")
+    table = common.plain_table("", *orders, "difference", "at least", numbers=(1, 2, 3, 4, 5))
+    for measure in result.verdict["measured"]:
+        change = measure["difference"]
+        values = dict(zip(measure["compared"], (measure["live"], measure["candidate"]), strict=True))
+        table.add_row(measure["name"], *(f"{values[order]:.4f}" if order in values else "" for order in orders),
+                      f"{change['estimate']:+.4f}", f"{change['lower']:+.4f}")  # fmt: skip
+    console.print(table)
+    _show_queries("lost most", result.verdict["losers"][:5])
+    _show_queries("gained most", result.verdict["winners"][:5])
+    data = result.data
+    console.print(
+        f"{data['pairs']:,} preferences of {data['learned']:,} impressions; compared on {data['judged']:,} newer ones "
+        f"of {data['people']:,} people; {result.documents_written:,} documents written"
+    )
+    console.print(f"model  {result.model_path}", markup=False, soft_wrap=True)
+    if result.report is not None:
+        console.print(f"report {result.report}", markup=False, soft_wrap=True)
+
+
+def _show_queries(title: str, changes: Sequence[dict[str, Any]]) -> None:
+    if changes:
+        text = ", ".join(f"{each['query'][:40]!r} ({each['live']:.2f} to {each['candidate']:.2f})" for each in changes)
+        common.out().print(f"{title}: {text}", markup=False)

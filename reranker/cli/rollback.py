@@ -1,0 +1,29 @@
+"""``ssi rollback``: make the previously live version live again."""
+
+from __future__ import annotations
+
+import click
+
+from reranker.cli import common
+from reranker.cli.releases import force_option, show_live
+
+
+@click.command("rollback", epilog="""\b
+Examples:
+  ssi rollback --engine elasticsearch:http://localhost:9200 --index shop
+  ssi rollback --engine tantivy:./index --index docs --json
+""")  # fmt: skip
+@common.engine_options
+@force_option
+@common.json_option
+def rollback_command(engine_spec: str, index: str, force: bool, as_json: bool) -> None:
+    """Make the version live again that was live before this one, refused as by `ssi promote`.
+
+    Its fields are still there: one write, and with --force nothing is read before it.
+    """
+    from indexer.versions import rollback
+
+    engine = common.open_engine_of(engine_spec, retry=True)
+    with common.progress(f"texts of {index}") as update:
+        record = rollback(engine, index, force=force, progress=update)
+    show_live(record, index, as_json)

@@ -1,0 +1,56 @@
+"""``ssi sync``: documents whose vector is missing or stale, found and renewed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reranker.cli import common
+from reranker.cli.documents import end_with
+from reranker.cli.renewing import renewal_options, show_report, target_of
+
+if TYPE_CHECKING:
+    from indexer.renewal import RenewReport
+
+
+@click.command("sync", epilog="""\b
+Examples:
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --updated-field modified
+  ssi sync --engine opensearch:http://localhost:9200 --index shop --model model/ --follow --interval 30
+""")  # fmt: skip
+@renewal_options
+@click.option("--updated-field", metavar="FIELD",
+              help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
+@click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
+@click.option("--follow", is_flag=True, help="Go on for ever; rounds with nothing to do are not told.")
+@click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
+              help="Pause between two rounds of --follow.")  # fmt: skip
+@common.json_option
+def sync_command(
+    updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
+) -> None:
+    """Renew the vectors of documents that are new or whose text changed.
+
+    Without --updated-field every text is read and compared with the hash stored beside its vector.
+    """
+    from indexer import renewal as renewing
+
+    target, renewal = target_of(options)
+
+    def once() -> RenewReport:
+        with common.progress(f"sync {target.index}") as update:
+            return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
+                                 notice=common.warn)  # fmt: skip
+
+    if not follow:
+        report = once()
+        show_report(report, renewal, as_json)
+        end_with(report.stopped, report.rejected)
+        return
+    for number, report in enumerate(renewing.follow(once, interval)):
+        if report.stopped is not None:
+            common.warn(f"{report.stopped}; next try in {interval:g} s")
+        elif number == 0 or not report.idle:
+            show_report(report, renewal, as_json)

@@ -1,0 +1,53 @@
+"""``ssi uninstall``: take everything of ours out of an index."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from reranker.cli import common
+
+
+@click.command("uninstall", epilog="""\b
+Examples:
+  ssi uninstall --engine elasticsearch:http://localhost:9200 --index shop --dry-run
+  ssi uninstall --engine elasticsearch:http://localhost:9200 --index shop
+""")  # fmt: skip
+@common.engine_options
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
+@common.json_option
+def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool) -> None:
+    """Take all that is ours out of an index: vectors of every version, stored scripts, the record of versions.
+
+    Each document is written anew without our fields, over exactly the version read; what its owner wrote stays. Click
+    logs (ubi_*) stay. Mapping entries remain, empty: no engine can take a field out of a mapping.
+    """
+    import numpy as np
+
+    from indexer.garbage import plan_collection, remaining_note, uninstall
+    from reranker.engines.protocol import TakesRequests
+    from reranker.engines.scripts import Setup, carry_out, remove_steps
+
+    engine = common.open_engine_of(engine_spec, retry=True)
+    plan = plan_collection(engine, index, everything=True)
+    if dry_run:
+        common.print_json(asdict(plan)) if as_json else common.out().print(
+            f"would take {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) out of {plan.documents:,} "
+            f"documents, and delete {', '.join(plan.indexes) or 'no index'}"
+        )
+        return
+    with common.progress(f"uninstall {index}", total=plan.documents) as update:
+        report = uninstall(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
+    if isinstance(engine, TakesRequests):
+        for head in plan.drop:
+            carry_out(engine, remove_steps(Setup(head), engine.capabilities()))
+    if as_json:
+        common.print_json(report.to_json())
+    else:
+        common.out().print(f"took {len(plan.drop)} versions out of {report.emptied:,} documents, deleted "
+                    f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
+        if note := remaining_note(plan):
+            common.out().print(note)
+    if report.error is not None:
+        raise report.error

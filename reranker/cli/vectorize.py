@@ -1,0 +1,54 @@
+"""``ssi vectorize``: the vectors of very many documents, computed ahead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from reranker.cli import common
+from reranker.cli.common import FILE
+from reranker.cli.documents import end_with, rejects_option
+
+
+@click.command("vectorize", epilog="""\b
+Examples:
+  ssi vectorize --docs docs.jsonl --model model/ --out vectors.parquet
+  ssi vectorize --docs /data/docs.parquet --model /data/model/ --out /data/vectors.parquet --backend spark
+  ssi index docs.jsonl --engine tantivy:./index --index docs --model model/ --vectors vectors.parquet
+""")  # fmt: skip
+@click.option("--docs", "file", required=True, type=FILE, help="Documents: JSON lines (also gz) or Parquet.")
+@common.model_option()
+@click.option("--out", "target", required=True, type=FILE, help="File of vectors to write (Parquet).")
+@click.option("--backend", type=click.Choice(["local", "spark"]), default="local",
+              help="local: this process; spark: a local Spark or a cluster, whose machines see documents, model and "
+                   "target under the same paths.")  # fmt: skip
+@click.option(
+    "--spark-master", metavar="URL", help="Cluster of spark; else SPARK_REMOTE, or all cores of this machine."
+)
+@common.id_field_option
+@rejects_option
+@common.json_option
+def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -> None:
+    """Compute the vectors of documents ahead of `ssi index` or `ssi revectorize`, which take them by --vectors.
+
+    The rows are the same from both backends, and what the index gets is the same with and without them. Gzipped files
+    and row groups of Parquet are not split.
+    """
+    from indexer.vectorizing import Job, vectorize
+    from reranker.formats import RejectLog
+
+    rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
+    job = Job(file, options["model_path"], target, options["id_field"], options["spark_master"])
+    with common.progress(f"vectorize {file.name}") as update, RejectLog(rejects) as log:
+        n_vectors = vectorize(job, options["backend"], rejects=log, progress=update)
+    if not log.count:
+        rejects.unlink(missing_ok=True)
+    if as_json:
+        common.print_json({"out": str(target), "documents": n_vectors, "rejects_by_kind": dict(log.kinds)})
+    else:
+        common.out().print(f"{n_vectors:,} documents, written to {target}", markup=False)
+        if log.count:
+            common.out().print(log.summary(), markup=False)
+    end_with(None, log.count)
