@@ -25,6 +25,9 @@ class Limits:
     or several searches), one that has not come within ``receive_timeout_s`` with 408, larger headers with
     431, JSON that is deeper or has more values (commas) with 422. Where all bodies in memory have more than
     ``max_buffered_bytes``, requests are answered with 503; past ``threads`` in work and ``max_waiting`` with 429.
+
+    One client (API key, else address) gets at most three quarters of ``max_buffered_bytes`` and of the places in work
+    and waiting, and not every one of the ``threads``: see `reranker.service.threads`.
     """
 
     max_body_bytes: int = 8 * MIB
