@@ -2,14 +2,16 @@
 
 A client is an API key, or an address where no key is asked for. Slow requests of one client can hold every thread for
 as long as the deadline allows, so no client gets them all: one thread stays free for others, and while others have
-asked lately, a client holds at most half of the threads. A thread that becomes free goes to the client that holds the
-fewest.
+asked lately, a client holds at most half of the threads. A client whose requests take long gets no more than an equal
+share then, down to a quarter: its searches keep the engine from answering others as well. A thread that becomes free
+goes to the client that holds the fewest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +29,14 @@ LEAST_SHARE = 0.5
 """Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
 NEWEST = 0.05
 """Weight of the newest work in the mean of how long a client's work takes."""
+SLOW = 0.25
+"""Share of the deadline: a client whose requests take longer is slow."""
+MEMORY_S = 2.0
+"""Seconds of work over which the measure of slowness forgets."""
+GIVEN_UP = 0.9
+"""Share of the deadline after which work counts as given up: the engine may still be at it."""
+LINGERS = 2.0
+"""Work that was given up counts as running for that many times as long as it took."""
 RECENT_S = 5.0
 """Seconds that a client counts as present after its last request."""
 OWN: Final = ""
@@ -40,7 +50,14 @@ class _Client:
     name: str
     queue: deque[asyncio.Future[None]] = field(default_factory=deque)
     running: int = 0
+    lingering: int = 0
+    """Requests given up lately, which the engine may still be computing."""
     mean_s: float = 0.0
+    """Mean seconds of its work."""
+    weighted_s: float = 0.0
+    """Mean seconds of its work, each weighted by its own length: many quick requests do not hide slow ones."""
+    limit_s: float = float("inf")
+    """The deadline of its newest request, seconds."""
     seen_s: float = 0.0
     """When it asked last, on the clock of `Threads`."""
     started: int = 0
@@ -83,11 +100,12 @@ class Threads:
             return 0.0
         own = len(client.queue)
         ahead_s = sum(min(len(other.queue), own) * other.mean_s for other in self._clients.values())
-        return max(ahead_s / self._n, own * client.mean_s / self._most(client))
+        return max(ahead_s / self._n, own * client.mean_s / max(self._most(client), 1))
 
     async def run(self, deadline: Deadline, function: Callable[[], T], client: str = OWN) -> T:
         """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
         holder = self._client(client)
+        holder.limit_s = deadline.limit_s or float("inf")
         await self._wait(holder, deadline)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -101,7 +119,12 @@ class Threads:
             # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
             if not work.cancelled():
                 work.exception()
-            holder.mean_s += NEWEST * (loop.time() - started_s - holder.mean_s)
+            taken_s = loop.time() - started_s
+            holder.mean_s += NEWEST * (taken_s - holder.mean_s)
+            holder.weighted_s += -math.expm1(-taken_s / MEMORY_S) * (taken_s - holder.weighted_s)
+            if deadline.spent_s >= GIVEN_UP * (deadline.limit_s or float("inf")):
+                holder.lingering += 1
+                loop.call_later(LINGERS * taken_s, self._forget, holder)
             self._release(holder)
 
         # A thread that is late keeps its place until it ends: nothing piles up behind it.
@@ -146,7 +169,7 @@ class Threads:
             self._clients = {
                 other.name: other
                 for other in self._clients.values()
-                if other.running or other.queue or now_s - other.seen_s <= RECENT_S
+                if other.running or other.queue or other.lingering or now_s - other.seen_s <= RECENT_S
             }
         client = self._clients.setdefault(name, _Client(name))
         client.seen_s = now_s
@@ -158,9 +181,13 @@ class Threads:
             return self._n
         since_s = self._now() - RECENT_S
         others = (other for other in self._clients.values() if other is not client and other.name != OWN)
-        if any(other.running or other.queue or other.seen_s >= since_s for other in others):
-            return self._n // 2
-        return self._n - 1
+        n_others = sum(bool(other.running or other.queue or other.seen_s >= since_s) for other in others)
+        if not n_others:
+            return self._n - 1
+        most = self._n // 2
+        if client.weighted_s > SLOW * client.limit_s:
+            most = min(most, max(math.ceil(self._n / (n_others + 1)), self._n // 4))
+        return max(most - client.lingering, 0)
 
     def _start(self) -> None:
         """Give free threads to clients that wait: first to those that hold the fewest."""
@@ -174,6 +201,11 @@ class Threads:
             client.running += 1
             self.busy += 1
             client.queue.popleft().set_result(None)
+
+    def _forget(self, client: _Client) -> None:
+        """Let work that was given up count no longer."""
+        client.lingering -= 1
+        self._start()
 
     def _release(self, client: _Client) -> None:
         client.running -= 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from reranker.engines.base import Deadline
 from reranker.service.http import ServiceError
-from reranker.service.threads import OWN, RECENT_S, Threads
+from reranker.service.threads import OWN, RECENT_S, SLOW, Threads
 
 
 class Scene:
@@ -95,6 +96,64 @@ def test_another_client_finds_a_thread_at_once_and_half_of_them_soon() -> None:
             await scene.end("quick")
         await scene.end("slow")
         assert scene.running("slow") == 7, "nobody else is there any more"
+
+    played(8, play)
+
+
+def test_a_slow_client_gets_an_equal_share_while_others_are_there() -> None:
+    async def play(scene: Scene) -> None:
+        for name in ("slow", "b", "c"):
+            await scene.ask(name)
+        slow = scene.threads._clients["slow"]
+        slow.weighted_s = SLOW * 20.0 * 0.9
+        assert scene.threads._most(slow) == 4
+        slow.weighted_s = SLOW * 20.0 * 1.1
+        assert scene.threads._most(slow) == 3, "8 threads among three"
+        for name in ("d", "e", "f", "g"):
+            await scene.ask(name)
+        assert scene.threads._most(slow) == 2, "a quarter at least"
+        assert scene.threads._most(scene.threads._clients["b"]) == 4, "quick ones keep their half"
+        scene.now += RECENT_S + 0.1
+        for name in "bcdefg":
+            await scene.end(name)
+        assert scene.threads._most(slow) == 7, "nobody else is there any more"
+
+    played(8, play)
+
+
+def test_quick_requests_do_not_hide_slow_ones() -> None:
+    async def scenario() -> tuple[float, float]:
+        threads = Threads(1)
+        for _ in range(3):
+            await threads.run(Deadline(0.4), lambda: time.sleep(0.3), "a")
+            for _ in range(20):
+                await threads.run(Deadline(0.4), lambda: None, "a")
+        threads.close()
+        client = threads._clients["a"]
+        return client.mean_s, client.weighted_s
+
+    mean_s, weighted_s = asyncio.run(scenario())
+    assert mean_s < 0.02 and 0.05 < weighted_s < 0.3
+
+
+def test_work_that_was_given_up_counts_for_a_while() -> None:
+    async def play(scene: Scene) -> None:
+        await scene.ask("b")
+        with pytest.raises(ServiceError):
+            await scene.threads.run(Deadline(0.1), lambda: time.sleep(0.2), "slow")
+        await asyncio.sleep(0.1)
+        slow = scene.threads._clients["slow"]
+        slow.weighted_s = 0.0
+        assert (slow.running, slow.lingering, scene.threads._most(slow)) == (0, 1, 3)
+        await asyncio.sleep(0.5)
+        assert (slow.lingering, scene.threads._most(slow)) == (0, 4)
+        slow.lingering = 4
+        await scene.ask("slow")
+        assert scene.running("slow") == 0 and scene.threads.expected_wait_s("slow") >= 0.0
+        for _ in range(4):
+            scene.threads._forget(slow)
+        await scene.settle()
+        assert scene.running("slow") == 1
 
     played(8, play)
 
