@@ -17,6 +17,7 @@ of `reranker.errors`; pass ``responses=COMMON_RESPONSES`` (or the family's own) 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import ipaddress
 import itertools
@@ -29,7 +30,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
@@ -61,7 +62,7 @@ from reranker.service.http import (
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.processes import SharedSocket
-from reranker.service.settings import ServiceSettings
+from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
 
 _access = logging.getLogger("reranker.service.access")
@@ -135,7 +136,20 @@ class AdmissionControl:
                 return
             self._state.admit(context.client, 1)
             try:
-                await self._app(scope, _replay(body, receive), send)
+                if held <= LARGE_BODY:
+                    await self._app(scope, _replay(body, receive), send)
+                    return
+                async with AsyncExitStack() as places:
+                    try:
+                        await places.enter_async_context(
+                            self._state.large_bodies.place(context.deadline, context.client)
+                        )
+                    except ServiceError as error:
+                        await self._refuse(scope, receive, send, error)
+                        return
+                    again = _replay(body, receive)
+                    del body
+                    await self._app(scope, again, send)
             finally:
                 self._state.admit(context.client, -1)
         finally:
@@ -324,6 +338,10 @@ MAX_CONNECTIONS = 4096
 """Idle and slow connections cost little and must not keep others out."""
 PARENT_S = 1.0
 """Between two looks whether the process that has started this one is there."""
+ARENAS = 2
+"""Memory arenas that the threads share."""
+_M_ARENA_MAX = -8
+"""Number of that setting in glibc's malloc.h."""
 STOP_S = 1.0
 """Seconds that connections have to close after the last request in work."""
 
@@ -588,6 +606,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def share_arenas() -> bool:
+    """Let all threads of this process allocate from `ARENAS` arenas; False where the C library has no such setting.
+
+    glibc gives threads arenas of their own, each of which keeps what the largest bodies took in its thread: memory
+    grows to the number of threads times that.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_ARENA_MAX, ARENAS))
+
+
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
@@ -596,6 +627,7 @@ def run_server(
     SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
     `listen`.
     """
+    share_arenas()
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
     gc.freeze()

@@ -24,7 +24,7 @@ from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Version
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import EventRates, ImpressionSink
 from reranker.service.telemetry import Metrics
-from reranker.service.threads import Threads
+from reranker.service.threads import Places, Threads
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -212,6 +212,8 @@ class ServiceState:
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)
+        self.large_bodies = Places(settings.limits.large_at_once)
+        """Requests with large bodies in work: each takes many times its bytes while it is decoded and encoded."""
         self.doubt = Signal()
         """Set where a caller's search leaves it open whether the engine is well."""
         self.breaker = Breaker(

@@ -14,8 +14,9 @@ import contextvars
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -45,7 +46,7 @@ OWN: Final = ""
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One client: the threads that it holds, the requests that wait for one, and how long its work takes."""
+    """One client: the places that it holds, the requests that wait for one, and how long its work takes."""
 
     name: str
     queue: deque[asyncio.Future[None]] = field(default_factory=deque)
@@ -59,39 +60,37 @@ class _Client:
     limit_s: float = float("inf")
     """The deadline of its newest request, seconds."""
     seen_s: float = 0.0
-    """When it asked last, on the clock of `Threads`."""
+    """When it asked last, on the clock of `Places`."""
     started: int = 0
-    """Number of its newest request that got a thread: of clients that hold equally many, the longest unserved goes
-    first."""
+    """Number of its newest request that got a place: the client that was served longest ago goes first."""
 
 
-class Threads:
-    """A fixed number of threads. Requests that find none wait for one, within their deadline.
+class Places:
+    """A fixed number of places, shared fairly among clients. Requests that find none wait, within their deadline.
 
     Parameters
     ----------
     n : int
-        Number of threads.
+        Number of places.
     now : callable
         Returns monotonic seconds.
     """
 
     def __init__(self, n: int, now: Callable[[], float] = time.monotonic) -> None:
         self._n, self._now = n, now
-        self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
         self._clients: dict[str, _Client] = {}
         self._n_started = 0
         self._swept_s = now()
         self.busy = 0
-        """Threads at work."""
+        """Places taken."""
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a thread."""
+        """Requests that wait for a place."""
         return sum(len(client.queue) for client in self._clients.values())
 
     def expected_wait_s(self, name: str) -> float:
-        """Return the seconds that one more request of a client would wait for a thread, by how long work took lately.
+        """Return the seconds that one more request of a client would wait for a place, by how long work took lately.
 
         Of every other client at most as many requests go first as the client itself has waiting.
         """
@@ -102,44 +101,30 @@ class Threads:
         ahead_s = sum(min(len(other.queue), own) * other.mean_s for other in self._clients.values())
         return max(ahead_s / self._n, own * client.mean_s / max(self._most(client), 1))
 
-    async def run(self, deadline: Deadline, function: Callable[[], T], client: str = OWN) -> T:
-        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
-        holder = self._client(client)
-        holder.limit_s = deadline.limit_s or float("inf")
-        await self._wait(holder, deadline)
-        loop = asyncio.get_running_loop()
-        started_s = loop.time()
+    @asynccontextmanager
+    async def place(self, deadline: Deadline, client: str) -> AsyncIterator[None]:
+        """Hold a place for a client; `ServiceError` 503 where none becomes free in time."""
+        holder = await self._take(deadline, client)
+        started_s = self._now()
         try:
-            work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
-        except RuntimeError:
-            self._release(holder)
-            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
-
-        def done(work: asyncio.Future[T]) -> None:
-            # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
-            if not work.cancelled():
-                work.exception()
-            taken_s = loop.time() - started_s
-            holder.mean_s += NEWEST * (taken_s - holder.mean_s)
-            holder.weighted_s += -math.expm1(-taken_s / MEMORY_S) * (taken_s - holder.weighted_s)
-            if deadline.spent_s >= GIVEN_UP * (deadline.limit_s or float("inf")):
-                holder.lingering += 1
-                loop.call_later(LINGERS * taken_s, self._forget, holder)
+            yield
+        finally:
+            self._note(holder, self._now() - started_s)
             self._release(holder)
 
-        # A thread that is late keeps its place until it ends: nothing piles up behind it.
-        work.add_done_callback(done)
-        await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
-        if not work.done():
-            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
-        return work.result()
+    async def _take(self, deadline: Deadline, name: str) -> _Client:
+        client = self._client(name)
+        client.limit_s = deadline.limit_s or float("inf")
+        await self._wait(client, deadline)
+        return client
 
-    def close(self) -> None:
-        """Let no new work begin; threads end when theirs does."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+    def _note(self, client: _Client, taken_s: float) -> None:
+        """Keep how long a request held its place."""
+        client.mean_s += NEWEST * (taken_s - client.mean_s)
+        client.weighted_s += -math.expm1(-taken_s / MEMORY_S) * (taken_s - client.weighted_s)
 
     async def _wait(self, client: _Client, deadline: Deadline) -> None:
-        """Take a thread for a client, within the part of the deadline after which work would end in nothing."""
+        """Wait for a place for a client, within the part of the deadline after which work would end in nothing."""
         patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)
         turn = asyncio.get_running_loop().create_future()
         client.queue.append(turn)
@@ -176,7 +161,7 @@ class Threads:
         return client
 
     def _most(self, client: _Client) -> int:
-        """Return how many threads a client may hold now."""
+        """Return how many places a client may hold now."""
         if self._n <= 2:
             return self._n
         since_s = self._now() - RECENT_S
@@ -190,7 +175,7 @@ class Threads:
         return max(most - client.lingering, 0)
 
     def _start(self) -> None:
-        """Give free threads to clients that wait: first to those that hold the fewest."""
+        """Give free places to clients that wait: first to those that hold the fewest."""
         while self.busy < self._n:
             ready = [one for one in self._clients.values() if one.queue and one.running < self._most(one)]
             if not ready:
@@ -211,3 +196,52 @@ class Threads:
         client.running -= 1
         self.busy -= 1
         self._start()
+
+
+class Threads(Places):
+    """A fixed number of threads, each of which is a place.
+
+    Parameters
+    ----------
+    n : int
+        Number of threads.
+    now : callable
+        Returns monotonic seconds.
+    """
+
+    def __init__(self, n: int, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(n, now)
+        self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
+
+    async def run(self, deadline: Deadline, function: Callable[[], T], client: str = OWN) -> T:
+        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
+        holder = await self._take(deadline, client)
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        try:
+            work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
+        except RuntimeError:
+            self._release(holder)
+            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
+
+        def done(work: asyncio.Future[T]) -> None:
+            # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
+            if not work.cancelled():
+                work.exception()
+            taken_s = loop.time() - started_s
+            self._note(holder, taken_s)
+            if deadline.spent_s >= GIVEN_UP * (deadline.limit_s or float("inf")):
+                holder.lingering += 1
+                loop.call_later(LINGERS * taken_s, self._forget, holder)
+            self._release(holder)
+
+        # A thread that is late keeps its place until it ends: nothing piles up behind it.
+        work.add_done_callback(done)
+        await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
+        if not work.done():
+            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
+        return work.result()
+
+    def close(self) -> None:
+        """Let no new work begin; threads end when theirs does."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

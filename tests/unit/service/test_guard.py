@@ -14,11 +14,13 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
+from reranker.engines.base import Deadline
 from reranker.errors import ConfigError
-from reranker.service.app import LONGEST_WAIT, Part, create_app
+from reranker.rerank import RerankSettings
+from reranker.service.app import ARENAS, LONGEST_WAIT, Part, create_app, share_arenas
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
-from reranker.service.settings import Limits, ServiceSettings
+from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
 from reranker.service.state import ServiceState
 from tests.engines.memory import memory_engine
 from tests.served import Served
@@ -284,6 +286,38 @@ def test_one_client_leaves_places_and_memory_to_others(served: Served, tmp_path:
     state.hold("x", -2500)
     state.admit("x", -5)
     assert not state.admitted_of and not state.buffered_of, "clients that have left are forgotten"
+
+
+def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) -> None:
+    limits, large = Limits(large_at_once=1), b"x" * (LARGE_BODY + 1)
+    state = service_over(served, tmp_path, limits=limits, rerank=RerankSettings(deadline_ms=200.0))
+
+    async def scenario() -> list[int]:
+        app = create_app(state.settings, state, [PART])
+        async with state.large_bodies.place(Deadline(0.2), "y"):
+            statuses = [(await ask(app, "/echo", [body])).status for body in (large, large[1:])]
+        return [*statuses, (await ask(app, "/echo", [large])).status]
+
+    state.large.add("/echo")
+    assert asyncio.run(scenario()) == [503, 200, 200]
+    assert state.large_bodies.busy == state.admitted == state.buffered_bytes == 0
+
+
+def test_threads_share_their_arenas_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+
+    class Library:
+        def __init__(self, _: None) -> None:
+            self.mallopt = self.keep
+
+        def keep(self, name: int, value: int) -> int:
+            asked.append((name, value))
+            return 1
+
+    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", Library)
+    assert share_arenas() and asked == [(-8, ARENAS)]
+    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", lambda _: object())
+    assert not share_arenas(), "another C library has no such setting"
 
 
 def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
