@@ -185,6 +185,16 @@ def test_a_free_thread_goes_to_the_client_that_holds_the_fewest_and_waited_longe
     played(4, play)
 
 
+def test_a_client_with_fewer_threads_goes_before_one_that_waited_longer() -> None:
+    async def play(scene: Scene) -> None:
+        for name, number in (("c", 4), ("a", 3), ("b", 1), ("a", 1), ("b", 1)):
+            await scene.ask(name, number)
+        await scene.end("c")
+        assert (scene.running("a"), scene.running("b")) == (3, 2)
+
+    played(8, play)
+
+
 def test_who_waits_in_vain_leaves_the_queue() -> None:
     async def play(scene: Scene) -> None:
         await scene.ask("a", 2)
