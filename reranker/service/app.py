@@ -17,7 +17,9 @@ of `reranker.errors`; pass ``responses=COMMON_RESPONSES`` (or the family's own) 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
+import ipaddress
 import itertools
 import logging
 import os
@@ -28,7 +30,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
@@ -62,7 +64,7 @@ from reranker.service.http import (
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.processes import SharedSocket
-from reranker.service.settings import ServiceSettings
+from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
 
 _access = logging.getLogger("reranker.service.access")
@@ -71,6 +73,8 @@ ALWAYS_OPEN = frozenset({"/health", "/ready"})
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
 LONGEST_WAIT = 0.25
 """Share of the deadline that a request may be expected to wait for a thread."""
+LEFT_TO_OTHERS = 0.25
+"""Share of the places and of the memory for bodies that one client cannot take."""
 READING = frozenset({"GET", "HEAD"})
 """Methods by which public paths are open: ``GET /`` is the search page, ``POST /`` ranks."""
 _METHODS = READING | {"POST", "OPTIONS"}
@@ -123,24 +127,38 @@ class AdmissionControl:
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send, headers: dict[bytes, bytes]) -> None:
         held = 0
+        context: RequestContext = scope[CONTEXT_KEY]
         try:
             try:
                 self._check(scope, headers)
-                body = await self._body(receive, self._state.body_limit(scope["path"]))
+                body = await self._body(receive, self._state.body_limit(scope["path"]), context.client)
                 held = len(body)
-                self._check_queue(scope["path"])
+                self._check_queue(scope["path"], context.client)
                 # The time that the client took to send is not the service's.
-                scope[CONTEXT_KEY].deadline = Deadline(self._state.settings.deadline_s)
+                context.deadline = Deadline(self._state.settings.deadline_s)
             except ServiceError as error:
                 await self._refuse(scope, receive, send, error)
                 return
-            self._state.admitted += 1
+            self._state.admit(context.client, 1)
             try:
-                await self._app(scope, _replay(body, receive), send)
+                if held <= LARGE_BODY:
+                    await self._app(scope, _replay(body, receive), send)
+                    return
+                async with AsyncExitStack() as places:
+                    try:
+                        await places.enter_async_context(
+                            self._state.large_bodies.place(context.deadline, context.client)
+                        )
+                    except ServiceError as error:
+                        await self._refuse(scope, receive, send, error)
+                        return
+                    again = _replay(body, receive)
+                    del body
+                    await self._app(scope, again, send)
             finally:
-                self._state.admitted -= 1
+                self._state.admit(context.client, -1)
         finally:
-            self._state.buffered_bytes -= held
+            self._state.hold(context.client, -held)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` for what the request's head alone forbids."""
@@ -152,13 +170,15 @@ class AdmissionControl:
             raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
         self._check_host(headers)
         self._check_key(scope, headers)
+        context: RequestContext = scope[CONTEXT_KEY]
+        context.client = f"key {context.key_name}" if context.key_name else _client_of(scope)
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
             raise ServiceError(415, "compressed request bodies are not taken")
         length = headers.get(b"content-length", b"0")
         most = self._state.body_limit(path)
         if length.isdigit() and int(length[:20]) > most:
             raise _too_large(most)
-        self._check_queue(path)
+        self._check_queue(path, context.client)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` 403 for a request under another name than the service's, or from another site's page."""
@@ -188,16 +208,19 @@ class AdmissionControl:
             raise ServiceError(403, "this API key may not do that")
         scope[CONTEXT_KEY].key_name = key.name
 
-    def _check_queue(self, path: str) -> None:
+    def _check_queue(self, path: str, client: str) -> None:
         """Raise `ServiceError` if a request would find no room, or wait for its thread too long to be answered."""
         state, limits = self._state, self._limits
-        wait_s = state.threads.expected_wait_s
-        full = state.admitted >= limits.threads + limits.max_waiting
+        wait_s = state.threads.expected_wait_s(client)
+        places = limits.threads + limits.max_waiting
+        full = state.admitted >= places or state.admitted_of[client] >= _most_of_one(places)
         if (full or wait_s > LONGEST_WAIT * state.settings.deadline_s) and path not in NOT_QUEUED:
             raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
 
-    async def _body(self, receive: Receive, most: int) -> bytes:
+    async def _body(self, receive: Receive, most: int, client: str) -> bytes:
         """Return the whole body; what is held of a refused one is given back."""
+        state, limits = self._state, self._limits
+        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
         chunks: list[bytes] = []
         held = 0
         try:
@@ -211,14 +234,14 @@ class AdmissionControl:
                         raise ServiceError(400, "the body is not whole, or not well chunked", kind="broken_body")
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     held += len(chunk)
-                    self._state.buffered_bytes += len(chunk)
+                    state.hold(client, len(chunk))
                     if held > most:
                         raise _too_large(most)
-                    if self._state.buffered_bytes > self._limits.max_buffered_bytes:
+                    if state.buffered_bytes > limits.max_buffered_bytes or state.buffered_of[client] > most_of_one:
                         raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
                     chunks.append(chunk)
         except BaseException as error:
-            self._state.buffered_bytes -= held
+            state.hold(client, -held)
             if isinstance(error, TimeoutError):
                 raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
             raise
@@ -252,6 +275,23 @@ class AdmissionControl:
             if context.key_name:
                 entry["key"] = context.key_name
             _access.info("request", extra={"ssi": entry})
+
+
+def _most_of_one(whole: int) -> int:
+    """Return how much of a whole one client may take."""
+    return whole - int(whole * LEFT_TO_OTHERS)
+
+
+def _client_of(scope: Scope) -> str:
+    """Return the client's address; of an IPv6 address its first 64 bits, since one client has all that begin so."""
+    host = str((scope.get("client") or ("unknown",))[0])
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(address.ipv4_mapped or ipaddress.IPv6Network((address, 64), strict=False))
 
 
 def _too_large(most: int) -> ServiceError:
@@ -309,6 +349,10 @@ MAX_CONNECTIONS = 4096
 """Idle and slow connections cost little and must not keep others out."""
 PARENT_S = 1.0
 """Between two looks whether the process that has started this one is there."""
+ARENAS = 2
+"""Memory arenas that the threads share."""
+_M_ARENA_MAX = -8
+"""Number of that setting in glibc's malloc.h."""
 STOP_S = 1.0
 """Seconds that connections have to close after the last request in work."""
 
@@ -573,6 +617,19 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def share_arenas() -> bool:
+    """Let all threads of this process allocate from `ARENAS` arenas; False where the C library has no such setting.
+
+    glibc gives threads arenas of their own, each of which keeps what the largest bodies took in its thread: memory
+    grows to the number of threads times that.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_ARENA_MAX, ARENAS))
+
+
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
@@ -581,6 +638,7 @@ def run_server(
     SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
     `listen`.
     """
+    share_arenas()
     # What lives as long as the service need not be looked through by every collection.
     gc.collect()
     gc.freeze()

@@ -197,6 +197,8 @@ class RequestContext:
     request_id: str
     deadline: Deadline
     key_name: str = ""
+    client: str = ""
+    """Who shares the threads fairly with others: the key's name, or the address where no key was given."""
     notes: dict[str, str | int | float | bool] = field(default_factory=dict)
 
 

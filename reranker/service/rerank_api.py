@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from fastapi import APIRouter, Response
 from fastapi import Query as UrlParameter
 from msgspec import Meta
@@ -63,6 +62,7 @@ from reranker.store import VectorStore
 from reranker.text.view import TextView
 
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 Search = Callable[[Mapping[str, Any], float | None], SearchAnswer]
 IDS_A_REQUEST = 1000
@@ -135,7 +135,9 @@ TEXT_FIELDS: Final = ("text", "body", "content")
 """Where a plain text belongs, if the model reads such a field."""
 ID_FIELDS: Final = ("id", "_id")
 BATCH: Final = 100
-"""Texts encoded between two looks at the deadline: some 20 ms."""
+"""Texts encoded between two checks of the deadline, at most: some 20 ms."""
+BATCH_CHARS: Final = 200_000
+"""Characters encoded between two checks of the deadline, unless one text has more."""
 DIGITS: Final = 12
 """Decimals of a score from 0 to 1: a longer number is one that OpenSearch's ml-commons fails to cast."""
 
@@ -325,13 +327,33 @@ def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: Ra
     waiting = ((place, items[place]) for place in candidates.missing().tolist())
     texts = [(place, item.source, item.id) for place, item in waiting if item.source is not None]
     n_encoded = 0
-    for start in range(0, len(texts), BATCH):
+    for batch in batches(texts, [n_chars(source) for _, source, _ in texts]):
         deadline.check("texts were encoded")
-        places, sources, ids = zip(*texts[start : start + BATCH], strict=True)
+        places, sources, ids = zip(*batch, strict=True)
         n_encoded += candidates.add_texts(model, places, sources, ids)
     if texts:
         deadline.note_stage("encode")
     return n_encoded
+
+
+def n_chars(value: Any) -> int:
+    """Return how many characters of text a JSON value holds."""
+    if isinstance(value, str):
+        return len(value)
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return sum(map(n_chars, inner))
+
+
+def batches(items: Sequence[T], sizes: Iterable[int]) -> Iterator[Sequence[T]]:
+    """Yield the items in batches of at most `BATCH`, whose sizes add up to at most `BATCH_CHARS`, or of one item."""
+    start = size = 0
+    for place, added in enumerate(sizes):
+        if place > start and (place - start == BATCH or size + added > BATCH_CHARS):
+            yield items[start:place]
+            start, size = place, 0
+        size += added
+    if start < len(items):
+        yield items[start:]
 
 
 IDS_SUFFIX = ":ids"
@@ -656,7 +678,7 @@ async def embed(wanted: Annotated[EmbedRequest, body_of(EmbedRequest)], state: S
     serving = state.serving
     model = _model_of(serving)
     vectors = await state.run(context, lambda: _embedded(model, wanted, context))
-    return json_response(vectors.tolist(), {"x-ssi-model": serving.model_id})
+    return Response(vectors, 200, {"x-ssi-model": serving.model_id}, "application/json")
 
 
 @router.get("/info", response_model=InfoAnswer, responses=error_responses(TextsError), operation_id="info")
@@ -692,21 +714,25 @@ def _model_of(serving: Serving) -> RankingModel:
     return serving.model
 
 
-def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext) -> npt.NDArray[np.float32]:
-    """Return the vectors of the inputs, (n, N) float32; a zero vector stays one."""
+def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext) -> bytes:
+    """Return the vectors of the inputs as a JSON list of n lists of N numbers; a zero vector stays one.
+
+    Texts are cut at the length that ``/info`` gives. Vectors become JSON batch by batch: as Python's numbers they take
+    many times their bytes.
+    """
+    view = model.encoder.view
     texts = [wanted.inputs] if isinstance(wanted.inputs, str) else wanted.inputs
-    field = text_field(model.encoder.view)
+    field = text_field(view)
     parts = []
-    for start in range(0, len(texts), BATCH):
+    for batch in batches(texts, (min(len(text), view.max_chars) for text in texts)):
         if context.deadline.left_s <= 0:
             raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
-        part = texts[start : start + BATCH]
         if wanted.prompt_name == "query":
-            parts.append(model.encode_queries(part).vectors)
+            vectors = model.encode_queries([text[: view.max_chars] for text in batch]).vectors
         else:
-            parts.append(model.encoder.encode([{field: text} for text in part]).vectors)
-    vectors: npt.NDArray[np.float32] = np.concatenate(parts)
-    return unit(vectors) if wanted.normalize else vectors
+            vectors = model.encoder.encode([{field: text} for text in batch]).vectors
+        parts.append(msgspec.json.encode((unit(vectors) if wanted.normalize else vectors).tolist())[1:-1])
+    return b"[%s]" % b",".join(parts)
 
 
 @router.post(

@@ -14,6 +14,8 @@ from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 
 MIB = 1024 * 1024
+LARGE_BODY = MIB
+"""Bytes of a body above which few are in work at once."""
 PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 
 
@@ -25,6 +27,11 @@ class Limits:
     or several searches), one that has not come within ``receive_timeout_s`` with 408, larger headers with
     431, JSON that is deeper or has more values (commas) with 422. Where all bodies in memory have more than
     ``max_buffered_bytes``, requests are answered with 503; past ``threads`` in work and ``max_waiting`` with 429.
+
+    Requests with more than `LARGE_BODY` bytes are in work ``large_at_once`` at a time; others of them wait.
+
+    One client (API key, else address) gets at most three quarters of ``max_buffered_bytes`` and of the places in work
+    and waiting, and not every one of the ``threads``: see `reranker.service.threads`.
     """
 
     max_body_bytes: int = 8 * MIB
@@ -37,6 +44,7 @@ class Limits:
     threads: int = 8
     max_waiting: int = 64
     max_documents: int = 10_000
+    large_at_once: int = 3
 
     def __post_init__(self) -> None:
         check_ranges(self, **dict.fromkeys(self.__dataclass_fields__, "(0, inf)"))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
@@ -27,15 +25,10 @@ from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Version
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import EventRates, ImpressionSink
 from reranker.service.telemetry import Metrics
+from reranker.service.threads import Places, Threads
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-GRACE_S = 0.05
-"""Seconds past the deadline before a thread's answer is no longer waited for: its own deadline should end it."""
-LEAST_SHARE = 0.5
-"""Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
-NEWEST = 0.05
-"""Weight of the newest work in the mean of how long work takes."""
 LOOK_AGAIN_S = 1.0
 """Seconds from a search of the service's own that was not answered to the next one, at most."""
 DOUBT_S = 0.2
@@ -165,70 +158,6 @@ class Signal:
         return True
 
 
-class Threads:
-    """A fixed number of threads; whoever finds them busy waits, within the deadline."""
-
-    def __init__(self, n: int) -> None:
-        self._n = n
-        self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
-        self._free: asyncio.Semaphore | None = None
-        self._mean_s = 0.0
-        self.waiting = 0
-        self.busy = 0
-
-    @property
-    def expected_wait_s(self) -> float:
-        """Seconds that one more request would wait for a thread, by how long work took lately."""
-        return self.waiting * self._mean_s / self._n
-
-    async def run(self, deadline: Deadline, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
-        free = self._free = self._free or asyncio.Semaphore(self._n)
-        await self._wait(free, deadline)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        try:
-            work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
-        except RuntimeError:
-            free.release()
-            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
-        self.busy += 1
-
-        def done(work: asyncio.Future[T]) -> None:
-            # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
-            if not work.cancelled():
-                work.exception()
-            self.busy -= 1
-            self._mean_s += NEWEST * (loop.time() - started - self._mean_s)
-            free.release()
-
-        # A thread that is late keeps its place until it ends: nothing piles up behind it.
-        work.add_done_callback(done)
-        await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
-        if not work.done():
-            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
-        return work.result()
-
-    async def _wait(self, free: asyncio.Semaphore, deadline: Deadline) -> None:
-        patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)
-        if not free.locked():
-            await free.acquire()
-            return
-        self.waiting += 1
-        try:
-            await asyncio.wait_for(free.acquire(), max(patience_s, 0.0))
-        except TimeoutError:
-            raise ServiceError(
-                503, "the service is too busy to answer in time", kind="overloaded", retry_after_s=1.0
-            ) from None
-        finally:
-            self.waiting -= 1
-
-    def close(self) -> None:
-        """Let no new work begin; threads end when theirs does."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
 class Job:
     """Work that takes longer than a request may, in a thread of its own, once at a time; its last end is kept.
 
@@ -284,6 +213,8 @@ class ServiceState:
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)
+        self.large_bodies = Places(settings.limits.large_at_once)
+        """Requests with large bodies in work: each takes many times its bytes while it is decoded and encoded."""
         self.doubt = Signal()
         """Set where a caller's search leaves it open whether the engine is well."""
         self.breaker = Breaker(
@@ -307,7 +238,11 @@ class ServiceState:
         self.answered = 0
         """Searches answered since the last look."""
         self.admitted = 0
+        self.admitted_of: Counter[str] = Counter()
+        """Requests in work or waiting, by client."""
         self.buffered_bytes = 0
+        self.buffered_of: Counter[str] = Counter()
+        """Bytes of request bodies in memory, by client."""
         self._watch_figures()
 
     @property
@@ -322,7 +257,7 @@ class ServiceState:
 
     async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
         """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
-        return await self.threads.run(context.deadline, function)
+        return await self.threads.run(context.deadline, function, context.client)
 
     def ask_engine(self, function: Callable[[], T], *, probe: bool = False) -> T:
         """Return the result of ``function``, which asks the engine; fails at once while the engine is left alone.
@@ -347,6 +282,16 @@ class ServiceState:
         """Return the largest body that a path takes, in bytes."""
         limits = self.settings.limits
         return limits.max_body_bytes if path in self.large else min(limits.max_search_bytes, limits.max_body_bytes)
+
+    def admit(self, client: str, number: int) -> None:
+        """Count requests of a client that begin (1) or end (-1)."""
+        self.admitted += number
+        _count(self.admitted_of, client, number)
+
+    def hold(self, client: str, n_bytes: int) -> None:
+        """Count bytes of a client's bodies that are held from now on, or given back (below 0)."""
+        self.buffered_bytes += n_bytes
+        _count(self.buffered_of, client, n_bytes)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log the row of an answered search, where impressions are logged."""
@@ -413,6 +358,13 @@ class ServiceState:
               "livemax")  # fmt: skip
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.unwritten)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
+
+
+def _count(of: Counter[str], client: str, number: int) -> None:
+    """Add to a client's count, and forget a client that has none left: addresses are many."""
+    of[client] += number
+    if not of[client]:
+        del of[client]
 
 
 async def service_of(request: Request) -> ServiceState:

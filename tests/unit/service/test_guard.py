@@ -14,11 +14,13 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
+from reranker.engines.base import Deadline
 from reranker.errors import ConfigError
-from reranker.service.app import LONGEST_WAIT, Part, create_app
+from reranker.rerank import RerankSettings
+from reranker.service.app import ARENAS, LONGEST_WAIT, Part, create_app, share_arenas
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
-from reranker.service.settings import Limits, ServiceSettings
+from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
 from reranker.service.state import ServiceState
 from tests.engines.memory import memory_engine
 from tests.served import Served
@@ -93,7 +95,9 @@ class Sent:
         self.body = b"".join(message.get("body", b"") for message in messages[1:])
 
 
-async def ask(app: Any, path: str, left: list[Any], headers: dict[str, str] | None = None) -> Sent:
+async def ask(
+    app: Any, path: str, left: list[Any], headers: dict[str, str] | None = None, client: str = "x"
+) -> Sent:  # fmt: skip
     """Send a request chunk by chunk, each taken from ``left`` as it goes.
 
     A number among them is a pause in seconds, None hangs up, a function is called.
@@ -119,15 +123,17 @@ async def ask(app: Any, path: str, left: list[Any], headers: dict[str, str] | No
 
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-        "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "client": ("x", 1),
+        "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "client": (client, 1),
         "server": ("x", 1), "headers": [(n.lower().encode(), v.encode()) for n, v in (headers or {}).items()],
     }  # fmt: skip
     await app(scope, receive, send)
     return Sent(messages)
 
 
-def run(state: ServiceState, path: str, left: list[Any], headers: dict[str, str] | None = None) -> Sent:
-    return asyncio.run(ask(create_app(state.settings, state, [PART]), path, left, headers))
+def run(
+    state: ServiceState, path: str, left: list[Any], headers: dict[str, str] | None = None, client: str = "x"
+) -> Sent:  # fmt: skip
+    return asyncio.run(ask(create_app(state.settings, state, [PART]), path, left, headers, client))
 
 
 @pytest.mark.parametrize("sizes", [[1000], [400, 600], [1] * 1000])
@@ -256,12 +262,77 @@ def test_too_many_at_once_are_told_to_come_later(state: ServiceState) -> None:
 
 
 def test_a_request_that_would_wait_in_vain_is_told_at_once(state: ServiceState) -> None:
-    mean_s = LONGEST_WAIT * state.settings.deadline_s / 3
-    state.threads.waiting, state.threads._mean_s = 3, 0.99 * mean_s
+    longest_s, waits = LONGEST_WAIT * state.settings.deadline_s, dict[str, float]()
+    state.threads.expected_wait_s = lambda name: waits.get(name, 0.0)  # type: ignore[method-assign]
+    waits["x"] = 0.99 * longest_s
     assert run(state, "/echo", [b""]).status == 200
-    state.threads._mean_s = 1.01 * mean_s
+    waits["x"] = 1.01 * longest_s
     sent = run(state, "/echo", [b""])
-    assert sent.status == 429 and int(sent.headers["retry-after"]) == math.ceil(3 * 1.01 * mean_s)
+    assert sent.status == 429 and int(sent.headers["retry-after"]) == math.ceil(1.01 * longest_s)
+    assert run(state, "/echo", [b""], client="y").status == 200, "another client has nothing in the queue"
+
+
+def test_one_client_leaves_places_and_memory_to_others(served: Served, tmp_path: Path) -> None:
+    limits = Limits(max_body_bytes=1000, max_buffered_bytes=4000, threads=2, max_waiting=6)
+    state = service_over(served, tmp_path, limits=limits)
+    state.admit("x", 6)
+    assert run(state, "/echo", [b""]).status == 429 and run(state, "/echo", [b""], client="y").status == 200
+    state.admit("x", -1)
+    assert run(state, "/echo", [b""]).status == 200
+    state.hold("x", 2500)
+    assert run(state, "/echo", [b"a" * 501]).status == 503
+    assert run(state, "/echo", [b"a" * 500]).status == 200
+    assert run(state, "/echo", [b"a" * 1000], client="y").status == 200
+    state.hold("x", -2500)
+    state.admit("x", -5)
+    assert not state.admitted_of and not state.buffered_of, "clients that have left are forgotten"
+
+
+def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) -> None:
+    limits, large = Limits(large_at_once=1), b"x" * (LARGE_BODY + 1)
+    state = service_over(served, tmp_path, limits=limits, rerank=RerankSettings(deadline_ms=200.0))
+
+    async def scenario() -> list[int]:
+        app = create_app(state.settings, state, [PART])
+        async with state.large_bodies.place(Deadline(0.2), "y"):
+            statuses = [(await ask(app, "/echo", [body])).status for body in (large, large[1:])]
+        return [*statuses, (await ask(app, "/echo", [large])).status]
+
+    state.large.add("/echo")
+    assert asyncio.run(scenario()) == [503, 200, 200]
+    assert state.large_bodies.busy == state.admitted == state.buffered_bytes == 0
+
+
+def test_threads_share_their_arenas_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[tuple[int, int]]()
+
+    class Library:
+        def __init__(self, _: None) -> None:
+            self.mallopt = self.keep
+
+        def keep(self, name: int, value: int) -> int:
+            asked.append((name, value))
+            return 1
+
+    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", Library)
+    assert share_arenas() and asked == [(-8, ARENAS)]
+    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", lambda _: object())
+    assert not share_arenas(), "another C library has no such setting"
+
+
+def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
+    key, line = new_key("shop", "search")
+    (tmp_path / "keys").write_text(line + "\n")
+    named = service_over(served, tmp_path, api_keys=tmp_path / "keys")
+    state, shown = service_over(served, tmp_path), list[str]()
+    for one in (state, named):
+        one.admit = lambda client, number: shown.append(client)  # type: ignore[method-assign]
+    for address in ("10.0.0.1", "2001:db8::1", "2001:db8:0:0:ffff::2", "::ffff:10.0.0.1", "a name"):
+        run(state, "/echo", [b""], client=address)
+    assert shown[::2] == ["10.0.0.1", "2001:db8::/64", "2001:db8::/64", "10.0.0.1", "a name"]
+    shown.clear()
+    run(named, "/echo", [b""], {"Authorization": f"Bearer {key}"}, client="10.0.0.1")
+    assert shown[::2] == ["key shop"]
 
 
 def test_while_stopping_only_health_answers(state: ServiceState) -> None:

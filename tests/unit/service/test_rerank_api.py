@@ -328,3 +328,16 @@ def test_unknown_fields_and_lone_surrogates(client: TestClient) -> None:
     answer = client.post("/v2/rerank", content=body, headers={"content-type": "application/json"})
     assert answer.status_code in (200, 400)
     assert client.post("/v2/rerank", json={"query": "word1", "documents": ["x"], "whatever": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("side", ["query", "document"])
+def test_embed_reads_as_much_of_a_text_as_info_says_in_one_batch_or_many(
+    client: TestClient, served: Served, side: str
+) -> None:
+    most = served.model.encoder.view.max_chars
+    whole = "word7 " * (most // 6)
+    texts = [whole, whole + "word3 " * most, *["word1 word2"] * 250]
+    found = client.post("/embed", json={"inputs": texts, "prompt_name": side}).json()
+    assert len(found) == 252 and found[0] == pytest.approx(found[1], abs=1e-5)
+    one = client.post("/embed", json={"inputs": "word1 word2", "prompt_name": side}).json()
+    assert np.array(found[2:]) == pytest.approx(np.repeat(one, 250, axis=0))

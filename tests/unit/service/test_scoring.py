@@ -17,7 +17,19 @@ from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.models.ranking_model import RankingModel
 from reranker.records import SearchAnswer
-from reranker.service.rerank_api import IndexedDocuments, Item, Scoring, items_of, relevance, score_items, text_field
+from reranker.service.rerank_api import (
+    BATCH,
+    BATCH_CHARS,
+    IndexedDocuments,
+    Item,
+    Scoring,
+    batches,
+    items_of,
+    n_chars,
+    relevance,
+    score_items,
+    text_field,
+)
 from reranker.text.view import TextView
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
@@ -253,3 +265,14 @@ def test_an_answer_is_a_permutation_and_the_same_again(served: Served, data: st.
     position = np.argsort(first.order)
     for a, b in np.argwhere(np.triu(equal, 1)):
         assert position[a] < position[b]
+
+
+def test_batches_are_bounded_by_number_and_by_characters() -> None:
+    assert [len(one) for one in batches(range(250), [1] * 250)] == [BATCH, BATCH, 50]
+    sizes = [BATCH_CHARS, 1, BATCH_CHARS - 1, 1, 2 * BATCH_CHARS, 5]
+    assert list(batches("abcdef", sizes)) == ["a", "bc", "d", "e", "f"]
+    assert list(batches([], [])) == []
+
+
+def test_the_characters_of_a_value_are_those_of_its_texts() -> None:
+    assert n_chars({"a": "xyz", "b": ["12", {"c": "3", "d": 4.5, "e": None}]}) == 6

@@ -428,7 +428,7 @@ def test_a_failed_search_makes_the_service_look_at_once(served: Served, tmp_path
 def test_past_the_deadline_after_the_first_answer_the_engines_order_comes(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.service.state.GRACE_S", 10.0)  # the answer is on its way, however slow this machine
+    monkeypatch.setattr("reranker.service.threads.GRACE_S", 10.0)  # the answer is on its way, however slow this machine
     engine, state = failing(served, tmp_path, rerank=RerankSettings(deadline_ms=300.0))
     engine.seconds = 0.305
     answer = client_of(state).post("/search", json={"query": QUERY, "body": {**TEMPLATE, "_source": False}}).json()

@@ -22,8 +22,9 @@ from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.http import ServiceError, retry_after
 from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
-from reranker.service.state import Breaker, Threads
+from reranker.service.state import Breaker
 from reranker.service.telemetry import JsonFormatter, Metrics, cause_of, configure_logs
+from reranker.service.threads import Threads
 from tests.engines.scripted import ScriptedServer, whole
 
 
