@@ -125,6 +125,16 @@ def test_bodies_are_limited_by_route(served: Served, tmp_path: Path) -> None:
             assert expected or str(2_000 if path == "/search" else 50_000) in answer.text
 
 
+@pytest.mark.parametrize(("path", "most"), [("/search", 2_000), ("/events", 2_000), ("/rerank", 5_000), ("/", 5_000)])
+def test_bodies_that_do_not_say_their_length_are_limited_as_well(
+    served: Served, tmp_path: Path, path: str, most: int
+) -> None:
+    state = service_over(served, tmp_path, limits=Limits(max_search_bytes=2_000, max_body_bytes=5_000))
+    assert run(state, path, [b" " * 1_000] * (most // 1_000), SENT).status != 413
+    assert run(state, path, [*[b" " * 1_000] * (most // 1_000), b" "], SENT).status == 413
+    assert state.buffered_bytes == 0
+
+
 def test_a_search_body_is_never_larger_than_any_body(served: Served, tmp_path: Path) -> None:
     state = service_over(served, tmp_path, limits=Limits(max_search_bytes=10_000, max_body_bytes=100))
     assert state.body_limit("/search") == state.body_limit("/rerank") == 100

@@ -115,19 +115,22 @@ def test_no_more_is_taken_than_burst_and_rate_and_what_waits_long_enough_is_take
 def test_a_route_that_has_taken_enough_says_when_to_come_again(tmp_path: Path) -> None:
     written = tmp_path / "ubi.ndjson"
     served = small_index(tmp_path / "index", memory_engine(), n=10)
-    state = service_over(served, tmp_path, sink=sinks.ImpressionSink(sinks.FileWriter(written)), events_per_second=1.0)
-    state.event_rates = EventRates(1.0, Clock())
-    click = {"action_name": "click", "query_id": "q", "session_id": "s",
-             "event_attributes": {"object": {"object_id": "d"}}}  # fmt: skip
+    state = service_over(served, tmp_path, sink=sinks.ImpressionSink(sinks.FileWriter(written)), events_per_second=20.0)
+    state.event_rates = EventRates(20.0, Clock())
+    click = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
     client = client_of(state, Part(search.events_router))
-    assert client.post("/events", json={"events": [click] * 100}).status_code == 202
-    refused = client.post("/events", json={"events": [click] * 2})
-    assert refused.status_code == 429 and refused.json()["error"]["type"] == "too_many_events"
-    assert refused.headers["retry-after"] == "20"
+
+    def send(number: int, **who: str) -> Any:
+        return client.post("/events", json={"events": [{**click, **who}] * number})
+
+    assert send(100, session_id="s", client_id="c").status_code == send(100, client_id="c").status_code == 202
+    for who in ({"session_id": "s"}, {"client_id": "c"}):
+        refused = send(10, **who)
+        assert refused.status_code == 429 and refused.json()["error"]["type"] == "too_many_events"
+        assert refused.headers["retry-after"] == "5"
+    assert send(1).headers["retry-after"] == "1", "the address waits less"
     value = state.metrics.registry.get_sample_value("ssi_refused_total", {"cause": "too_many_events"})
-    assert value == 1.0
-    by_client = {**click, "client_id": "visitor"} | {"session_id": None}
-    assert client.post("/events", json={"events": [by_client]}).headers["retry-after"] == "1", "the address waits less"
+    assert value == 3.0
     state.close()
-    assert len(written.read_text().splitlines()) == 100
+    assert len(written.read_text().splitlines()) == 200
     served.engine.close()

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from reranker.engines.base import Deadline
+from reranker.errors import EngineUnavailable
 from reranker.service.http import RequestContext, ServiceError
 from reranker.service.search import Event, SearchRequest, call_of, carry_out, keep, row_of, without_nulls
 from reranker.service.state import Signal
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import TEMPLATE, service_over, small_index
-from tests.unit.service.test_search import ListSink
+from tests.unit.service.test_search import ListSink, failing
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,15 @@ def test_a_shorter_poll_is_kept_while_there_is_a_problem(served: Served, tmp_pat
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(state.keep_looking())
     assert asked == [0.25]
+
+
+def test_a_search_of_its_own_that_times_out_opens_the_breaker(served: Served, tmp_path: Path) -> None:
+    engine, state = failing(served, tmp_path, breaker_failures=2)
+    engine.error = EngineUnavailable("late", timed_out=True)
+    asyncio.run(state.look())
+    assert not state.breaker.is_open and state.problem is not None and state.problem.kind == "engine_unavailable"
+    asyncio.run(state.look())
+    assert state.breaker.is_open
 
 
 # --- bodies from outside
