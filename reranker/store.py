@@ -28,8 +28,10 @@ import math
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import IO, Final, Literal, NamedTuple
 
@@ -154,6 +156,19 @@ def _fits_in_memory(manifest: Manifest) -> bool:
     return sum(file.n_bytes for file in store_files(Path(), manifest)) < available
 
 
+def _open_regular(path: Path) -> BufferedReader:
+    """Return a file open for reading; `ArtifactError` for a pipe or a device, which would be read without an end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise ArtifactError(
+            f"{path} of the vector store is not a regular file: write the store again with `ssi index` or "
+            "`ssi revectorize`",
+            path=str(path),
+        )
+    return os.fdopen(descriptor, "rb")
+
+
 def _map_array(
     path: Path, dtype: str, shape: tuple[int, ...], reading: Reading = "in order", copy: CopyFile | None = None,
     sha256: str = "",
@@ -167,7 +182,7 @@ def _map_array(
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
-        with path.open("rb") as file:
+        with _open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size != n_bytes:
                 raise ArtifactError(
@@ -208,9 +223,11 @@ def read_manifest(root: Path) -> Manifest:
     """Return the checked manifest of a store; `ArtifactError` if there is none, or it is damaged or unknown."""
     path = root / MANIFEST
     try:
-        if path.stat().st_size > MAX_MANIFEST_BYTES:
+        with _open_regular(path) as file:
+            content = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(content) > MAX_MANIFEST_BYTES:
             raise ArtifactError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: this is no vector store")
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(content, type=Manifest)
     except FileNotFoundError as error:
         raise ArtifactError(
             f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with `ssi index --store` or "
@@ -467,7 +484,7 @@ class VectorStore:
     def verify(self) -> None:
         """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
         for path, digest, _ in store_files(self.path, self._manifest):
-            with path.open("rb") as file:
+            with _open_regular(path) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
             if actual != digest:
                 raise ArtifactError(f"{path} was changed since it was written (sha256); write the store again")

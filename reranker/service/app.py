@@ -81,6 +81,7 @@ _METHODS = READING | {"POST", "OPTIONS"}
 _PROCESS = f"{secrets.token_hex(6)}-"
 _NUMBERS = itertools.count(1)
 _PASSED_VALUE = re.compile(rb"^[\x21-\x7e]{1,512}$")
+_HOST = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@]+))(?::[0-9]{0,5})?")
 _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
 
 
@@ -185,7 +186,7 @@ class AdmissionControl:
         if self._hosts is None:
             return
         origin = headers.get(b"origin")
-        for name in (headers.get(b"host"), None if origin is None else origin.rpartition(b"/")[2]):
+        for name in (headers.get(b"host"), None if origin is None else origin.partition(b"://")[2]):
             if name is not None and _host_name(name) not in self._hosts:
                 raise ServiceError(
                     403, "the service is not called by this Host or Origin: name it by --allowed-host", kind="bad_host"
@@ -299,10 +300,9 @@ def _too_large(most: int) -> ServiceError:
 
 
 def _host_name(value: bytes) -> str:
-    """Return the host of a ``Host`` header or an origin without its port, in lower case."""
-    text = value.decode("latin-1").strip().lower()
-    name, bracket, _ = text.rpartition("]")
-    return name.removeprefix("[") if bracket else text.partition(":")[0]
+    """Return a host without its port and brackets, in lower case; "" for what is no host."""
+    found = _HOST.fullmatch(value.decode("latin-1").strip().lower())
+    return "" if found is None else found["address"] or found["name"]
 
 
 def _is_open(method: str, path: str, public: Iterable[str]) -> bool:

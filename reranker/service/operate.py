@@ -301,9 +301,12 @@ def _gates(state: ServiceState) -> dict[str, Any]:
 
 def _report_path(models: Path, report: str | None) -> Path | None:
     """Return the file of a report if it lies within the folder of the models: nothing else is handed out."""
-    path = Path(report or "").resolve()
-    inside = path.suffix == ".html" and path.is_relative_to(models.resolve())
-    return path if inside and path.is_file() else None
+    try:
+        path = Path(report or "").resolve()
+        inside = path.suffix == ".html" and path.is_relative_to(models.resolve())
+        return path if inside and path.is_file() else None
+    except (OSError, ValueError, RuntimeError):  # no path at all: too long, with a NUL, or a loop of links
+        return None
 
 
 def _report(state: ServiceState, model_id: str) -> bytes:

@@ -40,7 +40,7 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
     "fallbacks": (*(name for name, _ in _CAUSES), _OTHER_CAUSE),
     "refused": (
         "unauthorized", "forbidden", "too_slow", "too_large", "unsupported_encoding", "overloaded", "headers_too_large",
-        "stopping", "unavailable",
+        "stopping", "unavailable", "not_allowed", "invalid", "bad_host", "broken_body", "too_many_events",
     ),
     "swaps": ("done", "refused"),
     "shadows": ("scored", "fallback", "failed", "skipped"),

@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.service.http import ServiceError
 
 T = TypeVar("T")

@@ -23,6 +23,9 @@ from reranker.cli.main import COMMANDS, ENTRY_POINTS, EXTRAS, main
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import RerankerError
 from reranker.models.model_folder import save_model
+from reranker.service import gate
+from reranker.service.http import KINDS
+from reranker.service.telemetry import _AT_START
 from tests.docs.reference import reference
 from tests.services import TEMPLATE
 from tests.unit.clicks.reading import event, query
@@ -339,3 +342,43 @@ def test_tracked_files_name_no_machine_and_no_registry() -> None:
                 if forbidden.search(line):
                     found.append(f"{name}:{number}: {line.strip()[:120]}")
     assert found == []
+
+
+def test_the_reference_lists_what_a_search_body_may_hold() -> None:
+    names = {
+        part: re.findall(r"`(\w+)`", listed) for part, listed in rows(section("Search bodies").split("not_allowed`")[1])
+    }
+    assert names == {
+        "options of the body": sorted(gate.BODY_OPTIONS),
+        "query clauses": sorted(gate.QUERIES),
+        "aggregations": sorted(gate.AGGREGATIONS),
+        "retrievers": sorted(gate.RETRIEVERS),
+    }
+    excluded = section("Search bodies").split("Not taken, with the reason:")[1].split("What one body may cost")[0]
+    taken = {*gate.BODY_OPTIONS, *gate.QUERIES, *gate.AGGREGATIONS, *gate.RETRIEVERS}
+    assert set(re.findall(r"`(\w+)`", excluded)) & taken == {"terms", "more_like_this", "stats"}
+
+
+def test_the_reference_has_the_bounds_of_a_search_body() -> None:
+    table = rows(section("Search bodies").split("422 `invalid`:")[1])
+    bounds = {re.findall(r"\(`(\w+)`\)", what)[0]: float(value) for what, value in table}
+    assert bounds == {name: getattr(gate, name) for name in bounds}
+    assert set(bounds) | {"MAX_TIMEOUT"} == {name for name in vars(gate) if re.match(r"(MAX|HISTOGRAM)_[A-Z_]+$", name)}
+
+
+def test_the_reference_lists_what_requests_are_refused_with() -> None:
+    table = rows(section("Search bodies").split("what you can do:")[1])
+    listed = {(int(status), kind) for status, kinds, _ in table for kind in re.findall(r"`(\w+)`", kinds)}
+    assert {status for status, _ in listed} <= set(KINDS)
+    service = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "reranker" / "service").glob("*.py"))
+    for status, kind in listed:
+        assert KINDS[status] == kind or f'kind="{kind}"' in service, kind
+    http = (ROOT / "reranker" / "service" / "http.py").read_text(encoding="utf-8")
+    for status, kind in re.findall(r'ServiceError\(\s*(\d+), [^\n]*?kind="(\w+)"', http):
+        assert (int(status), kind) in listed, kind
+
+
+def test_the_guide_lists_the_causes_of_refusals() -> None:
+    guide = (ROOT / "docs" / "guide" / "watching.md").read_text(encoding="utf-8")
+    table = rows(guide[guide.index("| cause in `ssi_refused_total`") :])
+    assert {cause for names, _ in table for cause in re.findall(r"`(\w+)`", names)} == set(_AT_START["refused"])

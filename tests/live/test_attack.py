@@ -23,10 +23,10 @@ from typing import Any
 
 import pytest
 
-from reranker.artifacts import save_model
 from reranker.engines import open_engine
-from reranker.engines.base import Engine, WriteOp
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.engines.scripts import requests_of
+from reranker.models.model_folder import save_model
 from tests.engines.launcher import EngineProcess
 from tests.engines.processes import answers as answers_at
 from tests.engines.recipes import EngineKind

@@ -18,10 +18,10 @@ import numpy as np
 import pytest
 
 from reranker.errors import ArtifactError
-from reranker.models.manifest import MAX_MANIFEST_BYTES, manifest_bytes
+from reranker.models.manifest import MAX_MANIFEST_BYTES, describe_model, manifest_bytes
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import tensors_of
-from reranker.models.tensor_file import chunks_of, tensor_file_name
+from reranker.models.tensor_file import _open_regular, chunks_of, tensor_file_name
 from tests.unit.small_models import BM25, small_model, small_table
 
 MAX_SECONDS = 1.0
@@ -272,6 +272,12 @@ HEADERS: dict[str, Callable[[], bytes]] = {
     "overlapping": lambda: tensor_bytes(
         {name: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for name in ("U", "V")}, bytes(4)
     ),
+    "negative offsets": lambda: tensor_bytes(entry_of(data_offsets=[-4, 0]), bytes(4)),
+    "one name twice": lambda: tensor_bytes(
+        b'{"V":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"V":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}}',
+        bytes(8),
+    ),
+    "offsets of 2**63": lambda: tensor_bytes(entry_of(data_offsets=[2**63, 2**63 + 4]), bytes(4)),
     "hidden bytes": lambda: tensor_bytes(entry_of(), bytes(8)),
 }
 
@@ -472,3 +478,51 @@ def test_a_saved_model_does_not_write_through_a_link(tmp_path: Path) -> None:
     save_model(small_model(), folder)
     assert target.read_text() == "keep"
     assert load_model(folder).model_id == small_model().model_id
+
+
+def test_a_folder_behind_a_link_is_loaded(tmp_path: Path) -> None:
+    save_model(small_model(), tmp_path / "model")
+    (tmp_path / "current").symlink_to("model")
+    assert load_model(tmp_path / "current").model_id == small_model().model_id
+
+
+@pytest.mark.parametrize("turn", [0, 1])
+def test_a_link_that_is_changed_while_a_model_is_loaded_gives_one_model_or_the_other(
+    turn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = small_model(), small_model(n_dims=4)
+    assert first.model_id != second.model_id
+    save_model(first, tmp_path / "first")
+    save_model(second, tmp_path / "second")
+    link, opened = tmp_path / "current", list[str]()
+    link.symlink_to("first")
+    plain = _open_regular
+
+    def swapping(path: Path) -> int:
+        if len(opened) == turn:
+            link.unlink()
+            link.symlink_to("second")
+        opened.append(path.name)
+        return plain(path)
+
+    for module in ("manifest", "model_folder"):
+        monkeypatch.setattr(f"reranker.models.{module}._open_regular", swapping)
+    assert load_model(link).model_id == second.model_id
+
+
+def test_a_file_exchanged_for_a_link_while_a_model_is_loaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(small_model(), tmp_path / "model")
+    (path,) = (tmp_path / "model").glob("tensors-*")
+    read = describe_model
+
+    def exchanging(folder: Path) -> Any:
+        content = read(folder)
+        path.rename(tmp_path / "moved")
+        path.symlink_to(tmp_path / "moved")
+        return content
+
+    monkeypatch.setattr("reranker.models.model_folder.describe_model", exchanging)
+    with pytest.raises(ArtifactError, match="links are not followed"):
+        load_model(tmp_path / "model")

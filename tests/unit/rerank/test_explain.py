@@ -13,11 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reranker.deadline import Deadline
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.models.scorers import FORMS, pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
-from reranker.rerank.explain import Contribution, explain_hit
+from reranker.rerank import explain as explaining
+from reranker.rerank import search as rerankers
+from reranker.rerank.explain import RESERVED, Contribution, explain_hit
 from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
@@ -224,3 +227,61 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
         assert values["others"] == pytest.approx(0.0, abs=1e-5)
         assert math.fsum(row.value for row in told.contributions) == pytest.approx(score, abs=1e-9)
+
+
+@pytest.mark.parametrize(("seconds", "explained"), [(0.089, 10), (0.101, 9)])
+def test_past_the_deadline_explanations_are_left_out_and_the_page_comes_as_it_is(
+    served: Served, monkeypatch: pytest.MonkeyPatch, seconds: float, explained: int
+) -> None:
+    """A tenth of the deadline is left to sending the page; ten hits of the given time each have the rest."""
+    now, counted = [100.0], list[int]()
+    assert RESERVED == 0.1
+
+    def slow(*arguments: Any) -> Explanation:
+        now[0] += seconds
+        counted.append(1)
+        return explain_hit(*arguments)
+
+    monkeypatch.setattr(explaining, "explain_hit", slow)
+    monkeypatch.setattr(rerankers, "Deadline", lambda limit_s: Deadline(limit_s, lambda: now[0]))
+    reranker = Reranker(served.engine, served.index, served.model, settings=RerankSettings(deadline_ms=1000.0))
+    plain = reranker.search("word3 word11", BODY)
+    page = reranker.search("word3 word11", BODY, explain=True)
+    assert len(page.hits) == 10 and [hit.id for hit in page.hits] == [hit.id for hit in plain.hits]
+    assert page.reranked and not page.fallback
+    assert len(counted) == explained
+    if explained == 10:
+        assert len(page.explanations) == 10 and not any("explanations" in notice for notice in page.notices)
+    else:
+        assert page.explanations == ()
+        assert f"explanations were left out: {explained} of 10 hits took too long" in page.notices
+
+
+@pytest.mark.parametrize("lexical", [None, BM25], ids=["one row", "two rows"])
+def test_hits_of_too_many_pairs_have_one_row_for_them_that_adds_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lexical: Any
+) -> None:
+    documents = random_documents(40)
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path, documents, model_of(documents, scale=0.8, lexical=lexical))
+    query = "word1 word3 word4"
+    whole = {explanation.id: explanation for explanation, _ in explain(served, query, 0.5)}
+    n_words = served.model.encode_queries([query]).learned_rows.nnz
+    sizes = {
+        identifier: n_words * served.model.encoder.learned_rows([documents[identifier]]).nnz for identifier in whole
+    }
+    limit = sorted(sizes.values())[len(sizes) // 2]
+    monkeypatch.setattr(explaining, "MAX_PAIRS", limit)
+    found = explain(served, query, 0.5)
+    assert len(found) == 10 and min(sizes.values()) <= limit < max(sizes.values())
+    for explanation, score in found:
+        assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(score, abs=1e-6)
+        learned = [row for row in explanation.contributions if row.kind == "learned"]
+        if sizes[explanation.id] <= limit:
+            assert explanation == whole[explanation.id], "at the limit every pair is computed"
+        else:
+            assert [(row.query_word, row.document_word) for row in learned] == [("", "")]
+            same = [row for row in explanation.contributions if row.kind == "identity"]
+            assert {(row.query_word, row.value) for row in whole[explanation.id].contributions
+                    if row.kind == "identity"} <= {(row.query_word, row.value) for row in same}  # fmt: skip
+    engine.close()

@@ -14,7 +14,7 @@ import pytest
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import JSONResponse
 
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
 from reranker.service.app import ARENAS, LONGEST_WAIT, Part, create_app, share_arenas

@@ -16,6 +16,7 @@ from reranker.clicks.doctor import LEAST_PEOPLE
 from reranker.releases import GateNote, note_gate, read_control
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key
+from reranker.service.operate import _report_path
 from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.telemetry import Metrics, quantile
 from tests.engines.memory import memory_engine
@@ -237,6 +238,10 @@ def test_the_last_gates_are_shown_and_only_reports_within_the_models_folder(serv
     for day, (name, path) in enumerate(reports.items(), 1):
         note_gate(work, note(f"2026-11-0{day}T03:00:00+00:00", candidate=name * 64, report=str(path)))
     note_gate(work, note("2026-11-09T03:00:00+00:00", measured=({"name": "clicks nDCG", "live": 0.5},)))
+    for report in ("a\0b.html", "x" * 10_000 + ".html", f"{site.models / 'loop.html'}", ""):
+        (site.models / "loop.html").unlink(missing_ok=True)
+        (site.models / "loop.html").symlink_to("loop.html")
+        assert _report_path(site.models, report) is None
     gates = site.ask("GET", "/admin/status")["gates"]["gates"]
     assert [gate["report"] for gate in gates] == [False, False, False, False, True], "newest first"
     assert gates[0]["measured"] == [{"name": "clicks nDCG", "live": 0.5}]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reranker.engines.base import Deadline
+from reranker.deadline import Deadline
 from reranker.service.http import ServiceError
 from reranker.service.threads import OWN, RECENT_S, SLOW, Threads
 
