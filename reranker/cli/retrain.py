@@ -11,6 +11,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.cli.expert import ExpertCommand
 from reranker.cli.pair_options import format_option, read_propensities, rejects_option, ubi_indexes_options
 from reranker.clicks.pairs import PairConfig
 from reranker.config import milliseconds
@@ -89,7 +90,7 @@ _retrain_options = common.all_of(
 )  # fmt: skip
 
 
-@click.command("retrain", epilog=_RETRAIN_EXAMPLES)
+@click.command("retrain", cls=ExpertCommand, epilog=_RETRAIN_EXAMPLES)
 @_retrain_options
 def retrain(**options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.

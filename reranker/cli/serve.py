@@ -10,6 +10,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
+from reranker.cli.expert import ExpertCommand
 
 if TYPE_CHECKING:
     from reranker.service.settings import ServiceSettings
@@ -32,7 +33,7 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
     context.exit()
 
 
-@click.command("serve", epilog="""\b
+@click.command("serve", cls=ExpertCommand, epilog="""\b
 Examples:
   ssi serve --engine tantivy:./index --index docs --model model/
   ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --api-keys keys.txt --shadow

@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
@@ -43,7 +44,7 @@ Examples:
 """
 
 
-@click.command("train", epilog=EXAMPLES)
+@click.command("train", cls=ExpertCommand, epilog=EXAMPLES)
 @click.option("--docs", type=PATH, metavar="FILE",
               help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]")  # fmt: skip
 @common.id_field_option

@@ -1,0 +1,124 @@
+"""Expert settings: the options that a command's help leaves out, because most of its users never need them.
+
+They are given by ``--set KEY=VALUE`` (or as keys of the configuration file, or by their own names), and
+``--help-expert`` and docs/cli.md list them. `SHOWN` says which options a command shows; the others are its expert
+settings.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from reranker.cli.common import option_key, options_of
+
+SHOWN: Final[dict[str, tuple[str, ...]]] = {
+    "train": (
+        "docs", "links", "qrels", "query_file", "pairs", "model", "fields", "valid", "engine", "index", "dim", "seed",
+        "report", "json",
+    ),
+    "serve": (
+        "engine", "index", "model", "models", "route", "body", "proxy", "window", "shadow", "percent", "sink", "host",
+        "port", "api_keys", "new_key",
+    ),
+    "retrain": (
+        "engine", "index", "clicks", "models", "base", "links", "qrels", "judgments", "query_file", "since", "body",
+        "window", "report", "dry_run", "json",
+    ),
+}  # fmt: skip
+"""Keys of the options that the help of a command shows, ``--config`` names spelt with underscores."""
+
+
+class ExpertCommand(click.Command):
+    """A command whose help shows the options of `SHOWN`, and which takes all others by ``--set KEY=VALUE`` too."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        shown = SHOWN[str(self.name)]
+        for option in options_of(self):
+            option.hidden = option.hidden or option_key(option) not in shown
+        self.params.append(_set_option(len(self.expert_options())))
+        self.params.append(
+            click.Option(
+                ["--help-expert"], is_flag=True, expose_value=False, is_eager=True, callback=_show_expert_settings,
+                help="List the expert settings, with their defaults, and end.",
+            )
+        )  # fmt: skip
+
+    def expert_options(self) -> dict[str, click.Option]:
+        """Return the options that the help leaves out, by their keys."""
+        return {option_key(option): option for option in options_of(self) if option.hidden}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, each ``--set KEY=VALUE`` as the option of that key."""
+        return super().parse_args(ctx, list(self._expanded(args)))
+
+    def _expanded(self, args: list[str]) -> Iterator[str]:
+        rest = iter(args)
+        for arg in rest:
+            if arg == "--":
+                yield arg
+                yield from rest
+            elif arg == "--set":
+                yield from self._as_option(next(rest, ""))
+            elif arg.startswith("--set="):
+                yield from self._as_option(arg.removeprefix("--set="))
+            else:
+                yield arg
+
+    def _as_option(self, setting: str) -> Iterator[str]:
+        """Yield the arguments that stand for a setting."""
+        name, equals, value = setting.partition("=")
+        key, known = name.strip().replace("-", "_"), self.expert_options()
+        if not equals:
+            raise click.UsageError(f"--set {setting!r} is not KEY=VALUE, such as --set {next(iter(known))}=VALUE")
+        option = known.get(key)
+        if option is None:
+            shown = [option_key(one) for one in options_of(self) if not one.hidden]
+            if key in shown:
+                raise click.UsageError(f"{key!r} is an option of its own: write --{key.replace('_', '-')}")
+            near = difflib.get_close_matches(key, known, 3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "`--help-expert` lists them"
+            raise click.UsageError(f"{key!r} is no expert setting of ssi {self.name}: {hint}")
+        if not option.is_flag:
+            yield from (option.opts[0], value)
+            return
+        names = {"true": option.opts, "false": option.secondary_opts}.get(value.lower())
+        if names is None:
+            raise click.UsageError(f"{key} is {value!r}; it is true or false")
+        yield from names[:1]
+
+
+def _set_option(n_settings: int) -> click.Option:
+    return click.Option(
+        ["--set"], multiple=True, metavar="KEY=VALUE", expose_value=False,
+        help=f"One of {n_settings} expert settings (--help-expert); can be repeated.",
+    )  # fmt: skip
+
+
+def _show_expert_settings(context: click.Context, option: click.Parameter, value: bool) -> None:
+    """Print the expert settings of a command, and end."""
+    command = context.command
+    if not value or context.resilient_parsing or not isinstance(command, ExpertCommand):
+        return
+    formatter = context.make_formatter()
+    with formatter.section(f"Expert settings of ssi {command.name}, as --set KEY=VALUE"):
+        formatter.write_dl(list(expert_rows(command, context)))
+    click.echo(formatter.getvalue().rstrip("\n"))
+    context.exit()
+
+
+def expert_rows(command: ExpertCommand, context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the expert settings of a command: its key with the kind of value, and its meaning with the default."""
+    for key, option in command.expert_options().items():
+        option.hidden = False
+        try:
+            record = option.get_help_record(context)
+        finally:
+            option.hidden = True
+        spelling, meaning = record or ("", option.help or "")
+        kind = "true|false" if option.is_flag else spelling.partition(" ")[2]
+        yield f"{key}={kind}", meaning

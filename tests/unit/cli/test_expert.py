@@ -1,0 +1,79 @@
+"""Expert settings: few options in the help, all others by ``--set``, with misspellings answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from reranker.cli.common import option_key, options_of
+from reranker.cli.expert import SHOWN, ExpertCommand
+from reranker.cli.main import main
+
+NAMES = sorted(SHOWN)
+MOST_SHOWN = 16
+"""Options that a command shows, --set and --help-expert not counted."""
+
+
+def command_of(name: str) -> ExpertCommand:
+    command = main.get_command(click.Context(main), name)
+    assert isinstance(command, ExpertCommand)
+    return command
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_shows_no_more_options_than_a_screen_holds(name: str) -> None:
+    shown = [option for option in options_of(command_of(name)) if not option.hidden]
+    assert len(shown) <= MOST_SHOWN + 2, [option_key(option) for option in shown]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_option_is_shown_or_an_expert_setting(name: str) -> None:
+    command = command_of(name)
+    keys = {option_key(option) for option in options_of(command)} - {"set", "help_expert"}
+    shown = {option_key(option) for option in options_of(command) if not option.hidden}
+    assert keys - shown == set(command.expert_options()) and len(command.expert_options()) > 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_expert_settings_are_listed_with_their_defaults(name: str) -> None:
+    text = CliRunner().invoke(main, [name, "--help-expert"]).output
+    assert f"Expert settings of ssi {name}" in text
+    assert all(f"{key}=" in text for key in command_of(name).expert_options())
+    assert "expert settings (--help-expert)" in CliRunner().invoke(main, [name, "--help"]).output
+
+
+def test_a_setting_is_the_option_of_its_key() -> None:
+    parsed = command_of("train").make_context(
+        "train",
+        ["--docs", "d", "--links", "l", "--model", "m", "--set", "rate=0.05", "--set=max-words=100", "--set",
+         "compare=false", "--set", "fresh=true", "--margin-identity", "2"],
+    ).params  # fmt: skip
+    assert (parsed["rate"], parsed["max_words"], parsed["compare"], parsed["fresh"]) == (0.05, 100, False, True)
+    assert parsed["margin_identity"] == 2, "by its own name an expert setting is taken too"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("rat=0.3", "did you mean rate?"), ("nothing_like_it=1", "`--help-expert` lists them"),
+        ("docs=x", "write --docs"), ("rate", "is not KEY=VALUE"), ("", "is not KEY=VALUE"),
+        ("compare=perhaps", "true or false"), ("rate=abc", "not a valid float"), ("tied=perhaps", "true or false"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_cannot_be_is_answered(setting: str, message: str) -> None:
+    result = CliRunner().invoke(main, ["train", "--set", setting])
+    assert result.exit_code == 2 and message in result.output
+
+
+def test_what_stands_behind_two_dashes_is_no_setting() -> None:
+    result = CliRunner().invoke(main, ["train", "--model", "m", "--", "--set", "rate=0.1"])
+    assert result.exit_code == 2 and "unexpected extra argument" in result.output
+
+
+def test_expert_settings_stand_in_the_configuration_file(tmp_path: Path) -> None:
+    (tmp_path / "ssi.toml").write_text("[train]\nrat = 0.05\n")
+    result = CliRunner().invoke(main, ["--config", str(tmp_path / "ssi.toml"), "train", "--help"])
+    assert result.exit_code == 2 and "'rat'" in result.output and "rate" in result.output
