@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.retrain import gate
 from reranker.retrain.statistics import Interval, clusters_needed, ratio_interval, sums_by
 from tests.seeds import seeded_rng
 
@@ -92,7 +91,7 @@ def test_many_clusters_are_joined_without_moving_the_interval(monkeypatch: pytes
     values, weight = rng.normal(0.1, 1, 4_000), rng.pareto(3, 4_000) + 0.1
     arguments = (values * weight, weight, np.arange(4_000))
     whole = ratio_interval(*arguments, np.random.default_rng(1))
-    monkeypatch.setattr(gate, "MAX_GROUPS", 500)
+    monkeypatch.setattr("reranker.retrain.statistics.MAX_GROUPS", 500)
     joined = ratio_interval(*arguments, np.random.default_rng(1))
     assert joined.estimate == pytest.approx(whole.estimate)
     assert (joined.n_clusters, joined.n_effective) == (whole.n_clusters, whole.n_effective)

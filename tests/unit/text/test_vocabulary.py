@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import InputError
-from reranker.text import rows as module
+from reranker.text import vocabulary as module
 from reranker.text.analyzers import BETWEEN
 from reranker.text.tfidf import count_rows
 from reranker.text.vocabulary import (
