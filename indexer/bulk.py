@@ -164,8 +164,11 @@ def guarded_write(action: Literal["index", "update"], read: StoredDocument, sour
 class BulkEvents:
     """Callbacks of the loop."""
 
-    settled: Callable[[BulkItem, Action, str], None] = no_progress
-    """``(item, action, reason)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT`` with the reason."""
+    settled: Callable[[BulkItem, Action, str, str], None] = no_progress
+    """``(item, action, reason, error_type)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT``.
+
+    ``reason`` is text for people; ``error_type`` is the engine's own name of the error of this document, or "".
+    """
     acked: Callable[[BulkItem], None] = no_progress
     """``(item)``: this item and all before it are settled; the place for a checkpoint."""
     notice: Say = silent
@@ -383,10 +386,11 @@ class BulkWriter:
                 stop = stop or result
             elif action not in _AGAIN:
                 reason = f"{result.error_type}: {result.reason}" if result.status >= 300 else ""
-                self._settle(queued.item, action, reason)
+                self._settle(queued.item, action, reason, result.error_type)
             elif queued.tries + 1 >= self.policy.max_calls and result.status == 500:
                 # Others are answered, this one makes the engine fail each time: the document is the cause.
-                self._settle(queued.item, Action.REJECT, f"{result.error_type}: {result.reason}")
+                reason = f"{result.error_type}: {result.reason}"
+                self._settle(queued.item, Action.REJECT, reason, result.error_type)
             else:
                 again.append(queued)
                 queued.tries += action is not Action.PAUSE
@@ -471,7 +475,9 @@ class BulkWriter:
             self._settle(queued.item, Action.REJECT, reason, by_engine=False)
         self._suspects.clear()
 
-    def _settle(self, item: BulkItem, action: Action, reason: str, *, by_engine: bool = True) -> None:
+    def _settle(
+        self, item: BulkItem, action: Action, reason: str, error_type: str = "", *, by_engine: bool = True
+    ) -> None:
         self._settled_by_engine += by_engine
         if action is Action.OK:
             self.report.indexed += 1
@@ -479,7 +485,7 @@ class BulkWriter:
             self.report.superseded += 1
         else:
             self.report.rejected += 1
-        self.events.settled(item, action, reason)
+        self.events.settled(item, action, reason, error_type)
 
     def _wait(self, action: Action, error: EngineError) -> None:
         """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""

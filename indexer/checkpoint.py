@@ -140,11 +140,10 @@ class RunRejects:
             self._ahead.append((offset, "unreadable"))
             self.log.reject(line, offset, reason, sample, kind=kind)
 
-    def reject_write(self, line: int, offset: int, reason: str, identifier: str) -> None:
-        """Take a refusal of a document that could be read."""
-        head = reason.split(":", 1)[0]
+    def reject_write(self, line: int, offset: int, reason: str, identifier: str, error_type: str) -> None:
+        """Take a refusal of a document that could be read; ``error_type`` is the engine's name of it, or ""."""
         self._ahead.append((offset, "rejected"))
-        self.log.reject(line, offset, reason, identifier, kind=head if head.isidentifier() else "not_acceptable")
+        self.log.reject(line, offset, reason, identifier, kind=error_type or "not_acceptable")
 
     def before(self, offset: int) -> dict[str, int]:
         """Return the refusals of lines before ``offset`` by class; ``offset`` never moves back."""

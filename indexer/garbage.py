@@ -145,7 +145,7 @@ def collect(
     _forget(engine, plan)
     emptied = 0
 
-    def settled(_: BulkItem, action: Action, __: str) -> None:
+    def settled(_: BulkItem, action: Action, *__: str) -> None:
         nonlocal emptied
         if action is Action.OK:
             emptied += 1

@@ -204,9 +204,9 @@ class _Load:
             op = WriteOp("index", document.id, {**document.source, **fields}, version=number)
             yield BulkItem(op, document.line, document.offset, document.end_offset)
 
-    def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
+    def _settled(self, item: BulkItem, action: Action, reason: str, error_type: str) -> None:
         if action is Action.REJECT:
-            self.rejects.reject_write(item.line, item.offset, reason, item.op.id)
+            self.rejects.reject_write(item.line, item.offset, reason, item.op.id, error_type)
         if self.version is None or not self.version.has_store:
             return
         if action is Action.OK:

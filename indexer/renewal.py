@@ -326,7 +326,7 @@ class Renewer:
                 if ahead > 0:
                     self._sleep(ahead)
 
-    def _settled(self, item: BulkItem, action: Action, reason: str) -> None:
+    def _settled(self, item: BulkItem, action: Action, reason: str, error_type: str) -> None:
         identifier = item.op.id
         if action is Action.OK:
             self.report.written += 1
@@ -336,7 +336,7 @@ class Renewer:
         if action is Action.SUPERSEDED:
             self.report.conflicts += 1
             self._conflicting.append(identifier)
-        elif reason.startswith(_GONE):
+        elif error_type == _GONE:
             self.report.gone += 1
             self.version.delete([identifier])
         else:

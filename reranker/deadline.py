@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from reranker.errors import FallbackError
+from reranker.records import ReasonKind
 
 
 class Deadline:
@@ -47,7 +48,8 @@ class Deadline:
     def check(self, doing: str) -> None:
         """Raise `FallbackError` if the deadline has passed while ``doing`` went on."""
         if self.passed and self.limit_s is not None:
-            raise FallbackError(f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}")
+            message = f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}"
+            raise FallbackError(ReasonKind.DEADLINE, message)
 
     def note_stage(self, name: str) -> None:
         """Add the time since the last stage ended to the stage ``name``."""

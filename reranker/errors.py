@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from reranker.records import Reason, ReasonKind
+
 
 class RerankerError(Exception):
     """Base of all errors of this project.
@@ -75,7 +77,15 @@ class GateRefused(RerankerError):
 
 
 class FallbackError(RerankerError):
-    """Reranking is given up for this search; the message is the reason that the answer states."""
+    """Reranking is given up for this search; ``reason`` is what the answer states."""
+
+    def __init__(self, kind: ReasonKind, message: str) -> None:
+        super().__init__(message, kind=kind)
+
+    @property
+    def reason(self) -> Reason:
+        """Kind and message as one record."""
+        return Reason(self.data["kind"], self.message)
 
 
 class NothingToLearn(RerankerError):

@@ -7,12 +7,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 MAX_ID_BYTES = 512
 """Longest id in UTF-8: the limit of Elasticsearch and OpenSearch, where one longer id fails a whole bulk request."""
+
+
+class ReasonKind(StrEnum):
+    """The kinds of reasons why something keeps the engine's order: labels of metrics, logs and impressions."""
+
+    DEADLINE = "deadline"
+    """The deadline passed."""
+    NO_MODEL = "no_model"
+    """No model is loaded."""
+    NO_STORE = "no_store"
+    """Route *beside* has no vector store that can be used, or it is still being verified."""
+    EMPTY_QUERY = "empty_query"
+    """The query has no word that tells documents apart."""
+    UNSCORED = "unscored"
+    """More candidates than allowed have neither a vector nor a text."""
+    DOCUMENTS = "documents"
+    """The engine did not answer a request after its first answer."""
+    PAST_WINDOW = "past_window"
+    """The page begins past the window."""
+    SWITCHED_OFF = "switched_off"
+    """The request asked for the engine's order."""
+    CONTROL = "control"
+    """The session is of the control group."""
+    SHADOW = "shadow"
+    """The model only scores, and its order is not shown."""
+    ERROR = "error"
+    """Reranking failed by an error that nobody expected."""
+    NOT_RERANKABLE = "not_rerankable"
+    """The search itself cannot be reranked: it sorts, collapses, pages by ``search_after``, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """The reason why a page, or a list of documents, is not reranked.
+
+    Code decides by ``kind``; the texts are for people, and may be reworded.
+    """
+
+    kind: ReasonKind
+    text: str
+    detail: str = ""
+    """The words of an error, which may repeat a query or a document: not sent to clients of the service."""
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.detail}" if self.detail else self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 from reranker.deadline import Deadline
 from reranker.engines.wire import changed_texts
 from reranker.errors import ConfigError, InputError
+from reranker.records import Reason, ReasonKind
 
 # --- search bodies
 
@@ -165,23 +166,24 @@ def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
     return int(body.get("from", 0)), int(body.get("size", 10))
 
 
-def not_rerankable(body: Mapping[str, Any]) -> str:
-    """Return why the hits of this body keep the engine's order, or an empty string if they may be reranked.
+def not_rerankable(body: Mapping[str, Any]) -> Reason | None:
+    """Return why the hits of this body keep the engine's order, or None if they may be reranked.
 
     Not reranked: no hits asked for (``size: 0``), an order other than by ``_score``, and pages taken with
     ``search_after``, whose place in a reranked order is not known.
     """
     if body.get("size", 10) == 0:
-        return "the body asks for no hits (size: 0)"
+        return Reason(ReasonKind.NOT_RERANKABLE, "the body asks for no hits (size: 0)")
     if body.get("search_after") is not None:
-        return "the body pages with search_after, which follows the engine's own order"
+        text = "the body pages with search_after, which follows the engine's own order"
+        return Reason(ReasonKind.NOT_RERANKABLE, text)
     sort = "_score" if body.get("sort") in (None, []) else body["sort"]
     # Further keys only order equal scores.
     first = sort[0] if isinstance(sort, (list, tuple)) else sort
     if not _by_score(first):
         name = next(iter(first)) if isinstance(first, Mapping) and first else first
-        return f"the body sorts by {name}, not by _score"
-    return ""
+        return Reason(ReasonKind.NOT_RERANKABLE, f"the body sorts by {name}, not by _score")
+    return None
 
 
 def _by_score(first: Any) -> bool:

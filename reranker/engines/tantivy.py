@@ -84,11 +84,13 @@ def engine_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        text = str(error)
-        if "locked" in text or "busy" in text:
+        # Extended codes, such as SQLITE_BUSY_SNAPSHOT, have the primary code in their low byte.
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             message = f"{place} is being written by another process for more than {BUSY_S:g} s: wait for it, or stop it"
             raise EngineOverloaded(message, engine="tantivy", error_type="locked") from error
-        raise EngineUnavailable(f"{place}: {text}: free space or mend the folder's rights", engine="tantivy") from error
+        raise EngineUnavailable(
+            f"{place}: {error}: free space or mend the folder's rights", engine="tantivy"
+        ) from error
     except sqlite3.DatabaseError as error:
         raise EngineRejected(
             f"{place} is damaged ({error}): restore it from a backup, or index the documents again", engine="tantivy"

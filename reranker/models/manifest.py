@@ -81,7 +81,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ArtifactError(f"{MANIFEST} has another content than its model id says; {REMEDY}")
     if content.get("format") != FORMAT:
         raise ArtifactError(
-            f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}"
+            f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}",
+            path=str(folder),
         )
     version = content.get("format_version")
     if version not in FORMAT_VERSIONS or type(version) is not int:
@@ -90,12 +91,14 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{' and '.join(map(str, FORMAT_VERSIONS))}: install the version of the program that wrote it, or a later "
             f"one",
             version=str(version)[:40],
+            path=str(folder),
         )
     if version != _version_of(content):
         entries = [name for name in ("document_form", "lexical", "n_memory_documents") if name in content]
         raise ArtifactError(
             f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
-            f"which make it version {_version_of(content)}; {REMEDY}"
+            f"which make it version {_version_of(content)}; {REMEDY}",
+            path=str(folder),
         )
     return dict(content)
 
@@ -125,7 +128,8 @@ def _read_capped(path: Path) -> bytes:
     try:
         size = os.fstat(descriptor).st_size
         if size > MAX_MANIFEST_BYTES:
-            raise ArtifactError(f"{str(path)!r} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read; {REMEDY}")
+            message = f"{str(path)!r} has {size} bytes, at most {MAX_MANIFEST_BYTES} are read; {REMEDY}"
+            raise ArtifactError(message, path=str(path))
         return os.pread(descriptor, MAX_MANIFEST_BYTES + 1, 0)
     except OSError as error:
         raise ArtifactError(f"{str(path)!r} cannot be read: {error.strerror}; {REMEDY}", path=str(path)) from error

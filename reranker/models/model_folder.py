@@ -74,13 +74,13 @@ def load_model(
     try:
         return _load(folder, engine, copy)
     except ArtifactError as error:
-        if str(folder) in error.message:
+        if "path" in error.data:  # the message names it
             raise
         raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
 
 
 def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> RankingModel:
-    """Return the model of a folder; errors about its content do not name it."""
+    """Return the model of a folder; an error whose message names a path has it as ``path`` in its data."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
         name, sha256, n_bytes = _file_of(content)
@@ -101,7 +101,8 @@ def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> Ranking
                 ):
                     arrays = _checked_tensors(own.fileno(), content, n_bytes)
         except OSError as error:
-            raise ArtifactError(f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}") from error
+            message = f"{str(folder / name)!r} cannot be read: {error.strerror}; {REMEDY}"
+            raise ArtifactError(message, path=str(folder / name)) from error
         finally:
             os.close(descriptor)
         return _model_of(content, arrays, _analyzer(content, engine))

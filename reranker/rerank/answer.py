@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from reranker.records import RankedHit
+from reranker.records import RankedHit, Reason
 from reranker.rerank.explain import Explanation
 
 
@@ -19,12 +19,12 @@ class RerankedPage:
 
     ``total`` documents match, by the engine's count; a lower bound where not ``total_is_exact``. ``reranked`` is True
     where the model took part in the order of this page, ``fallback`` where it should have and the page is in the
-    engine's order instead; ``reason`` says why a page is not reranked. ``notices`` are what the reader should know: the
-    default alpha was used, words are unknown, vectors are missing. ``alpha`` is the weight of the model in the scores,
-    its ``alpha_origin`` is ``calibrated``, ``default`` or ``given``. Of ``n_candidates`` in the window, ``n_encoded``
-    were encoded from their text for want of a vector, and ``n_unscored`` had neither. ``timings_ms`` are by step.
-    ``explanations`` are one a hit where asked for, else none; ``raw`` is the engine's first answer (aggregations,
-    suggestions), hits aside.
+    engine's order instead; ``reason`` is why a page is not reranked, None if it is. ``notices`` are what the reader
+    should know: the default alpha was used, words are unknown, vectors are missing. ``alpha`` is the weight of the
+    model in the scores, its ``alpha_origin`` is ``calibrated``, ``default`` or ``given``. Of ``n_candidates`` in the
+    window, ``n_encoded`` were encoded from their text for want of a vector, and ``n_unscored`` had neither.
+    ``timings_ms`` are by step. ``explanations`` are one a hit where asked for, else none; ``raw`` is the engine's first
+    answer (aggregations, suggestions), hits aside.
     """
 
     query: str
@@ -33,7 +33,7 @@ class RerankedPage:
     total_is_exact: bool
     reranked: bool
     fallback: bool = False
-    reason: str = ""
+    reason: Reason | None = None
     notices: tuple[str, ...] = ()
     alpha: float | None = None
     alpha_origin: str = ""
@@ -45,9 +45,15 @@ class RerankedPage:
     explanations: tuple[Explanation, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def cause(self) -> str:
+        """Kind of the reason, a `ReasonKind` as a plain string, for metrics and logs; "" if the page is reranked."""
+        return "" if self.reason is None else self.reason.kind.value
+
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values; ``null`` stands for a score that is absent or not finite."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("hits", "explanations", "raw")}
+        values["reason"] = "" if self.reason is None else str(self.reason)
         values["notices"] = list(self.notices)
         values["timings_ms"] = {name: round(value, 3) for name, value in self.timings_ms.items()}
         values["hits"] = [_hit_json(hit) for hit in self.hits]

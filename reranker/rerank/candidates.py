@@ -33,7 +33,7 @@ from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsuppor
 from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
 from reranker.models.ranking_model import RankingModel
-from reranker.records import Hit, RankedHit, SearchAnswer
+from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.store import VectorStore
 
 Fields = TypeVar("Fields")
@@ -324,8 +324,9 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
     """Raise `FallbackError` if more of ``n`` candidates are without a score than the share that may be."""
     if n_unscored > allowed * n:
         raise FallbackError(
+            ReasonKind.UNSCORED,
             f"{n_unscored} of {n} candidates have neither a vector of this model nor a text, more than the "
-            f"{allowed:.0%} allowed: {remedy}"
+            f"{allowed:.0%} allowed: {remedy}",
         )
 
 

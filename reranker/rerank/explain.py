@@ -14,7 +14,7 @@ from reranker.deadline import Deadline
 from reranker.errors import FallbackError
 from reranker.kernels.packing import quantise_rows
 from reranker.models.ranking_model import EncodedQueries, RankingModel
-from reranker.records import RankedHit
+from reranker.records import RankedHit, ReasonKind
 from reranker.rerank.ranking import Ranking, engine_part
 from reranker.rerank.signals import added
 from reranker.text.rows import combine, with_data
@@ -96,7 +96,8 @@ def explanations_of(
     explanations: list[Explanation] = []
     for hit in page:
         if deadline.left_s < RESERVED * (deadline.limit_s or 0.0):
-            raise FallbackError(f"explanations were left out: {len(explanations)} of {len(page)} hits took too long")
+            message = f"explanations were left out: {len(explanations)} of {len(page)} hits took too long"
+            raise FallbackError(ReasonKind.DEADLINE, message)
         if hit.rank > len(scored.order):
             explanations.append(Explanation(hit.id, hit.score, ()))
             continue

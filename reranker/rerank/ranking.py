@@ -30,7 +30,7 @@ from reranker.config import check_ranges
 from reranker.deadline import Deadline
 from reranker.engines.bodies import default_query_body, not_rerankable
 from reranker.errors import ConfigError
-from reranker.records import Hit, RankedHit
+from reranker.records import Hit, RankedHit, Reason, ReasonKind
 from reranker.rerank.calibration import DEFAULT, ChosenAlpha, check_alpha
 from reranker.rerank.candidates import EncodedQuery, Window
 from reranker.text.view import TextView
@@ -158,13 +158,14 @@ def final_order(scores: Float64, kept: Bool) -> Int64:
     return order
 
 
-def why_not(body: Mapping[str, Any]) -> str:
-    """Return why the hits of a body all keep the engine's order, or an empty string.
+def why_not(body: Mapping[str, Any]) -> Reason | None:
+    """Return why the hits of a body all keep the engine's order, or None if they may be reranked.
 
     Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
     """
     if body.get("collapse") is not None:
-        return "the body collapses hits into groups, which keep the engine's order"
+        text = "the body collapses hits into groups, which keep the engine's order"
+        return Reason(ReasonKind.NOT_RERANKABLE, text)
     return not_rerankable(body)
 
 

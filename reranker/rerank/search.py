@@ -35,7 +35,7 @@ from reranker.engines.vectors import (
 )
 from reranker.errors import ConfigError, EngineError, EngineRejected, FallbackError, InputError, RerankerError
 from reranker.models.ranking_model import RankingModel
-from reranker.records import Hit, RankedHit, SearchAnswer
+from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibration import Calibration, ChosenAlpha, Probability, body_hash
@@ -336,7 +336,8 @@ class Reranker:
 
     def search(
         self, query: str, body: Mapping[str, Any] | None = None, *, size: int | None = None, from_: int | None = None,
-        explain: bool = False, preference: str | None = None, deadline_ms: float | None = None, off: str = "",
+        explain: bool = False, preference: str | None = None, deadline_ms: float | None = None,
+        off: Reason | None = None,
     ) -> RerankedPage:  # fmt: skip
         """Return one page of hits.
 
@@ -353,8 +354,8 @@ class Reranker:
             Which shard copies answer; None derives one from the query, the same for all its pages.
         deadline_ms : float or None
             Time for this search, where less is left than ``settings.deadline_ms``.
-        off : str
-            Why this page is to come back in the engine's order; empty to rerank it.
+        off : Reason or None
+            Why this page is to come back in the engine's order; None to rerank it.
 
         Raises
         ------
@@ -380,7 +381,7 @@ class Reranker:
         `EngineError` if the engine does not answer.
         """
         if self.model is None:
-            raise FallbackError("no model is loaded")
+            raise _no_model()
         request = self._request(query, body)
         request = replace(request, alpha=request.alpha._replace(signals=signals))
         answer = self._candidates.search(
@@ -434,13 +435,14 @@ class Reranker:
             preference = preference_of(query)
         return Request(query, filled, body, first, size, preference, deadline, self._alpha(body))
 
-    def _as_the_engine_has_it(self, request: Request, reason: str) -> RerankedPage:
+    def _as_the_engine_has_it(self, request: Request, reason: Reason | None) -> RerankedPage:
         """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
         body = {**request.body, "from": request.first, "size": request.size}
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         if not reason:
-            reason = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
+            text = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
+            reason = Reason(ReasonKind.PAST_WINDOW, text)
         ranking = Ranking(answer.hits, offset=request.first)
         request.deadline.note_stage("engine")
         page = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
@@ -455,7 +457,7 @@ class Reranker:
                 page = fetch_page(self.engine, self.index, request, page)
             except Exception as error:
                 # Without the page's documents there is nothing to show but ids; their order is the engine's own.
-                reason = reason or _reason(error)
+                reason = reason or _reason_of(error)
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
             request.deadline.note_stage("page")
@@ -469,18 +471,18 @@ class Reranker:
                 ranking.notices.append(late.message)
             request.deadline.note_stage("explain")
         return self._page(
-            request, answer, ranking, page, reason=reason, fallback=bool(reason), explanations=explanations
+            request, answer, ranking, page, reason=reason, fallback=reason is not None, explanations=explanations
         )  # fmt: skip
 
-    def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, str, bool]:
+    def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, Reason | None, bool]:
         """Return the engine's answer, its hits ranked, why they are not reranked, and True if they are as shown."""
         at_once = request.first == 0 and shows_source_alone(request.body)
         if (ordered := self._order_inside(request, at_once)) is not None:
-            return *ordered, "", at_once
+            return *ordered, None, at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
         head = (request.body, depth, request.preference, request.deadline)
-        refused = ""
+        refused: Reason | None = None
         try:
             answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
         except EngineRejected as error:
@@ -488,16 +490,17 @@ class Reranker:
                 raise
             # The mapping has changed since: the search itself must not fail by it.
             answer = self._candidates.search(*head, with_source=at_once)
-            refused = f"the signals could not be read, run `ssi calibrate --signals` again: {error}"
+            text = f"the signals could not be read, run `ssi calibrate --signals` again: {error}"
+            refused = Reason(ReasonKind.NOT_RERANKABLE, text)
         request.deadline.note_stage("candidates")
         if refused:
             return answer, Ranking(answer.hits), refused, at_once
         try:
             source = self._candidates.source_of(request.body, with_source=at_once)
-            return answer, self._rank(request, answer.hits, source), "", at_once
+            return answer, self._rank(request, answer.hits, source), None, at_once
         except Exception as error:
             # The promise: search never gets worse because reranking failed, whatever the failure.
-            return answer, Ranking(answer.hits), _reason(error), at_once
+            return answer, Ranking(answer.hits), _reason_of(error), at_once
 
     def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
         """Return the page's hits as the engine itself has ordered them; None where that is done here."""
@@ -526,7 +529,8 @@ class Reranker:
         """
         query = self._query(request)
         if query.is_empty:
-            raise FallbackError("the query has no word that tells documents apart, so only the engine can rank for it")
+            message = "the query has no word that tells documents apart, so only the engine can rank for it"
+            raise FallbackError(ReasonKind.EMPTY_QUERY, message)
         request.deadline.note_stage("query")
         hits, window, notice = self._window(request, query, hits, source)
         check_unscored(window.n_unscored, len(window.hits), self.settings.max_unscored, "run `ssi sync`")
@@ -544,15 +548,17 @@ class Reranker:
     ) -> tuple[Sequence[Hit], Window, str]:
         """Return all hits, the scored candidates among them, and what to say of the first stage; errors as `_rank`."""
         if self.model is None:
-            raise FallbackError("no model is loaded")
+            raise _no_model()
         width, notice = self.settings.window, ""
         if self._nearest is not None:
             hits, width, notice = self._nearest.unite(request, query, hits, width, source)
         return hits, self._candidates.score(self.model, query, hits[:width], request.deadline), notice
 
     def _query(self, request: Request) -> EncodedQuery:
-        if self.model is None or self._candidates.route is None:
-            raise FallbackError("no model is loaded" if self.model is None else self._no_store)
+        if self.model is None:
+            raise _no_model()
+        if self._candidates.route is None:
+            raise FallbackError(ReasonKind.NO_STORE, self._no_store)
         return encode_query(self.model, request.query)
 
     def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:
@@ -572,8 +578,8 @@ class Reranker:
         return small and shows_source_alone(request.body)
 
     def _page(
-        self, request: Request, answer: SearchAnswer, ranking: Ranking, page: tuple[RankedHit, ...], *, reason: str,
-        fallback: bool = False, explanations: tuple[Explanation, ...] = (),
+        self, request: Request, answer: SearchAnswer, ranking: Ranking, page: tuple[RankedHit, ...], *,
+        reason: Reason | None, fallback: bool = False, explanations: tuple[Explanation, ...] = (),
     ) -> RerankedPage:  # fmt: skip
         scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
@@ -582,7 +588,7 @@ class Reranker:
             notices.append(f"no document has the model's text fields {', '.join(self._lacking)}: they find nothing")
         return RerankedPage(
             query=request.query, hits=page, total=answer.total, total_is_exact=answer.total_is_exact,
-            reranked=not reason, fallback=fallback, reason=reason, notices=tuple(notices),
+            reranked=reason is None, fallback=fallback, reason=reason, notices=tuple(notices),
             alpha=scored.alpha.value if scored else None, alpha_origin=scored.alpha.origin if scored else "",
             model_id=self.model.model_id if self.model else "", n_candidates=scored.window.n if scored else 0,
             n_encoded=scored.window.n_encoded if scored else 0, n_unscored=scored.window.n_unscored if scored else 0,
@@ -591,14 +597,18 @@ class Reranker:
         )  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
-    """Return what the answer says of an error, and log those nobody expected."""
+def _no_model() -> FallbackError:
+    return FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
+
+
+def _reason_of(error: Exception) -> Reason:
+    """Return the reason that the answer states for an error; an unexpected error is logged."""
     if isinstance(error, FallbackError):
-        return error.message
+        return error.reason
     if isinstance(error, EngineError):
-        return f"the documents of the hits could not be read: {error}"
+        return Reason(ReasonKind.DOCUMENTS, f"the documents of the hits could not be read: {error}")
     _log.exception("reranking failed; the engine's order was returned")
-    return f"reranking failed: {type(error).__name__}: {error}"
+    return Reason(ReasonKind.ERROR, f"reranking failed: {type(error).__name__}", detail=str(error))
 
 
 def shows_nothing(body: Mapping[str, Any]) -> bool:

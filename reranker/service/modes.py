@@ -29,7 +29,7 @@ from msgspec import structs
 from reranker.deadline import Deadline
 from reranker.engines.bodies import window_of
 from reranker.errors import ArtifactError, InputError, RerankerError
-from reranker.records import RankedHit
+from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank import RerankedPage
 from reranker.rerank.explain import Explanation
 from reranker.service.gate import CheckedBody
@@ -95,8 +95,8 @@ def _version_of(versions: Versions, model_id: str | None) -> Serving:
         raise ServiceError(404, "this version is not one that the service can load", kind="no_version") from error
 
 
-def rerank(versions: Versions, call: SearchCall, off: str = "") -> SearchOutcome:
-    """Return the page in the model's order; in the engine's where ``off`` says why."""
+def rerank(versions: Versions, call: SearchCall, off: Reason | None = None) -> SearchOutcome:
+    """Return the page in the model's order, or in the engine's order for the reason ``off``."""
     serving = _version_of(versions, call.version)
     page = serving.reranker.search(
         call.query, call.body, size=call.size, from_=call.first, explain=call.explain and not off,
@@ -130,9 +130,9 @@ def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
 MODES: Mapping[str, SearchMode] = {
     "rerank": rerank,
     "explore": explore,
-    "off": partial(rerank, off="reranking is switched off for this request"),
-    "control": partial(rerank, off="this session is of the control group"),
-    "shadow": partial(rerank, off="the model is scored in the shadow"),
+    "off": partial(rerank, off=Reason(ReasonKind.SWITCHED_OFF, "reranking is switched off for this request")),
+    "control": partial(rerank, off=Reason(ReasonKind.CONTROL, "this session is of the control group")),
+    "shadow": partial(rerank, off=Reason(ReasonKind.SHADOW, "the model is scored in the shadow")),
 }
 """Modes of every service; routers add theirs to ``ServiceState.modes``."""
 INTERLEAVE = "interleave"

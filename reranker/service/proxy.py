@@ -21,14 +21,13 @@ from fastapi import APIRouter, Request, Response
 from reranker.engines.bodies import bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
-from reranker.records import RankedHit
+from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank.ranking import why_not
 from reranker.service.gate import CheckedBody, check_body
 from reranker.service.http import CONTEXT_KEY, ErrorShape, PlainRoute, RequestContext, ServiceError, decoded, of_error
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out, encode, keep
 from reranker.service.state import ServiceState
-from reranker.service.telemetry import cause_of
 
 _PLACE = "{{query}}"
 TEXT_CLAUSES = frozenset(
@@ -71,14 +70,14 @@ router = APIRouter(route_class=PlainRoute, include_in_schema=False)
 
 @dataclass(frozen=True, slots=True)
 class ClientSearch:
-    """One checked search of a client; without a ``template`` of its ``text`` there is a ``reason``."""
+    """One checked search of a client; ``reason`` is why it is passed on, None if ``template`` is to be reranked."""
 
     body: CheckedBody
     params: Mapping[str, str]
     ubi: Mapping[str, Any]
     template: CheckedBody
     text: str
-    reason: str
+    reason: Reason | None
 
 
 def read_search(
@@ -104,13 +103,14 @@ def read_search(
     if not body.keys() & {"aggs", "aggregations", "suggest"}:
         passed.pop("typed_keys", None)  # it names nothing else
     template = copy.deepcopy(body)
-    text, reason = take_text(template, ubi.get("user_query"))
+    text, why = take_text(template, ubi.get("user_query"))
     if passed:
-        reason = f"{', '.join(sorted(passed))} in the URL"
+        why = f"{', '.join(sorted(passed))} in the URL"
     elif body.get("sort") not in (None, [], "_score", ["_score"]) or "stored_fields" in body:
         # Also by the score first, since search_after goes on in the engine's order; stored fields can hide the ids.
-        reason = "sort or stored_fields"
-    return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason or why_not(body))
+        why = "sort or stored_fields"
+    reason = Reason(ReasonKind.NOT_RERANKABLE, why) if why else why_not(body)
+    return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason)
 
 
 def _flag(text: str) -> bool:
@@ -165,13 +165,13 @@ def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 class Answer(NamedTuple):
-    """An answer in the engine's form; ``reason`` says why it is in the engine's order, empty where it is not.
+    """An answer in the engine's form; ``reranked`` is False where it is in the engine's order.
 
     ``searched`` is what `keep` takes, None for what was passed on.
     """
 
     values: dict[str, Any]
-    reason: str
+    reranked: bool
     searched: Searched | None = None
 
 
@@ -181,7 +181,7 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
         answer = passed_on(state, context, "_search", sent)
         if isinstance(hits := answer.get("hits"), dict):
             answer["hits"] = {**hits, "hits": [shown(hit) for hit in hits.get("hits", ())]}
-        return Answer(answer, sent.reason)
+        return Answer(answer, reranked=False)
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
@@ -192,7 +192,7 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
     answer = answer_of(searched.outcome, sent.body)
     if sent.ubi:
         answer["ext"] = {"ubi": {"query_id": query_id}}
-    return Answer(answer, cause_of(searched.outcome.page.reason), searched)
+    return Answer(answer, searched.outcome.page.reranked, searched)
 
 
 def passed_on(state: ServiceState, context: RequestContext, api: str, sent: ClientSearch) -> dict[str, Any]:
@@ -237,10 +237,10 @@ def error_shapes(index: str) -> dict[str, ErrorShape]:
     return dict.fromkeys(paths, error_shape)
 
 
-def _response(state: ServiceState, content: bytes, reason: str) -> Response:
+def _response(state: ServiceState, content: bytes, *, reranked: bool = False) -> Response:
     """Return an encoded answer with the header that the engine's clients look for, and whether it was reranked."""
     product = state.engine.capabilities().product
-    headers = {"X-SSI-Reranked": "false" if reason else "true", **({"X-Elastic-Product": product} if product else {})}
+    headers = {"X-SSI-Reranked": "true" if reranked else "false", **({"X-Elastic-Product": product} if product else {})}
     return Response(content, media_type="application/json", headers=headers)
 
 
@@ -272,7 +272,7 @@ async def search(request: Request) -> Response:
 
     encoded, answer = await state.run(context, work)
     _keep(state, context, answer)
-    return _response(state, encoded, answer.reason)
+    return _response(state, encoded, reranked=answer.reranked)
 
 
 def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
@@ -325,7 +325,7 @@ async def searches(request: Request) -> Response:
 
     answers = await asyncio.gather(*(one(*lines[at : at + 2]) for at in range(0, len(lines), 2)))
     took = round((time.perf_counter() - started) * 1000.0)
-    return _response(state, b'{"took":%d,"responses":[%s]}' % (took, b",".join(answers)), "several searches")
+    return _response(state, b'{"took":%d,"responses":[%s]}' % (took, b",".join(answers)))
 
 
 @router.api_route("/{index}/_count", methods=["GET", "POST"])
@@ -341,10 +341,10 @@ async def count(request: Request) -> Response:
 
     encoded = await state.run(context, work)
     state.answered += 1
-    return _response(state, encoded, "a count")
+    return _response(state, encoded)
 
 
 @router.head("/")
 async def ping(request: Request) -> Response:
     """Say that somebody is there: some clients ask before they begin."""
-    return _response(_of(request)[0], b"{}", "a ping")
+    return _response(_of(request)[0], b"{}")

@@ -35,7 +35,7 @@ from reranker.engines.vectors import QueryVectors
 from reranker.errors import EngineError, FallbackError
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import unit
-from reranker.records import MAX_ID_BYTES, Hit, SearchAnswer
+from reranker.records import MAX_ID_BYTES, Hit, Reason, ReasonKind, SearchAnswer
 from reranker.rerank.calibration import Probability
 from reranker.rerank.candidates import (
     CandidateVectors,
@@ -57,7 +57,6 @@ from reranker.service.http import (
 )
 from reranker.service.serving import Serving
 from reranker.service.state import ServiceState, State
-from reranker.service.telemetry import cause_of
 from reranker.store import VectorStore
 from reranker.text.view import TextView
 
@@ -159,7 +158,8 @@ class Scoring:
 
     ``scores``, (n,) float64, are f(q, d), NaN for ``n_unscored`` documents and in a fallback. ``order``, (n,) int64,
     are places, best first: by (-score, place), those without a score last; in a fallback the order given, and
-    ``reason`` says why. ``n_stored`` were scored with a stored vector, ``n_encoded`` encoded for this request.
+    ``reason`` is why, None if the documents are reranked. ``n_stored`` were scored with a stored vector, ``n_encoded``
+    encoded for this request.
     """
 
     scores: Float64
@@ -167,14 +167,14 @@ class Scoring:
     n_stored: int = 0
     n_encoded: int = 0
     n_unscored: int = 0
-    reason: str = ""
+    reason: Reason | None = None
     warnings: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def fallback(self) -> bool:
         """True where the order is the one given."""
-        return bool(self.reason)
+        return self.reason is not None
 
     def relevance(self, probability: Probability = ORDER_ONLY) -> Float64:
         """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
@@ -262,12 +262,12 @@ def score_items(
     try:
         return _score(model, query, items, indexed, deadline, max_unscored)
     except FallbackError as error:
-        reason = error.message
+        reason = error.reason
     except Exception as error:
         # The promise: an order never gets worse because reranking failed, whatever the failure. Its words may repeat
         # a document, so the answer names only its class.
         _log.exception("reranking failed; the order given was returned")
-        reason = f"reranking failed: {type(error).__name__}"
+        reason = Reason(ReasonKind.ERROR, f"reranking failed: {type(error).__name__}")
     n = len(items)
     return Scoring(np.full(n, np.nan), np.arange(n, dtype=np.int64), reason=reason, timings_ms=deadline.stages_ms)
 
@@ -277,10 +277,11 @@ def _score(
     deadline: Deadline, max_unscored: float,
 ) -> Scoring:  # fmt: skip
     if model is None:
-        raise FallbackError("no model is loaded")
+        raise FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
     encoded = encode_query(model, query)
     if encoded.is_empty:
-        raise FallbackError("the query has no word that tells documents apart, so the order given stays")
+        message = "the query has no word that tells documents apart, so the order given stays"
+        raise FallbackError(ReasonKind.EMPTY_QUERY, message)
     deadline.note_stage("query")
     candidates = CandidateVectors(len(items))
     by_id = np.array([place for place, item in enumerate(items) if item.id], dtype=np.int64)
@@ -300,7 +301,7 @@ def _score(
     if n_unscored:
         warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and come last")
     order = np.argsort(np.where(unknown, np.inf, -scores), kind="stable")
-    return Scoring(scores, order, n_stored, n_encoded, n_unscored, "", tuple(warnings), deadline.stages_ms)
+    return Scoring(scores, order, n_stored, n_encoded, n_unscored, None, tuple(warnings), deadline.stages_ms)
 
 
 def _look_up(
@@ -431,9 +432,9 @@ async def rank(
     metrics.documents.labels("ids").inc(scoring.n_stored)
     metrics.documents.labels("texts").inc(scoring.n_encoded)
     context.notes["documents"] = len(scoring.scores)
-    if scoring.fallback:
-        metrics.fallbacks.labels(cause_of(scoring.reason)).inc()
-        context.notes["cause"] = cause_of(scoring.reason)
+    if scoring.reason is not None:
+        metrics.fallbacks.labels(scoring.reason.kind.value).inc()
+        context.notes["cause"] = scoring.reason.kind.value
     context.notes["version"] = serving.model_id[:12]
     top_n = None if wanted.top_n is None else int(wanted.top_n)
     return Ranked(scoring, serving, top_n, serving.reranker.probability(settings.default_body))
@@ -776,7 +777,7 @@ def _answer(ranked: Ranked, version: str, documents: Documents | None) -> dict[s
         "meta": {
             "api_version": {"version": version, "is_deprecated": False, "is_experimental": False},
             "billed_units": {"search_units": 0},
-            "warnings": [scoring.reason, *scoring.warnings] if scoring.fallback else list(scoring.warnings),
+            "warnings": [*([scoring.reason.text] if scoring.reason else []), *scoring.warnings],
             "model_id": ranked.serving.model_id,
             "fallback": scoring.fallback,
             "unscored": scoring.n_unscored,

@@ -29,7 +29,6 @@ from reranker.service.http import (
 from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.sink import query_row, stamp
 from reranker.service.state import ServiceState, State
-from reranker.service.telemetry import cause_of
 
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
@@ -198,11 +197,10 @@ def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext)
 
 def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: str) -> dict[str, Any]:
     """Return the answer as JSON values."""
-    values = outcome.page.to_json()
+    values, reason = outcome.page.to_json(), outcome.page.reason
     # Neither the query nor an error's own words go back: both end in other people's logs.
     del values["query"]
-    if cause_of(outcome.page.reason) == "error":
-        values["reason"] = ":".join(outcome.page.reason.split(":")[:2])
+    values["reason"] = "" if reason is None else reason.text
     values |= {"query_id": query_id, "mode": mode, "route": state.settings.route}
     values["encoder_id"] = outcome.serving.encoder_id
     if outcome.teams:
@@ -214,7 +212,7 @@ def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: 
 
 def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, mode: str, waited_s: float) -> None:
     """Take a search into the figures and the log."""
-    page, cause = outcome.page, cause_of(outcome.page.reason)
+    page, cause = outcome.page, outcome.page.cause
     state.metrics.searches.labels(mode).inc()
     state.metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
     if page.fallback:

@@ -29,7 +29,6 @@ from reranker.engines.wire import changed_texts
 from reranker.errors import EngineError, EngineRejected, IndexMissing, InputError, RerankerError
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.settings import ServiceSettings
-from reranker.service.telemetry import cause_of
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ def query_row(
 ) -> dict[str, Any]:
     """Return the row of ``ubi_queries`` of a search that was answered just now; absent values are left out.
 
-    Why it is not reranked is said by a class of reasons (`reranker.service.telemetry.cause_of`), never in free text.
+    The row has the kind of reason why the page is not reranked (`reranker.records.ReasonKind`), never its text.
     """
     page, serving = outcome.page, outcome.serving
     first = page.hits[0].rank - 1 if page.hits else call.first
@@ -100,7 +99,7 @@ def query_row(
         "ssi_mode": mode,
         "ssi_reranked": str(page.reranked).lower(),
         "ssi_fallback": str(page.fallback).lower(),
-        "ssi_cause": cause_of(page.reason),
+        "ssi_cause": page.cause,
         "ssi_first": str(first or ""),
         "ssi_total": str(page.total),
         "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in page.hits),

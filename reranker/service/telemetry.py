@@ -6,7 +6,6 @@ import json
 import logging
 import math
 import os
-import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -17,27 +16,15 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.samples import Sample
 
+from reranker.records import ReasonKind
+
 F = TypeVar("F", Counter, Histogram)
 Among = Literal["livesum", "livemin", "livemax"]
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-_CAUSES = (
-    ("deadline", re.compile(r"^the deadline of ")),
-    ("no_model", re.compile(r"^no model is loaded")),
-    ("no_store", re.compile(r"has no vector store")),
-    ("empty_query", re.compile(r"^the query has no word")),
-    ("unscored", re.compile(r"candidates have neither a vector")),
-    ("documents", re.compile(r"^the documents of the hits could not be read")),
-    ("past_window", re.compile(r"^the page begins past the window")),
-    ("switched_off", re.compile(r"^reranking is switched off")),
-    ("control", re.compile(r"^this session is of the control group")),
-    ("shadow", re.compile(r"^the model is scored in the shadow")),
-    ("error", re.compile(r"^reranking failed")),
-)
-_OTHER_CAUSE = "not_rerankable"
 _AT_START: Mapping[str, tuple[str, ...]] = {
     "seconds": ("/search",),
     "stages": ("wait", "candidates", "query", "vectors", "score", "order", "page"),
-    "fallbacks": (*(name for name, _ in _CAUSES), _OTHER_CAUSE),
+    "fallbacks": tuple(kind.value for kind in ReasonKind),
     "refused": (
         "unauthorized", "forbidden", "too_slow", "too_large", "unsupported_encoding", "overloaded", "headers_too_large",
         "stopping", "unavailable", "not_allowed", "invalid", "bad_host", "broken_body", "too_many_events",
@@ -47,13 +34,6 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
     "documents": ("ids", "texts"),
 }  # fmt: skip
 """Labels that are shown from the start, at 0: a rate misses the increment that a series begins with."""
-
-
-def cause_of(reason: str) -> str:
-    """Return the class of the reason why a page is not reranked: one of a dozen words, "" where it is."""
-    if not reason:
-        return ""
-    return next((name for name, pattern in _CAUSES if pattern.search(reason)), _OTHER_CAUSE)
 
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"

@@ -18,6 +18,7 @@ from reranker.engines.bodies import (
     window_of,
 )
 from reranker.errors import ConfigError, InputError
+from reranker.records import ReasonKind
 
 TEAM: dict[str, Any] = {
     "query": {"bool": {"must": [{"match": {"title": "apple"}}], "filter": [{"term": {"live": True}}]}},
@@ -96,7 +97,7 @@ def test_the_page_of_a_body_without_query() -> None:
     ],
 )
 def test_rerankable(body: dict[str, Any]) -> None:
-    assert not_rerankable(body) == ""
+    assert not_rerankable(body) is None
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,8 @@ def test_rerankable(body: dict[str, Any]) -> None:
     ],
 )
 def test_not_rerankable(body: dict[str, Any], named: str) -> None:
-    assert named in not_rerankable(body)
+    reason = not_rerankable(body)
+    assert reason is not None and reason.kind is ReasonKind.NOT_RERANKABLE and named in reason.text
 
 
 def test_windows() -> None:

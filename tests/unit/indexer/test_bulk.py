@@ -82,7 +82,7 @@ class Run:
         self.acked: list[int] = []
         self.notices: list[str] = []
         events = BulkEvents(
-            lambda item, action, reason: self.settled.append((item.op.id, action, reason)),
+            lambda item, action, reason, _: self.settled.append((item.op.id, action, reason)),
             lambda item: self.acked.append(item.end),
             self.notices.append,
         )

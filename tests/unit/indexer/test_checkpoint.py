@@ -103,8 +103,8 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     path = tmp_path / "rejects"
     first = RunRejects(path, 0)
     first.reject(1, 10, "reader", "x")
-    first.reject_write(9, 90, "engine_error: no", "d9")
-    first.reject_write(2, 20, "engine_error: no", "d2")
+    first.reject_write(9, 90, "engine_error: no", "d9", "engine_error")
+    first.reject_write(2, 20, "engine_error: no", "d2", "engine_error")
     assert first.before(20) == {"unreadable": 1, "rejected": 0}  # what stands at the checkpoint is still to be read
     assert first.before(50) == {"unreadable": 1, "rejected": 1}
     first.log.close()
@@ -113,7 +113,7 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     second = RunRejects(path, 50, unreadable=1, rejected=1)
     second.reject(1, 10, "reader", "x")  # met again, not repeated
     second.reject(7, 70, "reader", "y")
-    second.reject_write(9, 90, "engine_error: no", "d9")
+    second.reject_write(9, 90, "engine_error: no", "d9", "engine_error")
     assert second.before(1000) == {"unreadable": 2, "rejected": 2}
     second.log.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]

@@ -17,7 +17,7 @@ from msgspec import structs
 from reranker.engines.protocol import WriteOp
 from reranker.engines.vectors import field_name
 from reranker.errors import EngineError, EngineUnavailable, FallbackError
-from reranker.records import Hit, SearchAnswer
+from reranker.records import Hit, ReasonKind, SearchAnswer
 from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import StoredFields, check_unscored, encode_query
 from reranker.rerank.ranking import PINNED_SCORE, final_order, kept_in_place, pinned_ids
@@ -127,7 +127,7 @@ def test_the_answer_is_a_permutation_of_the_engines(
     assert [hit.rank for hit in page.hits] == list(range(1, n + 1))
     assert all(math.isfinite(hit.score) for hit in page.hits)
     assert page.reranked != page.fallback
-    assert bool(page.reason) == page.fallback
+    assert (page.reason is not None) == bool(page.cause) == page.fallback
     if page.fallback:
         assert [hit.first_stage_rank for hit in page.hits] == list(range(1, n + 1))
     else:
@@ -195,7 +195,7 @@ def test_hits_without_vector_and_text_keep_their_place(tmp_path_factory: pytest.
         assert page.reranked
         strict = reranker_of(served, route, alpha=1.0, max_unscored=0.01).search(QUERY, body, size=100)
         assert strict.fallback
-        assert "ssi sync" in strict.reason
+        assert strict.cause == "unscored" and "ssi sync" in str(strict.reason)
 
 
 def test_a_document_stored_without_text_counts_as_missing(tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -257,8 +257,9 @@ def test_as_many_unscored_as_may_be_are_no_fallback() -> None:
     for n_unscored, n, allowed in ((2, 10, 0.2), (0, 0, 0.2), (0, 10, 0.0), (10, 10, 1.0)):
         check_unscored(n_unscored, n, allowed, "")
     for n_unscored, n, allowed in ((3, 10, 0.2), (1, 4, 0.2), (1, 10, 0.0)):
-        with pytest.raises(FallbackError, match=f"{n_unscored} of {n} candidates"):
+        with pytest.raises(FallbackError, match=f"{n_unscored} of {n} candidates") as raised:
             check_unscored(n_unscored, n, allowed, "run `ssi sync`")
+        assert raised.value.reason.kind is ReasonKind.UNSCORED
 
 
 def test_an_odd_pinned_query_is_read() -> None:

@@ -13,7 +13,7 @@ from msgspec import structs
 from reranker.deadline import Deadline
 from reranker.engines.protocol import MAX_HITS, Engine
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
-from reranker.records import Hit, RankedHit, SearchAnswer
+from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
 from reranker.rerank.calibration import DEFAULT_ALPHA
 from reranker.rerank.candidates import documents_of
@@ -186,7 +186,7 @@ def test_what_is_not_reranked_is_said(served: Served, change: dict[str, Any], re
     answer = served.engine.search(served.index, {"query": {"match_all": {}}, "size": 3})
     fixed = Spy(served.engine, answer)
     page = reranker_of(served, engine=fixed).search(QUERY, {**BODY, **change})
-    assert reason in page.reason
+    assert page.cause == "not_rerankable" and reason in str(page.reason)
     assert not page.reranked
     assert not page.fallback
     assert [hit.id for hit in page.hits] == [hit.id for hit in answer.hits]
@@ -230,7 +230,7 @@ def test_the_first_request_failing_is_an_error(served: Served) -> None:
 def test_the_second_request_failing_gives_the_engines_order(served: Served) -> None:
     page = reranker_of(served, engine=Spy(served.engine, fail_at=1)).search(QUERY, BODY)
     assert page.fallback
-    assert "connection reset" in page.reason
+    assert page.cause == "documents" and "connection reset" in str(page.reason)
     assert [hit.id for hit in page.hits] == engine_order(served)
 
 
@@ -241,19 +241,20 @@ def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatc
     monkeypatch.setattr("reranker.rerank.candidates.score_vectors", broken)
     page = reranker_of(served).search(QUERY, BODY)
     assert page.fallback
-    assert "ZeroDivisionError" in page.reason
+    assert page.reason == Reason(ReasonKind.ERROR, "reranking failed: ZeroDivisionError", "numbers")
+    assert page.to_json()["reason"] == "reranking failed: ZeroDivisionError: numbers"
     assert [hit.id for hit in page.hits] == engine_order(served)
     assert page.hits[0].source
 
 
 def test_without_model_or_store_the_engines_order_comes_back(served: Served) -> None:
-    for reranker, reason in (
-        (Reranker(served.engine, served.index, None), "no model"),
-        (Reranker(served.engine, served.index, served.model, route="beside"), "no vector store"),
+    for reranker, cause, reason in (
+        (Reranker(served.engine, served.index, None), "no_model", "no model"),
+        (Reranker(served.engine, served.index, served.model, route="beside"), "no_store", "no vector store"),
     ):
         page = reranker.search(QUERY, BODY)
         assert page.fallback
-        assert reason in page.reason
+        assert page.cause == cause and reason in str(page.reason)
         assert [hit.id for hit in page.hits] == engine_order(served)
         assert page.hits[0].source
     with pytest.raises(InputError, match="give a search body"):
@@ -268,7 +269,7 @@ def test_past_its_deadline_a_search_gives_the_engines_order(served: Served, monk
     spy = Spy(served.engine)
     page = reranker_of(served, engine=spy, deadline_ms=100).search(QUERY, BODY)
     assert page.fallback
-    assert "deadline of 100 ms" in page.reason
+    assert page.cause == "deadline" and "deadline of 100 ms" in str(page.reason)
     assert [hit.id for hit in page.hits] == engine_order(served)
     assert page.hits[0].source
     first, last = spy.timeouts
@@ -280,7 +281,7 @@ def test_past_its_deadline_a_search_gives_the_engines_order(served: Served, monk
 def test_a_query_with_nothing_to_rank_by_falls_back(served: Served) -> None:
     page = reranker_of(served).search("...", BODY)
     assert page.fallback
-    assert "no word" in page.reason
+    assert page.cause == "empty_query" and "no word" in str(page.reason)
 
 
 def test_a_query_of_unlisted_words_says_so(served: Served) -> None:

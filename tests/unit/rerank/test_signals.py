@@ -369,7 +369,7 @@ def test_a_search_goes_on_where_the_numbers_can_no_longer_be_read(served: Served
     settings = RerankSettings(window=60, deadline_ms=None)
     refusing: Any = Refusing(served.engine, EngineRejected)
     page = Reranker(refusing, "docs", served.model, calibration=fitted, settings=settings).search("word3", body)
-    assert page.fallback and "ssi calibrate --signals" in page.reason
+    assert page.fallback and "ssi calibrate --signals" in str(page.reason)
     assert [hit.id for hit in page.hits] == [hit.id for hit in own.hits]
     away: Any = Refusing(served.engine, EngineUnavailable)
     with pytest.raises(EngineUnavailable):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.models.ranking_model import RankingModel
-from reranker.records import SearchAnswer
+from reranker.records import Reason, ReasonKind, SearchAnswer
 from reranker.service.rerank_api import (
     BATCH,
     BATCH_CHARS,
@@ -70,7 +70,7 @@ def test_a_text_scores_by_the_formula() -> None:
     expected = [dense_score(model, query, source) for source in DOCUMENTS[:4] + DOCUMENTS[5:]]
     assert found.scores == pytest.approx(expected, abs=1e-5)
     assert list(found.order) == sorted(range(5), key=lambda place: -expected[place])
-    assert (found.n_stored, found.n_encoded, found.n_unscored, found.reason) == (0, 5, 0, "")
+    assert (found.n_stored, found.n_encoded, found.n_unscored, found.reason) == (0, 5, 0, None)
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -150,7 +150,8 @@ def test_too_many_unknown_ids_leave_the_order_given(served: Served) -> None:
     items = [Item(id=name) for name in ["d1", "d2", "nowhere", "d3"]]
     indexed = IndexedDocuments(served.store)
     found = score_items(served.model, QUERY, items, indexed=indexed)
-    assert found.reason.startswith("1 of 4 candidates have neither a vector")
+    assert found.reason is not None and found.reason.kind is ReasonKind.UNSCORED
+    assert found.reason.text.startswith("1 of 4 candidates have neither a vector")
     assert list(found.order) == [0, 1, 2, 3]
     assert not score_items(served.model, QUERY, items, indexed=indexed, max_unscored=0.25).fallback
 
@@ -197,7 +198,7 @@ def unreachable(body: Mapping[str, Any], timeout_s: float | None) -> SearchAnswe
 def test_without_the_engine_ids_keep_their_order_and_texts_are_ranked(served: Served) -> None:
     indexed = IndexedDocuments(None, unreachable)
     found = score_items(served.model, QUERY, [Item(id="d1"), Item(id="d2")], indexed=indexed)
-    assert found.fallback and "could not be read from the engine (EngineUnavailable)" in found.reason
+    assert found.fallback and "could not be read from the engine (EngineUnavailable)" in str(found.reason)
     given = score_items(served.model, QUERY, texts(served.documents["d1"]), indexed=indexed)
     assert not given.fallback
     both = [Item(id=name, source=served.documents[name]) for name in ("d1", "d2")]
@@ -208,19 +209,21 @@ def test_the_deadline_leaves_the_order_given(served: Served) -> None:
     seconds = itertools.count(0.0, 0.4)
     deadline = Deadline(1.0, now=lambda: next(seconds))
     found = score_items(served.model, QUERY, texts(*list(served.documents.values()) * 20), deadline=deadline)
-    assert found.reason.startswith("the deadline of 1000 ms passed")
+    assert found.reason is not None and found.reason.kind is ReasonKind.DEADLINE
+    assert found.reason.text.startswith("the deadline of 1000 ms passed")
     assert list(found.order) == list(range(2400))
 
 
 @pytest.mark.parametrize("query", ["", "   ", "!!!", "\u200d"])
 def test_a_query_without_words_leaves_the_order_given(served: Served, query: str) -> None:
     found = score_items(served.model, query, texts({"text": "word1"}, {"text": "word2"}))
-    assert found.reason.startswith("the query has no word") and list(found.order) == [0, 1]
+    assert found.reason is not None and found.reason.kind is ReasonKind.EMPTY_QUERY
+    assert list(found.order) == [0, 1]
 
 
 def test_without_a_model_the_order_given_comes_back() -> None:
     found = score_items(None, "x", [Item(), Item()])
-    assert found.reason == "no model is loaded" and list(found.order) == [0, 1]
+    assert found.reason == Reason(ReasonKind.NO_MODEL, "no model is loaded") and list(found.order) == [0, 1]
 
 
 def test_whatever_fails_the_order_given_comes_back_without_its_words(
@@ -231,12 +234,12 @@ def test_whatever_fails_the_order_given_comes_back_without_its_words(
 
     monkeypatch.setattr("reranker.rerank.candidates.CandidateVectors.add_texts", fails)
     found = score_items(served.model, QUERY, texts({"text": "word1"}, {"text": "word2"}))
-    assert found.reason == "reranking failed: RuntimeError" and list(found.order) == [0, 1]
+    assert found.reason == Reason(ReasonKind.ERROR, "reranking failed: RuntimeError") and list(found.order) == [0, 1]
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 1000])
 def test_scores_of_a_fallback_fall_along_the_order_given(n: int) -> None:
-    found = Scoring(np.full(n, np.nan), np.arange(n), reason="why")
+    found = Scoring(np.full(n, np.nan), np.arange(n), reason=Reason(ReasonKind.ERROR, "why"))
     for values in (found.relevance(), found.raw()):
         assert len(values) == n and np.all(np.diff(values) < 0)
     assert np.all((found.relevance() > 0) & (found.relevance() <= 0.5))
@@ -256,7 +259,7 @@ def test_an_answer_is_a_permutation_and_the_same_again(served: Served, data: st.
     query = data.draw(odd_texts)
     indexed = IndexedDocuments(served.store, search_of(served))
     first, second = (score_items(served.model, query, items, indexed=indexed) for _ in range(2))
-    assert not first.reason.startswith("reranking failed")
+    assert first.reason is None or first.reason.kind is not ReasonKind.ERROR
     assert sorted(first.order.tolist()) == list(range(len(items)))
     assert first.order.tolist() == second.order.tolist()
     for values in (first.relevance(), first.raw()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import io
 import json
 import logging
@@ -16,14 +17,15 @@ import pytest
 
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
-from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, InputError
+from reranker.errors import ConfigError, EngineRejected, EngineUnavailable, FallbackError, InputError
+from reranker.records import Reason, ReasonKind
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.http import ServiceError, retry_after
 from reranker.service.modes import SearchCall, Shadow, in_share
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import Breaker
-from reranker.service.telemetry import JsonFormatter, Metrics, cause_of, configure_logs
+from reranker.service.telemetry import JsonFormatter, Metrics, configure_logs
 from reranker.service.threads import Threads
 from tests.engines.scripted import ScriptedServer, whole
 
@@ -339,24 +341,18 @@ def test_sessions_are_drawn_in_the_share_asked_for_and_stay_drawn() -> None:
     assert drawn != {one for one in sessions if in_share(one, 30.0, "other")}
 
 
-@pytest.mark.parametrize(
-    ("reason", "cause"),
-    [
-        ("", ""),
-        ("the deadline of 400 ms passed while the engine searched", "deadline"),
-        ("no model is loaded", "no_model"),
-        ("route beside has no vector store", "no_store"),
-        ("the query has no word that tells documents apart, so only the engine can rank for it", "empty_query"),
-        ("9 of 10 candidates have neither a vector of this model nor a text, more than the 20% allowed", "unscored"),
-        ("the documents of the hits could not be read: x", "documents"),
-        ("the page begins past the window of 30, where the engine's order goes on", "past_window"),
-        ("reranking failed: KeyError: 'canary'", "error"),
-        ("the body collapses hits into groups, which keep the engine's order", "not_rerankable"),
-        ("anything else", "not_rerankable"),
-    ],
-)
-def test_reasons_have_few_classes(reason: str, cause: str) -> None:
-    assert cause_of(reason) == cause
+def test_every_kind_of_reason_is_shown_from_the_start_at_0() -> None:
+    metrics = Metrics()
+    assert metrics.counts(metrics.fallbacks) == {kind.value: 0 for kind in ReasonKind}
+    assert {kind.value for kind in ReasonKind} == {
+        "deadline", "no_model", "no_store", "empty_query", "unscored", "documents", "past_window", "switched_off",
+        "control", "shadow", "error", "not_rerankable",
+    }  # fmt: skip
+
+
+def test_a_copied_error_has_its_reason() -> None:
+    error = copy.copy(FallbackError(ReasonKind.DEADLINE, "too late"))
+    assert error.reason == Reason(ReasonKind.DEADLINE, "too late") and str(error.reason) == "too late"
 
 
 def test_figures_are_made_once_for_equal_labels() -> None:
