@@ -111,6 +111,33 @@ def need_modules(extra: str, *names: str) -> None:
             raise MissingExtra(name, extra)
 
 
+def renamed_option(old: str, new: str, *, kind: click.ParamType[Any]) -> Callable[[F], F]:
+    """Add the former name of an option, hidden: its value becomes that of the new one, with a note on standard error.
+
+    The new name wins where both are given. The former name stays for one version.
+    """
+    key = new.lstrip("-").replace("-", "_")
+
+    def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value is None:
+            return
+        warn(f"note: {old} is called {new} now; the old name will be removed in the next version")
+        target = next(each for each in options_of(context.command) if option_key(each) == key)
+        context.default_map = {**(context.default_map or {}), str(target.name): value}
+
+    name = f"former_{old.lstrip('-')}"
+    return click.option(
+        old,
+        name,
+        type=kind,
+        help=f"Former name of {new}.",
+        hidden=True,
+        is_eager=True,
+        expose_value=False,
+        callback=hand_over,
+    )
+
+
 # Options of several commands
 
 PATH = click.Path(path_type=Path)
@@ -145,7 +172,7 @@ body_option = click.option("--body", "body_path", type=FILE,
 window_option = click.option("--window", type=click.IntRange(1, 10_000), default=200, help="Hits reranked.")
 read_store_option = click.option(
     "--store", "store_path", type=FOLDER, metavar="DIR",
-    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
+    help="Store of route beside.  [default: the one `ssi index --write-store default` writes]",
 )  # fmt: skip
 neighbours_option = click.option("--neighbours", type=click.IntRange(1, 10_000), default=100,
                                  help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
@@ -169,9 +196,11 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 routes_option = click.option("--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True,
                              default=("fetch",), callback=_parts,
                              help="Fields stored for the model: one, or several with commas between them.")  # fmt: skip
-write_store_option = click.option(
-    "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
-)
+write_store_option = all_of(
+    click.option("--write-store", "store", metavar="DIR",
+                 help="Also write the local store of route `beside`: a folder, or `default`."),
+    renamed_option("--store", "--write-store", kind=click.STRING),
+)  # fmt: skip
 id_field_option = click.option("--id-field", metavar="FIELD",
                                help="Where a document of the file has its id, such as sku or product.sku.  [default: "
                                     "id or _id]")  # fmt: skip
@@ -215,7 +244,7 @@ def engine_settings() -> EngineSettings | None:
 
 
 def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:
-    """Return the folder that ``--store`` writes: None, the default place for this model and index, or the one named."""
+    """Return the folder that ``--write-store`` names, by ``default`` that of this model and index; else None."""
     if option is None or model_path is None:
         return None
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)

@@ -20,7 +20,8 @@ Examples:
   ssi index docs.jsonl --engine tantivy:./index --index docs
   ssi index docs.jsonl --engine elasticsearch:http://localhost:9200 --index docs --model model/
   ssi index docs.jsonl.gz --engine opensearch:http://localhost:9200 --index docs --model model/ --rebuild
-  ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --store default --version-field updated
+  ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --write-store default \\
+            --version-field updated
 """)  # fmt: skip
 @click.argument("file", type=FILE)
 @common.engine_options
@@ -54,7 +55,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     if model_path is not None:
         model = model_of(model_path, engine, options["vectors_path"])
     elif options["store"] or options["vectors_path"]:
-        name = "store" if options["store"] else "vectors"
+        name = "write-store" if options["store"] else "vectors"
         raise click.UsageError(f"--{name} keeps a model's vectors: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(

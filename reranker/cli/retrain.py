@@ -29,7 +29,7 @@ Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
   ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
-  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --base model/ --links links.tsv --dry-run
+  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --warm-start model/ --links links.tsv --dry-run
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
 """
 
@@ -45,14 +45,17 @@ _retrain_options = common.all_of(
     click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
     click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
                  help="Folder of the model folders; the live model must be there, and the new one is saved there."),
-    click.option("--base", type=PATH, metavar="DIR",
+    click.option("--warm-start", "base", type=PATH, metavar="DIR",
                  help="Model to start from, of links or judgements only.  [default: the one that the live model was "
                       "started from, else the live model]"),
+    common.renamed_option("--base", "--warm-start", kind=PATH),
     click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
-    click.option("--judgments", type=PATH, metavar="FILE",
+    click.option("--qrels", type=PATH, metavar="FILE",
                  help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
                       "half, always the same, is for the gate."),
-    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --judgments: query id TAB text."),
+    common.renamed_option("--judgments", "--qrels", kind=PATH),
+    common.renamed_option("--judgements", "--qrels", kind=PATH),
+    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
     click.option("--click-weight", type=click.FloatRange(0, min_open=True), default=1.0,
                  help="Share of the training that clicks get; links get 1, judgements 1."),
     click.option("--query-side-only", is_flag=True,
@@ -109,9 +112,7 @@ def retrain(**options: Any) -> None:
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
-        beside_clicks = read_links_and_judgements(
-            options["links"], options["judgments"], options["query_file"], rejects
-        )
+        beside_clicks = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
@@ -136,8 +137,8 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
         raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
     if options["from_index"] and len(options["clicks"]) > 1:
         raise ConfigError("with --from-index, --clicks names one click log, to which the rows of the indexes are added")
-    if bool(options["judgments"]) != bool(options["query_file"]):
-        raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
+    if bool(options["qrels"]) != bool(options["query_file"]):
+        raise ConfigError("--qrels names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
     same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "id_field", "store",
             "max_judged", "allow_unsound", "dry_run")  # fmt: skip

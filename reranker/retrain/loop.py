@@ -140,7 +140,8 @@ def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Pat
         return StoredModel(load_model(base, engine), base)
     if live is None:
         raise ConfigError(
-            "no version is live, so there is no model to start from: name one trained on links or judgements by --base"
+            "no version is live, so there is no model to start from: name one trained on links or judgements by "
+            "--warm-start"
         )
     made = live.model.training.get(MARK)
     if made is None:

@@ -430,7 +430,7 @@ def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
 ) -> None:
     shop = Shop(tmp_path, memory_engine())
     build_index(shop.engine, shop.index, write_lines(tmp_path / "docs.jsonl", shop.documents), None)
-    with pytest.raises(ConfigError, match="--base"):
+    with pytest.raises(ConfigError, match="--warm-start"):
         retrain(shop, logs["useful"])
     result = retrain(shop, logs["useful"], settings={"base": shop.base_path})
     assert result.live_before is None
