@@ -42,7 +42,7 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
               help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as "
                    "score.")  # fmt: skip
 @common.window_option
-@click.option("--route", type=common.ROUTES, default="fetch",
+@click.option("--route", type=common.ROUTE, default="fetch",
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
 @common.read_store_option
 @click.option("--max-queries", type=click.IntRange(10), default=1000, help="Draw at most so many queries.")

@@ -22,6 +22,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reranker.config import ROUTES, STORED_ROUTES
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
@@ -143,7 +144,7 @@ def renamed_option(old: str, new: str, *, kind: click.ParamType[Any]) -> Callabl
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-ROUTES = click.Choice(["beside", "fetch", "inside"])
+ROUTE = click.Choice(ROUTES)
 
 
 def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -193,7 +194,7 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     return tuple(dict.fromkeys(part for value in values for part in value.split(",")))
 
 
-routes_option = click.option("--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True,
+routes_option = click.option("--routes", type=_ChoiceList(STORED_ROUTES), multiple=True,
                              default=("fetch",), callback=_parts,
                              help="Fields stored for the model: one, or several with commas between them.")  # fmt: skip
 write_store_option = all_of(

@@ -31,7 +31,7 @@ A body is the team's own search body with {{query}} where the text belongs:
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--route", type=common.ROUTES, default="fetch",
+@click.option("--route", type=common.ROUTE, default="fetch",
               help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
                    "answer, or inside the engine.")  # fmt: skip
 @click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",

@@ -49,7 +49,7 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
     "--models", "models_path", type=FOLDER, metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
 )  # fmt: skip
-@click.option("--route", type=common.ROUTES, default="fetch", help="Where vectors come from.")
+@click.option("--route", type=common.ROUTE, default="fetch", help="Where vectors come from.")
 @click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",
               help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
 @common.neighbours_option

@@ -21,7 +21,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,13 +34,6 @@ from reranker.records import Hit, RankedHit
 from reranker.rerank.calibration import DEFAULT, ChosenAlpha, check_alpha
 from reranker.rerank.candidates import EncodedQuery, Window
 from reranker.text.view import TextView
-
-RouteName = Literal["beside", "fetch", "inside"]
-
-
-ROUTES: tuple[RouteName, ...] = ("beside", "fetch", "inside")
-"""Routes this package serves: vectors in a store beside the reranker, in the engine's answer, or used inside of it."""
-
 
 RETRIEVALS = ("bm25", "hybrid")
 """First stages: the body's own hits, or these united with the documents whose vectors are nearest to the query's."""

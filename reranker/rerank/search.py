@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from reranker.arrays import Bool
+from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
 from reranker.engines.bodies import fill_template, fill_variables, page_body, window_of
 from reranker.engines.protocol import Engine
@@ -53,11 +54,9 @@ from reranker.rerank.candidates import (
 )
 from reranker.rerank.explain import Explanation, explanations_of
 from reranker.rerank.ranking import (
-    ROUTES,
     Ranking,
     Request,
     RerankSettings,
-    RouteName,
     Scored,
     blend,
     default_template,

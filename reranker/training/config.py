@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from reranker.config import check_ranges
+from reranker.config import check_ranges, parse_keywords
 from reranker.errors import ConfigError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, names_where
 
@@ -17,7 +17,8 @@ GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """What manifests, checkpoints and the command line call a setting, where that differs."""
-QUERY_KINDS = "mixed, document or keywords:K"
+QUERY_KINDS = ("mixed", "document")
+"""What a link's source may be as a query, besides ``keywords:K``."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +167,10 @@ _PAPER_EPOCHS = 200
 
 def parse_query_kind(text: str) -> tuple[float, int, int]:
     """Return (share of keyword queries, least, most words) of ``mixed``, ``document``, ``keywords:K`` (K/3 to 3K/2)."""
-    if text == "mixed":
-        return (_MIXED_SHARE, *_MIXED_WORDS)
-    if text == "document":
-        return 0.0, 1, 1
-    kind, _, number = text.partition(":")
-    if kind == "keywords" and number.isdecimal() and 1 <= int(number) <= 1000:
-        return 1.0, math.ceil(int(number) / 3), math.ceil(int(number) * 1.5)
-    raise ConfigError(f"queries is {text!r}: choose {QUERY_KINDS} with K from 1 to 1000", value=text)
+    n_words = parse_keywords(text, QUERY_KINDS)
+    if n_words is not None:
+        return 1.0, math.ceil(n_words / 3), math.ceil(n_words * 1.5)
+    return (_MIXED_SHARE, *_MIXED_WORDS) if text == "mixed" else (0.0, 1, 1)
 
 
 def schedule_of(
