@@ -33,6 +33,7 @@ T = TypeVar("T")
 RouteName = Literal["beside", "fetch", "inside"]
 """Where a search takes vectors from: a store beside the reranker, the engine's answer, or the engine itself."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
+DEFAULT_ROUTE: RouteName = "fetch"
 STORED_ROUTES = (*ROUTES, "first-stage")
 """Routes whose fields a version may have in the engine: ``first-stage`` finds documents that share no word with the
 query."""
@@ -98,6 +99,12 @@ def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ran
             called = (names or {}).get(name, name)
             kind = "whole" if whole else "finite"
             raise ConfigError(f"{called} is {value!r}: it must be a {kind} number {rule}", key=called)
+
+
+def default_of(settings: type, name: str) -> Any:
+    """Return the default of a dataclass's field; None where it has none, or one that is made for each instance."""
+    default = settings.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    return None if default is dataclasses.MISSING else default
 
 
 def parse_keywords(text: str, others: tuple[str, ...], most: int = MAX_KEYWORDS) -> int | None:

@@ -56,7 +56,6 @@ from reranker.rerank.explain import Explanation, explanations_of
 from reranker.rerank.ranking import (
     Ranking,
     Request,
-    RerankSettings,
     Scored,
     blend,
     default_template,
@@ -67,6 +66,7 @@ from reranker.rerank.ranking import (
     preference_of,
     why_not,
 )
+from reranker.rerank.settings import RerankSettings
 from reranker.rerank.signals import Signal, added
 from reranker.store import VectorStore
 

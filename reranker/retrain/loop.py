@@ -47,18 +47,10 @@ from reranker.rerank import body_hash, default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import Verdict
-from reranker.retrain.learning import (
-    MARK,
-    History,
-    Learner,
-    LinksAndJudgements,
-    RetrainResult,
-    RetrainSettings,
-    check_log,
-    read_history,
-)
+from reranker.retrain.learning import MARK, History, Learner, LinksAndJudgements, RetrainResult, check_log, read_history
 from reranker.retrain.report import examples_of, render
 from reranker.retrain.served_ranks import Comparison, ServedModel, ServingScores, compare
+from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from reranker.config import check_ranges, parse_keywords
 from reranker.errors import ConfigError
@@ -24,6 +24,13 @@ QUERY_KINDS = ("mixed", "document")
 @dataclass(frozen=True)
 class TrainConfig:
     """Settings of one training run."""
+
+    RANGES: ClassVar[Mapping[str, str]] = {
+        "dim": "[1, inf)", "threads": "[1, inf)", "patience": "[1, inf)", "epochs": "[1, inf)",
+        "max_trials": "[1, inf)", "seed": "[0, inf)", "rate": "(0, inf)", "identity_scale": "(0, inf)",
+        "max_norm": "[0, inf)", "query_dropout": "[0, 1)", "document_dropout": "[0, 1)", "init_std": "(0, inf)",
+        "stated_negative_ratio": "[0, 1]", "max_rows": "[0, inf)",
+    }  # fmt: skip
 
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
@@ -85,12 +92,7 @@ class TrainConfig:
                 "query_side_only does not go with tied: one array serves queries and documents, so that learning the "
                 "query side changes every document's vector"
             )
-        at_least_1 = dict.fromkeys(("dim", "threads", "patience", "epochs", "max_trials"), "[1, inf)")
-        check_ranges(
-            self, KEPT_NAMES, **at_least_1, seed="[0, inf)", rate="(0, inf)", identity_scale="(0, inf)",
-            max_norm="[0, inf)", query_dropout="[0, 1)", document_dropout="[0, 1)", init_std="(0, inf)",
-            stated_negative_ratio="[0, 1]", max_rows="[0, inf)",
-        )  # fmt: skip
+        check_ranges(self, KEPT_NAMES, **self.RANGES)
 
     def _check_class(self) -> None:
         model_class = MODEL_CLASSES.get(self.model_class)  # None: the class is chosen

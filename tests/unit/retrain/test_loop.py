@@ -25,8 +25,9 @@ from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLe
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
-from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history
+from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
+from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links, from_pairs
 from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines
