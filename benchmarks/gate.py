@@ -32,7 +32,8 @@ import numpy.typing as npt
 
 from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.clicks.propensities import estimate_propensities
-from reranker.retrain.gate import GateConfig, ShownLists, Verdict, decide
+from reranker.retrain.gate import ShownLists, Verdict, decide
+from reranker.retrain.settings import GateConfig
 from tests.click_readers import Cascade, DynamicBayesian, counts_of
 
 N_QUERIES, N_SHOWN = 300, 10

@@ -47,9 +47,10 @@ from reranker.evaluation import evaluate_run, paired_test
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
-from reranker.retrain.learning import RetrainResult, RetrainSettings
+from reranker.retrain.learning import RetrainResult
 from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
+from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
 from tests.click_readers import tables_of

@@ -98,7 +98,7 @@ def run(spec: str, n: int, work: Path, options: argparse.Namespace) -> dict[str,
                 row[f"{way} bytes a document"] = size_of(engine, indexes[way]) / n
             row["fetch to plain"] = row["fetch_s"] / row["plain_s"]
             after_s = KILLED_AT * row["fetch_s"]
-            with_store = [*with_model, "--store", str(store)]
+            with_store = [*with_model, "--write-store", str(store)]
             killed(spec, indexes["resumed"], docs, with_store, after_s)
             spent = sent(engine, spec, indexes["resumed"], docs, with_store)
             row |= {"resumed_s": after_s + spent["seconds"], "resumed_at": spent["resumed_at"]}

@@ -16,6 +16,7 @@ from indexer.checkpoint import checkpoint_path, state_dir
 from indexer.encoding import VersionEncoder
 from indexer.load import LoadOptions, LoadReport, load_documents, source_id
 from indexer.versions import register, with_version
+from reranker.config import DEFAULT_ROUTE
 from reranker.engines.protocol import Engine, IndexInfo
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import GateRefused, InputError, PreflightRefused
@@ -92,7 +93,7 @@ def check_fields(path: Path, view: TextView, id_field: str | None = None, notice
 class BuildOptions:
     """What is built, besides the documents."""
 
-    routes: tuple[str, ...] = ("fetch",)
+    routes: tuple[str, ...] = (DEFAULT_ROUTE,)
     """Fields written for the model, see `reranker.engines.vectors.version_fields`."""
     store_path: Path | None = None
     """Local store of route *beside*."""

@@ -19,9 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from reranker.config import check_ranges
 from reranker.deadline import Deadline
@@ -40,6 +38,9 @@ from reranker.errors import (
 )
 from reranker.progress import Say, no_progress, silent
 from reranker.records import StoredDocument
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 class Action(enum.Enum):
@@ -109,13 +110,15 @@ def _never_fits(reason: str) -> bool:
 class BulkLimits:
     """How much goes into one request."""
 
+    RANGES: ClassVar[Mapping[str, str]] = {"max_ops": "[1, inf)", "max_bytes": "[1, inf)"}
+
     max_ops: int = 500
     """Documents a request, at most."""
-    max_bytes: int = 8 * 1024 * 1024
+    max_bytes: int = 8_000_000
     """JSON bytes a request, at most; a larger document travels alone. Past some 5 to 15 MB nothing is gained."""
 
     def __post_init__(self) -> None:
-        check_ranges(self, max_ops="[1, inf)", max_bytes="[1, inf)")
+        check_ranges(self, **self.RANGES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def _index_reasons(info: IndexInfo) -> Iterator[str]:
     elif mode == "synthetic":
         yield (
             f"{info.name}: _source is synthetic, a rewrite would not give back the document its owner sent: use the "
-            "route beside with `ssi index --store`, or a new index with stored _source"
+            "route beside with `ssi index --write-store`, or a new index with stored _source"
         )
     if source.get("includes") or source.get("excludes"):
         yield (

@@ -24,11 +24,21 @@ from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from reranker.errors import ConfigError
 
 T = TypeVar("T")
+
+RouteName = Literal["beside", "fetch", "inside"]
+"""Where a search takes vectors from: a store beside the reranker, the engine's answer, or the engine itself."""
+ROUTES: tuple[RouteName, ...] = get_args(RouteName)
+DEFAULT_ROUTE: RouteName = "fetch"
+STORED_ROUTES = (*ROUTES, "first-stage")
+"""Routes whose fields a version may have in the engine: ``first-stage`` finds documents that share no word with the
+query."""
+MAX_KEYWORDS = 1000
+"""Largest K of ``keywords:K``."""
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -89,6 +99,23 @@ def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ran
             called = (names or {}).get(name, name)
             kind = "whole" if whole else "finite"
             raise ConfigError(f"{called} is {value!r}: it must be a {kind} number {rule}", key=called)
+
+
+def default_of(settings: type, name: str) -> Any:
+    """Return the default of a dataclass's field; None where it has none, or one that is made for each instance."""
+    default = settings.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    return None if default is dataclasses.MISSING else default
+
+
+def parse_keywords(text: str, others: tuple[str, ...], most: int = MAX_KEYWORDS) -> int | None:
+    """Return K of ``keywords:K``, from 1 to ``most``, or None for one of ``others``; `ConfigError` for other texts."""
+    if text in others:
+        return None
+    kind, _, number = text.partition(":")
+    if kind == "keywords" and number.isdecimal() and len(number) <= len(str(most)) and 1 <= int(number) <= most:
+        return int(number)
+    message = f"queries is {text!r}: choose {', '.join(others)} or keywords:K with K from 1 to {most}"
+    raise ConfigError(message, value=text)
 
 
 def milliseconds(name: str, text: str | None) -> int | None:

@@ -308,16 +308,6 @@ def _count(counts: dict[str, int], reason: str, number: int) -> None:
         counts[reason] = counts.get(reason, 0) + number
 
 
-def parse_queries(text: str) -> int | None:
-    """Return None for ``document``, K for ``keywords:K``; `ConfigError` for anything else."""
-    if text == "document":
-        return None
-    kind, _, number = text.partition(":")
-    if kind == "keywords" and number.isdecimal() and int(number) > 0:
-        return int(number)
-    raise ConfigError(f"--queries {text!r} is not legal: write document, or keywords:K with K a number above 0")
-
-
 def draw_keywords(
     counts: sp.csr_matrix, query_ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
 ) -> sp.csr_matrix:

@@ -230,8 +230,8 @@ def read_manifest(root: Path) -> Manifest:
         manifest = msgspec.json.decode(content, type=Manifest)
     except FileNotFoundError as error:
         raise ArtifactError(
-            f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with `ssi index --store` or "
-            "`ssi revectorize --store`, or use `--route fetch`",
+            f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with "
+            "`ssi index --write-store` or `ssi revectorize --write-store`, or use `--route fetch`",
             path=str(root),
         ) from error
     except OSError as error:
@@ -462,7 +462,7 @@ class VectorStore:
                 raise EncoderMismatch(
                     f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model "
                     f"needs {encoder_id[:12]}: their vectors cannot be compared; write a store with this model "
-                    "(`ssi revectorize --store`) or load the model that made it",
+                    "(`ssi revectorize --write-store`) or load the model that made it",
                     store=manifest.encoder_id,
                     model=encoder_id,
                 )

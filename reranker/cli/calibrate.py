@@ -9,6 +9,7 @@ from rich.markup import escape
 
 from reranker.cli import common
 from reranker.cli.common import FILE
+from reranker.config import DEFAULT_ROUTE
 from reranker.releases import read_control
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
               help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as "
                    "score.")  # fmt: skip
 @common.window_option
-@click.option("--route", type=common.ROUTES, default="fetch",
+@click.option("--route", type=common.ROUTE, default=DEFAULT_ROUTE,
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
 @common.read_store_option
 @click.option("--max-queries", type=click.IntRange(10), default=1000, help="Draw at most so many queries.")

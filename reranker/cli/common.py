@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import json
+import math
 import random
 import sys
 import time
@@ -22,11 +23,13 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
 from reranker.progress import Progress, TitledProgress
 from reranker.releases import default_store
+from reranker.rerank.settings import RETRIEVALS, RerankSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -111,12 +114,76 @@ def need_modules(extra: str, *names: str) -> None:
             raise MissingExtra(name, extra)
 
 
+def setting(settings: type, name: str, *names: str, **attributes: Any) -> Callable[[F], F]:
+    """Add an option for a field of a dataclass of settings: its default and legal values are those of the field.
+
+    Parameters
+    ----------
+    settings : type
+        The dataclass; its ``RANGES`` hold the legal values of numbers.
+    name : str
+        The field, and by default the option: ``max_norm`` is ``--max-norm``.
+    *names : str
+        Another spelling of the option, or another name of its parameter, as `click.option` takes them.
+    **attributes
+        What else `click.option` takes, such as ``help``; never a default.
+    """
+    kinds = str(settings.__dataclass_fields__[name].type).split(" | ")  # type: ignore[attr-defined]
+    option = () if any(each.startswith("--") for each in names) else (f"--{name.replace('_', '-')}",)
+    if "type" not in attributes and "bool" not in kinds:
+        attributes["type"] = _type_of(kinds, getattr(settings, "RANGES", {}).get(name))
+    if "bool" in kinds and not any("/" in each for each in names):
+        attributes["is_flag"] = True
+    return click.option(*option, *names, default=default_of(settings, name), **attributes)
+
+
+def _type_of(kinds: list[str], interval: str | None) -> click.ParamType[Any]:
+    """Return the type of an option for a field of these types; an interval is as `check_ranges` takes it."""
+    if not {"int", "float"} & {*kinds}:
+        return click.STRING
+    whole = "int" in kinds
+    if interval is None:
+        return click.INT if whole else click.FLOAT
+    low, high = (None if math.isinf(float(end)) else float(end) for end in interval[1:-1].split(","))
+    is_open = {"min_open": interval[0] == "(", "max_open": high is not None and interval[-1] == ")"}
+    if not whole:
+        return click.FloatRange(low, high, **is_open)
+    return click.IntRange(None if low is None else int(low), None if high is None else int(high), **is_open)
+
+
+def renamed_option(old: str, new: str, *, kind: click.ParamType[Any]) -> Callable[[F], F]:
+    """Add the former name of an option, hidden: its value becomes that of the new one, with a note on standard error.
+
+    The new name wins where both are given. The former name stays for one version.
+    """
+    key = new.lstrip("-").replace("-", "_")
+
+    def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
+        if value is None:
+            return
+        warn(f"note: {old} is called {new} now; the old name will be removed in the next version")
+        target = next(each for each in options_of(context.command) if option_key(each) == key)
+        context.default_map = {**(context.default_map or {}), str(target.name): value}
+
+    name = f"former_{old.lstrip('-')}"
+    return click.option(
+        old,
+        name,
+        type=kind,
+        help=f"Former name of {new}.",
+        hidden=True,
+        is_eager=True,
+        expose_value=False,
+        callback=hand_over,
+    )
+
+
 # Options of several commands
 
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 FOLDER = click.Path(path_type=Path, file_okay=False)
-ROUTES = click.Choice(["beside", "fetch", "inside"])
+ROUTE = click.Choice(ROUTES)
 
 
 def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
@@ -142,17 +209,15 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print the re
 body_option = click.option("--body", "body_path", type=FILE,
                            help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text "
                                 "fields]")  # fmt: skip
-window_option = click.option("--window", type=click.IntRange(1, 10_000), default=200, help="Hits reranked.")
+window_option = setting(RerankSettings, "window", help="Hits reranked.")
 read_store_option = click.option(
     "--store", "store_path", type=FOLDER, metavar="DIR",
-    help="Store of route beside.  [default: the one `ssi index --store default` writes]",
+    help="Store of route beside.  [default: the one `ssi index --write-store default` writes]",
 )  # fmt: skip
-neighbours_option = click.option("--neighbours", type=click.IntRange(1, 10_000), default=100,
-                                 help="Documents that `--retrieve hybrid` asks for.")  # fmt: skip
-alpha_option = click.option(
-    "--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted it]"
-)
-keep_top_option = click.option("--keep-top", type=click.IntRange(0), default=0, help="First hits that never move.")
+neighbours_option = setting(RerankSettings, "neighbours", help="Documents that `--retrieve hybrid` asks for.")
+alpha_option = setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted it]")
+keep_top_option = setting(RerankSettings, "keep_top", help="First hits that never move.")
+RETRIEVE = click.Choice(RETRIEVALS)
 
 
 class _ChoiceList(click.Choice[str]):
@@ -166,16 +231,17 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     return tuple(dict.fromkeys(part for value in values for part in value.split(",")))
 
 
-routes_option = click.option("--routes", type=_ChoiceList([*ROUTES.choices, "first-stage"]), multiple=True,
-                             default=("fetch",), callback=_parts,
+routes_option = click.option("--routes", type=_ChoiceList(STORED_ROUTES), multiple=True,
+                             default=(DEFAULT_ROUTE,), callback=_parts,
                              help="Fields stored for the model: one, or several with commas between them.")  # fmt: skip
-write_store_option = click.option(
-    "--store", metavar="DIR", help="Also write the local store of route `beside`: a folder, or `default`."
-)
+write_store_option = all_of(
+    click.option("--write-store", "store", metavar="DIR",
+                 help="Also write the local store of route `beside`: a folder, or `default`."),
+    renamed_option("--store", "--write-store", kind=click.STRING),
+)  # fmt: skip
 id_field_option = click.option("--id-field", metavar="FIELD",
                                help="Where a document of the file has its id, such as sku or product.sku.  [default: "
                                     "id or _id]")  # fmt: skip
-max_docs_option = click.option("--max-docs", type=click.IntRange(1), default=500, help="Documents a request.")
 
 
 def check_id_field(options: dict[str, Any]) -> None:
@@ -215,7 +281,7 @@ def engine_settings() -> EngineSettings | None:
 
 
 def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:
-    """Return the folder that ``--store`` writes: None, the default place for this model and index, or the one named."""
+    """Return the folder that ``--write-store`` names, by ``default`` that of this model and index; else None."""
     if option is None or model_path is None:
         return None
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)

@@ -13,11 +13,13 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import PATH
+from reranker.config import default_of
 from reranker.deadline import Deadline
 from reranker.engines import Engine
 from reranker.errors import EngineUnavailable
 from reranker.progress import Progress
 from reranker.releases import default_store
+from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.demo import Demo, Places
@@ -34,7 +36,9 @@ Examples:
 @click.option("--dir", "folder", type=PATH, default=Path(".demo"), metavar="DIR",
               help="Where documents, links, model and index are written; emptied first if it is an earlier "
                    "demonstration's.")  # fmt: skip
-@click.option("--dim", type=click.IntRange(1, 2000), default=100, help="Dimensions of the model.")
+@click.option(
+    "--dim", type=click.IntRange(1, 2000), default=default_of(TrainConfig, "dim"), help="Dimensions of the model."
+)
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of all random choices.")
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", default="", show_default="embedded, in --dir",

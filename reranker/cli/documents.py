@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from indexer.bulk import BulkLimits
 from reranker.cli import common
 from reranker.cli.common import FILE
 from reranker.engines import Engine
@@ -24,6 +25,8 @@ vectors_option = click.option(
 rejects_option = click.option("--rejects", "reject_path", type=FILE,
                                help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
                                     "folder]")  # fmt: skip
+
+max_docs_option = common.setting(BulkLimits, "max_ops", "--max-docs", "max_docs", help="Documents a request.")
 
 
 def model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> RankingModel:

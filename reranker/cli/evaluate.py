@@ -11,6 +11,7 @@ from rich.table import Table
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
+from reranker.config import parse_keywords
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,11 +75,10 @@ def command(**options: Any) -> None:
     and for AP Fisher's randomisation test.
     """
     from reranker.baselines.fitted import REMEMBERING, parse_baselines
-    from reranker.evaluation import parse_queries
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
 
-    n_words = parse_queries(options["queries"])
+    n_words = parse_keywords(options["queries"], ("document",))
     _check(options, n_words)
     names = parse_baselines("tfidf,bm25" if options["baselines"] is None else options["baselines"])
     engine = common.open_engine_of(options["engine_spec"], retry=True) if options["engine_spec"] else None

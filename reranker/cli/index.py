@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from indexer.bulk import BulkLimits
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.cli.documents import end_with, model_of, rejects_option, vectors_option
+from reranker.cli.documents import end_with, max_docs_option, model_of, rejects_option, vectors_option
+from reranker.config import default_of
 
 if TYPE_CHECKING:
     from indexer.build import BuildReport
@@ -20,7 +22,8 @@ Examples:
   ssi index docs.jsonl --engine tantivy:./index --index docs
   ssi index docs.jsonl --engine elasticsearch:http://localhost:9200 --index docs --model model/
   ssi index docs.jsonl.gz --engine opensearch:http://localhost:9200 --index docs --model model/ --rebuild
-  ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --store default --version-field updated
+  ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --write-store default \\
+            --version-field updated
 """)  # fmt: skip
 @click.argument("file", type=FILE)
 @common.engine_options
@@ -35,8 +38,13 @@ Examples:
 @common.id_field_option
 @rejects_option
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
-@common.max_docs_option
-@click.option("--max-mb", type=click.FloatRange(0.01), default=8.0, help="Megabytes a request.")
+@max_docs_option
+@click.option(
+    "--max-mb",
+    type=click.FloatRange(0.01),
+    default=default_of(BulkLimits, "max_bytes") / 1e6,
+    help="Megabytes a request.",
+)
 @click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
 @common.json_option
 def index_command(file: Path, index: str, model_path: Path | None, as_json: bool, **options: Any) -> None:
@@ -46,7 +54,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     runs (also by kill -9) go on where they were; no document is lost or stored twice.
     """
     from indexer.build import BuildOptions, build_index
-    from indexer.bulk import BulkLimits, RetryPolicy
+    from indexer.bulk import RetryPolicy
     from indexer.load import LoadOptions
 
     engine = common.open_engine_of(options["engine_spec"], retry=True)
@@ -54,7 +62,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
     if model_path is not None:
         model = model_of(model_path, engine, options["vectors_path"])
     elif options["store"] or options["vectors_path"]:
-        name = "store" if options["store"] else "vectors"
+        name = "write-store" if options["store"] else "vectors"
         raise click.UsageError(f"--{name} keeps a model's vectors: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(

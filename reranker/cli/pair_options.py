@@ -13,8 +13,8 @@ from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import PATH
-from reranker.clicks.pairs import BACKENDS, DEFAULT_STRATEGY, STRATEGIES, PairConfig, Resources
-from reranker.config import milliseconds
+from reranker.clicks.pairs import BACKENDS, STRATEGIES, PairConfig, Resources
+from reranker.config import default_of, milliseconds
 from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -89,35 +89,29 @@ def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
 
 
 # Pairs: how a log becomes pairs, and where that is computed
-_DEFAULT = PairConfig()
-
-
-_CAP = click.IntRange(0)
-
-
 pair_options = common.all_of(
-    click.option("--strategy", type=click.Choice(list(STRATEGIES)), default=DEFAULT_STRATEGY,
+    common.setting(PairConfig, "strategy", type=click.Choice(list(STRATEGIES)),
                  help="How clicks become preferences, see below."),
-    click.option("--above-only", is_flag=True, help="clicked-over-unclicked: compare with documents further up only."),
-    click.option("--last-by-time", is_flag=True,
+    common.setting(PairConfig, "above_only", help="clicked-over-unclicked: compare with documents further up only."),
+    common.setting(PairConfig, "last_by_time",
                  help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
                       "of the lowest in the list, which needs no clock."),
-    click.option("--min-dwell", "min_dwell_s", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+    common.setting(PairConfig, "min_dwell_s", "--min-dwell", "min_dwell_s", metavar="SECONDS",
                  help="Clicks known to be shorter do not count; their documents take no part."),
-    click.option("--once-a-session/--every-time", default=True,
+    common.setting(PairConfig, "once_a_session", "--once-a-session/--every-time",
                  help="A session says a pair once, however often it was shown."),
-    click.option("--user-cap", type=_CAP, default=_DEFAULT.user_cap,
+    common.setting(PairConfig, "user_cap",
                  help="How often one person can say a pair at most, in sessions; 0: no cap, here and below."),
-    click.option("--document-cap", type=_CAP, default=_DEFAULT.document_cap,
+    common.setting(PairConfig, "document_cap",
                  help="Pairs of one person for one document of a query that count in full."),
-    click.option("--person-cap", type=_CAP, default=_DEFAULT.person_cap,
+    common.setting(PairConfig, "person_cap",
                  help="Pairs of one person over all queries that count in full."),
-    click.option("--network-cap", type=_CAP, default=_DEFAULT.network_cap,
+    common.setting(PairConfig, "network_cap",
                  help="People of one network for one document of a query that count in full; 0 on an intranet."),
-    click.option("--min-users", type=click.IntRange(1), default=1, help="People who must have said a pair."),
+    common.setting(PairConfig, "min_users", help="People who must have said a pair."),
     click.option("--propensities", "propensity_file", type=PATH, metavar="FILE",
                  help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank."),
-    click.option("--clip", type=click.FloatRange(1), default=_DEFAULT.clip,
+    common.setting(PairConfig, "clip",
                  help="The most that one person's pair may weigh for it."),
     click.option("--robots/--no-robots", "judge_robots", default=True,
                  help="Leave out robots: agent, speed, number of clicks, one document over and over."),
@@ -126,8 +120,8 @@ pair_options = common.all_of(
     click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb",
                  help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
     click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
-    click.option("--memory", "memory_mb", type=click.IntRange(100), default=Resources().memory_mb, metavar="MB",
-                 help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
+    click.option("--memory", "memory_mb", type=click.IntRange(100), default=default_of(Resources, "memory_mb"),
+                 metavar="MB", help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
     click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
     click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
 )  # fmt: skip

@@ -9,7 +9,7 @@ import click
 
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.cli.documents import model_of
+from reranker.cli.documents import max_docs_option, model_of
 
 if TYPE_CHECKING:
     from indexer.preflight import Plan
@@ -23,7 +23,7 @@ renewal_options = common.all_of(
     common.write_store_option,
     click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
                  help="Speed limit, so that the engine keeps answering searches."),
-    common.max_docs_option,
+    max_docs_option,
     click.option("--rejects", "reject_path", type=FILE,
                  help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
 )  # fmt: skip

@@ -17,11 +17,13 @@ from reranker.clicks.pairs import PairConfig
 from reranker.config import milliseconds
 from reranker.engines import Engine
 from reranker.errors import ConfigError
+from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
+from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.formats import RejectLog
-    from reranker.retrain.learning import RetrainResult, RetrainSettings
+    from reranker.retrain.learning import RetrainResult
 
 
 # Retraining: from a click log to a better model, or a refusal with its reason
@@ -30,7 +32,7 @@ Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
   ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
-  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --base model/ --links links.tsv --dry-run
+  ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --warm-start model/ --links links.tsv --dry-run
 Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
 """
 
@@ -46,46 +48,53 @@ _retrain_options = common.all_of(
     click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
     click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
                  help="Folder of the model folders; the live model must be there, and the new one is saved there."),
-    click.option("--base", type=PATH, metavar="DIR",
-                 help="Model to start from, of links or judgements only.  [default: the one that the live model was "
+    common.setting(RetrainSettings, "base", "--warm-start", "base", type=PATH, metavar="DIR",
+                   help="Model to start from, of links or judgements only.  [default: the one that the live model was "
                       "started from, else the live model]"),
+    common.renamed_option("--base", "--warm-start", kind=PATH),
     click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
-    click.option("--judgments", type=PATH, metavar="FILE",
+    click.option("--qrels", type=PATH, metavar="FILE",
                  help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
                       "half, always the same, is for the gate."),
-    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --judgments: query id TAB text."),
-    click.option("--click-weight", type=click.FloatRange(0, min_open=True), default=1.0,
-                 help="Share of the training that clicks get; links get 1, judgements 1."),
-    click.option("--query-side-only", is_flag=True,
-                 help="Learn what words mean in queries only: no document's vector changes."),
+    common.renamed_option("--judgments", "--qrels", kind=PATH),
+    common.renamed_option("--judgements", "--qrels", kind=PATH),
+    click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
+    common.setting(RetrainSettings, "click_weight",
+                   help="Share of the training that clicks get; links get 1, judgements 1."),
+    common.setting(RetrainSettings, "query_side_only",
+                   help="Learn what words mean in queries only: no document's vector changes."),
     click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
     click.option("--propensities", type=PATH, metavar="FILE",
                  help="Of `ssi clicks propensities`.  [default: found from the log]"),
-    click.option("--newest", default="0.2", metavar="SHARE|DAYSd",
+    click.option("--newest", default=str(Newest().share), metavar="SHARE|DAYSd",
                  help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d)."),
-    click.option("--margin", type=click.FloatRange(0, 1, max_open=True), default=0.0,
-                 help="By how much nDCG of the clicks must be better, at the lower bound of its interval."),
-    click.option("--confidence", type=click.FloatRange(0.5, 1, max_open=True), default=0.95, help="Of that bound."),
-    click.option("--min-people", type=click.FloatRange(2), default=30.0,
-                 help="Least number of people (that weigh the same) in the newest slice."),
+    common.setting(GateConfig, "margin",
+                   help="By how much nDCG of the clicks must be better, at the lower bound of its interval."),
+    common.setting(GateConfig, "confidence", help="Of that bound."),
+    common.setting(GateConfig, "min_clusters", "--min-people", "min_people",
+                   help="Least number of people (that weigh the same) in the newest slice."),
     common.body_option,
-    click.option("--window", type=click.IntRange(1, 10_000), default=200,
-                 help="Hits reranked when served; with the body it names the calibration."),
-    click.option("--docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"),
+    common.setting(RetrainSettings, "window",
+                   help="Hits reranked when served; with the body it names the calibration."),
+    common.setting(RetrainSettings, "docs", type=PATH, metavar="FILE",
+                   help="Documents to train on.  [default: those of the index]"),
     common.id_field_option,
-    click.option("--epochs", type=click.IntRange(1), help="Passes over the preferences.  [default: by the data]"),
-    click.option("--rate", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: by the data]"),
-    click.option("--seed", type=click.IntRange(0), default=0, help="Of all random numbers."),
+    common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]"),
+    common.setting(TrainConfig, "rate", help="Learning rate.  [default: by the data]"),
+    common.setting(TrainConfig, "seed", help="Of all random numbers."),
     common.write_store_option,
-    click.option("--max-docs-per-second", "rate_limit", type=click.FloatRange(0, min_open=True), metavar="N",
-                 help="Speed limit of the writes, so that the engine keeps answering searches."),
-    click.option("--max-judged", type=click.IntRange(1), default=20_000,
-                 help="Impressions that the gate looks at; more are sampled."),
-    click.option("--size-study", is_flag=True, help="Also learn from parts of the log, for the report."),
+    common.setting(RetrainSettings, "max_docs_per_s", "--max-docs-per-second", "rate_limit", metavar="N",
+                   help="Speed limit of the writes, so that the engine keeps answering searches."),
+    common.setting(RetrainSettings, "max_judged",
+                   help="Impressions that the gate looks at; more are sampled."),
+    common.setting(RetrainSettings, "study", "--size-study", "size_study",
+                   help="Also learn from parts of the log, for the report."),
     click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report, which works offline."),
     rejects_option,
-    click.option("--allow-unsound", is_flag=True, help="Learn even from a log that `ssi clicks doctor` calls unsound."),
-    click.option("--dry-run", is_flag=True, help="Train and compare, but leave the index and its record as they are."),
+    common.setting(RetrainSettings, "allow_unsound",
+                   help="Learn even from a log that `ssi clicks doctor` calls unsound."),
+    common.setting(RetrainSettings, "dry_run",
+                   help="Train and compare, but leave the index and its record as they are."),
     common.json_option,
 )  # fmt: skip
 
@@ -110,9 +119,7 @@ def retrain(**options: Any) -> None:
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
-        beside_clicks = read_links_and_judgements(
-            options["links"], options["judgments"], options["query_file"], rejects
-        )
+        beside_clicks = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
@@ -128,17 +135,14 @@ def retrain(**options: Any) -> None:
 
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     from reranker.rerank.search import read_body
-    from reranker.retrain.gate import GateConfig
-    from reranker.retrain.learning import Newest, RetrainSettings
-    from reranker.training import TrainConfig
 
     common.check_id_field(options)
     if not (options["clicks"] or options["from_index"]):
         raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
     if options["from_index"] and len(options["clicks"]) > 1:
         raise ConfigError("with --from-index, --clicks names one click log, to which the rows of the indexes are added")
-    if bool(options["judgments"]) != bool(options["query_file"]):
-        raise ConfigError("--judgments names queries by id, and --query-file holds their texts: give both or neither")
+    if bool(options["qrels"]) != bool(options["query_file"]):
+        raise ConfigError("--qrels names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
     same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "id_field", "store",
             "max_judged", "allow_unsound", "dry_run")  # fmt: skip

@@ -8,7 +8,9 @@ import click
 from rich.markup import escape
 
 from reranker.cli import common
+from reranker.config import DEFAULT_ROUTE
 from reranker.records import RankedHit
+from reranker.rerank.settings import RerankSettings
 
 if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
@@ -31,10 +33,10 @@ A body is the team's own search body with {{query}} where the text belongs:
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--route", type=common.ROUTES, default="fetch",
+@click.option("--route", type=common.ROUTE, default=DEFAULT_ROUTE,
               help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
                    "answer, or inside the engine.")  # fmt: skip
-@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",
+@common.setting(RerankSettings, "retrieve", type=common.RETRIEVE,
               help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's "
                    "words.")  # fmt: skip
 @common.neighbours_option
@@ -54,7 +56,6 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
     The order is by score, then by the engine's own rank; hits past the window keep the engine's order.
     """
     from reranker.models.model_folder import load_model
-    from reranker.rerank import RerankSettings
     from reranker.rerank.search import open_reranker, read_body
 
     body = read_body(options["body_path"]) if options["body_path"] else None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.cli.expert import ExpertCommand
-
-if TYPE_CHECKING:
-    from reranker.service.settings import ServiceSettings
-
+from reranker.config import default_of
+from reranker.rerank.settings import RerankSettings
+from reranker.service.settings import MIB, Limits, ServiceSettings
 
 MODULES = ("fastapi", "granian", "prometheus_client")
 
@@ -50,8 +49,8 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
     "--models", "models_path", type=FOLDER, metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
 )  # fmt: skip
-@click.option("--route", type=common.ROUTES, default="fetch", help="Where vectors come from.")
-@click.option("--retrieve", type=click.Choice(["bm25", "hybrid"]), default="bm25",
+@common.setting(ServiceSettings, "route", type=common.ROUTE, help="Where vectors come from.")
+@common.setting(RerankSettings, "retrieve", type=common.RETRIEVE,
               help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
 @common.neighbours_option
 @common.read_store_option
@@ -62,20 +61,20 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
 @click.option("--page", "page_fields", multiple=True, metavar="NAME=FIELD",
               help="Field that the search page shows as title, text, url, image or one of the facts; can be repeated.",
               )  # fmt: skip
-@click.option("--fixed-body", is_flag=True, help="Refuse requests that bring a search body of their own.")
-@click.option("--proxy", is_flag=True, help="Also answer the engine's own _search, _msearch and _count.")
+@common.setting(ServiceSettings, "fixed_body", help="Refuse requests that bring a search body of their own.")
+@common.setting(ServiceSettings, "proxy", help="Also answer the engine's own _search, _msearch and _count.")
 @common.window_option
-@click.option("--alpha", type=click.FloatRange(0, 1), help="Weight of the model.  [default: as `ssi calibrate` fitted]")
+@common.setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted]")
 @common.keep_top_option
-@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=1000,
+@common.setting(RerankSettings, "deadline_ms",
               help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
-@click.option("--shadow", is_flag=True, help="Score and log, but answer in the engine's order.")
-@click.option("--percent", type=click.FloatRange(0, 100), default=100,
+@common.setting(ServiceSettings, "shadow", help="Score and log, but answer in the engine's order.")
+@common.setting(ServiceSettings, "percent",
               help="Share of sessions whose searches are reranked.")  # fmt: skip
-@click.option("--explore", type=click.FloatRange(0, 100), default=0, metavar="PERCENT",
+@common.setting(ServiceSettings, "explore", metavar="PERCENT",
               help="Share of sessions whose first pages are shuffled: their clicks measure each rank's examination.",
               )  # fmt: skip
-@click.option("--salt", default="", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
+@common.setting(ServiceSettings, "salt", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
 @click.option("--interleave", "challenger", metavar="VERSION",
               help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip
 @click.option("--sink", "sink_spec", default="none", metavar="engine|FILE|none",
@@ -86,26 +85,28 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
               help="Map model and store where they lie, without private copies, and the store unchecked: for stores "
               "too large to copy. Then replace their files only by renaming, as the commands of ssi do: a copy over "
               "them (cp, rsync --inplace) ends the service.")  # fmt: skip
-@click.option("--host", default="127.0.0.1", help="Where to listen.")
-@click.option("--port", type=click.IntRange(1, 65535), default=8080, help="Port to listen on.")
+@common.setting(ServiceSettings, "host", help="Where to listen.")
+@common.setting(ServiceSettings, "port", help="Port to listen on.")
 @click.option("--api-keys", "keys_path", type=FILE, help="Hashed keys; every request must show one.")
-@click.option("--without-keys", is_flag=True, help="Listen on any host without keys.")
+@common.setting(ServiceSettings, "without_keys", help="Listen on any host without keys.")
 @click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
               help="Print a new key (role search, events or admin) and end.")  # fmt: skip
-@click.option("--tls-cert", type=FILE, help="Certificate chain, PEM.")
-@click.option("--tls-key", type=FILE, help="Its key, PEM.")
-@click.option("--poll-s", type=click.FloatRange(0, min_open=True), default=5,
+@common.setting(ServiceSettings, "tls_cert", type=FILE, help="Certificate chain, PEM.")
+@common.setting(ServiceSettings, "tls_key", type=FILE, help="Its key, PEM.")
+@common.setting(ServiceSettings, "poll_s",
               help="Seconds between two looks for another live version.")  # fmt: skip
 @click.option("--workers", type=click.IntRange(1, 64), default=1,
               help="Processes, each a whole service, that take requests from one port.")  # fmt: skip
-@click.option("--threads", type=click.IntRange(1, 256), default=8, help="Requests that a process computes at once.")
-@click.option("--max-waiting", type=click.IntRange(1, 10_000), default=64,
+@common.setting(Limits, "threads", help="Requests that a process computes at once.")
+@common.setting(Limits, "max_waiting",
               help="Requests that may wait; more are answered with 429.")  # fmt: skip
-@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True), default=8,
+@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True),
+              default=default_of(Limits, "max_body_bytes") // MIB,
               help="Largest request body with documents (the rerank routes), or with several searches.")  # fmt: skip
-@click.option("--max-search-kb", type=click.FloatRange(0, 1024**2, min_open=True), default=64,
+@click.option("--max-search-kb", type=click.FloatRange(0, 1024**2, min_open=True),
+              default=default_of(Limits, "max_search_bytes") // 1024,
               help="Largest request body of every other route: one search, events.")  # fmt: skip
-@click.option("--events-per-second", type=click.FloatRange(0), default=200,
+@common.setting(ServiceSettings, "events_per_second",
               help="Events taken from one address (a tenth of them from one session); 0: any number.")  # fmt: skip
 @click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
               help="Name by which the service may be called; can be repeated.  "
@@ -157,9 +158,7 @@ def command(**options: Any) -> None:
 
 
 def _settings(options: dict[str, Any]) -> ServiceSettings:
-    from reranker.rerank import RerankSettings
     from reranker.rerank.search import read_body
-    from reranker.service.settings import MIB, Limits, ServiceSettings
 
     named, page = ([one.partition("=")[::2] for one in options[name]] for name in ("named_bodies", "page_fields"))
     if wrong := [name for name, value in (*named, *page) if not name or not value]:

@@ -18,6 +18,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
+from reranker.training.config import AUTO_OR_OFF, GENERALISE, RECIPES, TrainConfig
 
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
@@ -54,25 +55,25 @@ Examples:
 @click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
-@click.option("--model-class", type=click.Choice((*MODEL_CLASSES, AUTO)), default=DEFAULT_CLASS,
+@common.setting(TrainConfig, "model_class", type=click.Choice((*MODEL_CLASSES, AUTO)),
               help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
                    f"worse than the best on validation.")  # fmt: skip
-@click.option("--dim", default=100, help="N, the dimensions of a vector.")
-@click.option("--recipe", type=click.Choice(["default", "paper"]), default="default",
+@common.setting(TrainConfig, "dim", help="N, the dimensions of a vector.")
+@common.setting(TrainConfig, "recipe", type=click.Choice(RECIPES),
               help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
-@click.option("--queries", default="mixed", metavar="KIND",
+@common.setting(TrainConfig, "queries", metavar="KIND",
               help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
                    "queries of up to 10 words.")  # fmt: skip
-@click.option("--generalise", type=click.Choice(["auto", "documents", "links"]), default="auto",
+@common.setting(TrainConfig, "generalise", type=click.Choice(GENERALISE),
               help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
-@click.option("--memory", type=click.Choice(["auto", "off"]), default="auto",
+@common.setting(TrainConfig, "memory", type=click.Choice(AUTO_OR_OFF),
               help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
                    "more field; auto: where validation is better for it.")  # fmt: skip
-@click.option("--word-weights", type=click.Choice(["auto", "off"]), default="auto",
+@common.setting(TrainConfig, "word_weights", type=click.Choice(AUTO_OR_OFF),
               help="Let the words of a query count in the lexical score what the training queries (--qrels, --pairs) "
                    "say; auto: where validation is better for it.")  # fmt: skip
-@click.option("--identity/--no-identity", default=True, help="Keep q.d in the score.")
-@click.option("--tied", is_flag=True, help="U = V: the same as --model-class tied.")
+@common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Keep q.d in the score.")
+@common.setting(TrainConfig, "tied", help="U = V: the same as --model-class tied.")
 @click.option("--fields", default="title,text", metavar="LIST",
               help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
                    "tuned.")  # fmt: skip
@@ -86,23 +87,23 @@ Examples:
 @click.option("--max-chars", default=20_000, help="Characters read of a field.")
 @click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
 @click.option("--max-words", type=int, metavar="N", help="Words in the vocabulary at most; the most frequent stay.")
-@click.option("--max-rows", type=int, metavar="N", help="Learn rows for the N most frequent words only.")
+@common.setting(TrainConfig, "max_rows", metavar="N", help="Learn rows for the N most frequent words only.")
 @click.option("--min-df", default=1, help="Least number of documents that hold a word.")
 @click.option("--quantisation", type=click.Choice(["float16", "float32", "int8"]), default="float16",
               help="Precision of stored vectors.")  # fmt: skip
-@click.option("--epochs", type=int, help="Passes over the preferences.  [default: by the data]")
-@click.option("--rate", type=float, help="Learning rate at the start.  [default: found on validation]")
-@click.option("--margin-identity", type=float, metavar="A",
+@common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]")
+@common.setting(TrainConfig, "rate", help="Learning rate at the start.  [default: found on validation]")
+@common.setting(TrainConfig, "identity_scale", "--margin-identity", "margin_identity", metavar="A",
               help="Weight of q.d against the margin while learning.  [default: found on validation]")  # fmt: skip
-@click.option("--max-norm", type=float, help="Cap on the length of a word's row; 0: none.  [default: 3]")
-@click.option("--max-trials", type=int, help="Candidates tried a step.  [default: by the data]")
-@click.option("--query-dropout", type=float, help="Share of query words left out.  [default: by the data]")
-@click.option("--document-dropout", type=float,
+@common.setting(TrainConfig, "max_norm", help="Cap on the length of a word's row; 0: none.  [default: 3]")
+@common.setting(TrainConfig, "max_trials", help="Candidates tried a step.  [default: by the data]")
+@common.setting(TrainConfig, "query_dropout", help="Share of query words left out.  [default: by the data]")
+@common.setting(TrainConfig, "document_dropout",
               help="Share of document words left out.  [default: found on validation]")  # fmt: skip
-@click.option("--init-std", type=float, help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
-@click.option("--patience", default=5, help="Epochs without a better validation MAP.")
-@click.option("--threads", default=1, help="More than 1 is faster and not reproducible.")
-@click.option("--seed", default=0, help="Of all random numbers.")
+@common.setting(TrainConfig, "init_std", help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
+@common.setting(TrainConfig, "patience", help="Epochs without a better validation MAP.")
+@common.setting(TrainConfig, "threads", help="More than 1 is faster and not reproducible.")
+@common.setting(TrainConfig, "seed", help="Of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from; its vocabulary and fields are kept.")
 @click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
 @click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
@@ -129,7 +130,7 @@ def command(**options: Any) -> None:
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model, save_model
     from reranker.retrain.documents import forget_documents
-    from reranker.training import Listener, TrainConfig, train_model
+    from reranker.training import Listener, train_model
     from reranker.training.report import render
     from reranker.training.trainer import remove_checkpoints
 

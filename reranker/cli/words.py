@@ -15,6 +15,7 @@ from reranker.cli.common import FILE
 from reranker.errors import ConfigError
 
 _BATCH = 1_000
+_DOCUMENTS = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SIDE = click.Choice(["documents", "queries"])
 
 
@@ -22,7 +23,7 @@ _SIDE = click.Choice(["documents", "queries"])
 Examples:
   ssi words similar iterator --model model/
   ssi words pairs --query "read a file line by line" --model model/
-  ssi words dice iterator "smart pointer" --documents docs.jsonl.gz
+  ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
 """)  # fmt: skip
 def words() -> None:
     """Look into a model: which words it takes for near, and which words of documents it relates to a query."""
@@ -69,13 +70,14 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
 
 @words.command("dice", short_help="List the words that share documents with a word or an n-gram most.", epilog="""\b
 Examples:
-  ssi words dice iterator "smart pointer" --documents docs.jsonl.gz
-  ssi words dice 検索 --documents docs_ja.jsonl.gz --analyzer japanese --n 20 --json
-  ssi words dice iterator --documents docs.jsonl.gz --model model/
+  ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
+  ssi words dice 検索 --docs docs_ja.jsonl.gz --analyzer japanese --n 20 --json
+  ssi words dice iterator --docs docs.jsonl.gz --model model/
 """)  # fmt: skip
 @click.argument("terms", nargs=-1, required=True, metavar="TERM...")
-@click.option("--documents", "path", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-              metavar="FILE", help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
+@click.option("--docs", "path", required=True, type=_DOCUMENTS, metavar="FILE",
+              help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
+@common.renamed_option("--documents", "--docs", kind=_DOCUMENTS)
 @common.id_field_option
 @common.model_option(required=False)
 @click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")

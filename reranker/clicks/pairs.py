@@ -25,7 +25,7 @@ from importlib import resources as package_files
 from itertools import groupby
 from pathlib import Path
 from string import Template
-from typing import Any, Literal, NamedTuple, Protocol, TypedDict, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, arrow
 from reranker.config import check_ranges, from_mapping
@@ -93,6 +93,11 @@ class PairConfig:
     A *person* is the user where known, else the session, else the impression alone. Caps of 0 are off.
     """
 
+    RANGES: ClassVar[Mapping[str, str]] = {
+        "user_cap": "[0, inf)", "document_cap": "[0, inf)", "person_cap": "[0, inf)", "network_cap": "[0, inf)",
+        "min_dwell_s": "[0, inf)", "session_gap_s": "[0, inf)", "min_users": "[1, inf)", "clip": "[1, inf)",
+    }  # fmt: skip
+
     strategy: str = DEFAULT_STRATEGY
     """A name of `STRATEGIES`."""
     above_only: bool = False
@@ -128,8 +133,7 @@ class PairConfig:
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
             raise ConfigError(f"strategy is {self.strategy!r}: it must be one of {', '.join(STRATEGIES)}")
-        at_least_0 = ("user_cap", "document_cap", "person_cap", "network_cap", "min_dwell_s", "session_gap_s")
-        check_ranges(self, **dict.fromkeys(at_least_0, "[0, inf)"), min_users="[1, inf)", clip="[1, inf)")
+        check_ranges(self, **self.RANGES)
         if self.propensities is not None:
             object.__setattr__(self, "propensities", tuple(map(float, self.propensities)))
             if not self.propensities or not all(0 < chance <= 1 for chance in self.propensities):

@@ -54,14 +54,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
+from reranker.config import STORED_ROUTES
 from reranker.engines.bodies import candidate_body, query_of_ids
 from reranker.engines.protocol import MAX_HITS, Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
-ROUTES = ("beside", "fetch", "inside", "first-stage")
-"""Ways to serve a version: vectors beside the reranker, fetched with the hits, or computed with in the engine; and
-``first-stage``, by which documents are found that share no word with the query."""
 NATIVE_ROUTES = ("inside", "first-stage")
 PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
 FIELD_PREFIX = "ssi_"
@@ -104,8 +102,8 @@ def version_fields(
     """Return the ``properties`` that an encoder version needs for the routes wanted.
 
     Of the hex ``encoder_id`` the first 12 digits count; ``dims`` is N, numbers of Vd; ``capabilities`` are those of the
-    engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `ROUTES` need
-    native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
+    engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `STORED_ROUTES`
+    need native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
 
     `ConfigError` for an unknown route; `Unsupported` for field types or dimensions that this engine lacks.
     """
@@ -319,8 +317,8 @@ def unpacked_terms(values: object) -> tuple[Int32, Float32]:
 
 def _check_routes(routes: Collection[str]) -> None:
     for route in routes:
-        if route not in ROUTES:
-            raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
+        if route not in STORED_ROUTES:
+            raise ConfigError(f"route {route!r} is not one of {', '.join(STORED_ROUTES)}")
 
 
 # --- route inside

@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from reranker.arrays import Bool, Float64
+from reranker.config import parse_keywords
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
-from reranker.errors import ConfigError, InputError
+from reranker.errors import InputError
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.models.ranking_model import Encoder
@@ -32,7 +33,9 @@ from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
 T = TypeVar("T")
 TITLE_WORDS = 12
-"""Words of a title that make a query; engines refuse queries of a thousand clauses."""
+"""Words of a title that make a query."""
+MAX_QUERY_KEYWORDS = 100
+"""Most random words that make a query: engines refuse queries of a thousand clauses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def topics_of_links(
     ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
     another value of ``queries``; `InputError` if no link starts at a document of the file.
     """
-    n_words = parse_link_queries(queries)
+    n_words = parse_keywords(queries, ("title",), MAX_QUERY_KEYWORDS)
     targets: dict[str, dict[str, float]] = {}
     for link in read_links(links, rejects=rejects):
         if link.source != link.target:
@@ -102,16 +105,6 @@ def topics_of_links(
             f"no link of {str(links)!r} starts at a document of {str(documents)!r} with text: check that the ids match"
         )
     return topics
-
-
-def parse_link_queries(text: str) -> int | None:
-    """Return None for ``title``, K for ``keywords:K``; `ConfigError` for anything else."""
-    if text == "title":
-        return None
-    kind, _, number = text.partition(":")
-    if kind == "keywords" and number.isdecimal() and 0 < int(number) <= 100:
-        return int(number)
-    raise ConfigError(f"--queries {text!r} is not legal: write title, or keywords:K with K from 1 to 100")
 
 
 def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, seed: int, name: str) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import structs
 
 from reranker.arrays import Bool
+from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
 from reranker.engines.bodies import fill_template, fill_variables, page_body, window_of
 from reranker.engines.protocol import Engine
@@ -53,11 +54,8 @@ from reranker.rerank.candidates import (
 )
 from reranker.rerank.explain import Explanation, explanations_of
 from reranker.rerank.ranking import (
-    ROUTES,
     Ranking,
     Request,
-    RerankSettings,
-    RouteName,
     Scored,
     blend,
     default_template,
@@ -68,6 +66,7 @@ from reranker.rerank.ranking import (
     preference_of,
     why_not,
 )
+from reranker.rerank.settings import RerankSettings
 from reranker.rerank.signals import Signal, added
 from reranker.store import VectorStore
 

@@ -36,36 +36,9 @@ import numpy as np
 
 from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.schema import Impression
-from reranker.config import check_ranges
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.retrain.settings import GateConfig
 from reranker.retrain.statistics import Interval, clusters_needed, ratio_interval, sums_by
-
-
-@dataclass(frozen=True, slots=True)
-class GateConfig:
-    """What a model must show to go live."""
-
-    margin: float = 0.0
-    """The lower bound of the difference (candidate - live) in nDCG must be above it."""
-    confidence: float = 0.95
-    """Of each one-sided bound."""
-    tolerance: float = 0.01
-    """How far the clicks' reciprocal rank (its lower bound) and the nDCG of judged queries (its mean) may fall."""
-    max_weight: float = 10.0
-    """Most that a click may count, in clicks at the best examined rank."""
-    min_clusters: float = 30.0
-    """Least effective number of people (or sessions), or of judged queries where there are no clicks."""
-    measured_weights: bool = False
-    """The propensities come from lists shown in random order. Only then may the live order be no better than random."""
-    resamples: int = 1_999
-    n_changes: int = 20
-    """Queries listed that lost most, and that gained most."""
-
-    def __post_init__(self) -> None:
-        check_ranges(
-            self, margin="[0, 1)", confidence="[0.5, 1)", tolerance="[0, 1)", max_weight="[1, inf)",
-            min_clusters="[2, inf)", resamples="[100, inf)", n_changes="[0, inf)",
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)

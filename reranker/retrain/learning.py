@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,19 +23,18 @@ from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
-from reranker.config import check_ranges
 from reranker.engines.protocol import Engine
-from reranker.errors import ConfigError, GateRefused, InputError, NothingToLearn
+from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.formats import RejectSink, read_links, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair
-from reranker.retrain.gate import ClickedLists, GateConfig, believable, enough, merit_of_live, shown_lists
+from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_live, shown_lists
 from reranker.retrain.served_ranks import weighing
+from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
 from reranker.training import (
     Corpus,
     Listener,
-    TrainConfig,
     TrainingReport,
     TrainingSet,
     from_judgements,
@@ -53,37 +51,6 @@ leaves words in a model, and one click, which may be a mistake, does not count a
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 MARK = "retrain"
 """Key of a model's training record that says it was made by a retraining, and from what."""
-_DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
-
-
-@dataclass(frozen=True, slots=True)
-class Newest:
-    """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
-
-    `ConfigError` where the share does not lie between 0 and 1, or the days are not positive.
-    """
-
-    share: float = 0.2
-    days: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.days is not None and not 0 < self.days < math.inf:
-            raise ConfigError(f"the newest slice is {self.days:g} days long: it must be more than 0")
-        if self.days is None and not 0 < self.share < 1:
-            raise ConfigError(f"the newest slice is {self.share:g} of the log: it must lie between 0 and 1")
-
-    @classmethod
-    def parse(cls, text: str) -> Newest:
-        """Return the slice that ``0.2`` (a fifth of the impressions) or ``3d`` (three days) says."""
-        days = _DAYS.fullmatch(text.strip())
-        if days:
-            return cls(days=float(days[1]))
-        try:
-            return cls(share=float(text))
-        except ValueError as error:
-            raise ConfigError(
-                f"the newest slice {text!r} is not legal: write a share such as 0.2, or days such as 3d"
-            ) from error
 
 
 def cutoff_of(times: Int64, newest: Newest) -> int:
@@ -112,69 +79,6 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
             "give a smaller --newest, or a log of a longer time"
         )
     return cutoff
-
-
-@dataclass(frozen=True)
-class RetrainSettings:
-    """How an index's model is trained again."""
-
-    models: Path
-    """Folder of the model folders, each named by the first 12 digits of its model id."""
-    base: Path | None = None
-    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
-    if no retraining made it."""
-    train: TrainConfig = field(default_factory=TrainConfig)
-    pairs: PairConfig = field(default_factory=PairConfig)
-    gate: GateConfig = field(default_factory=GateConfig)
-    newest: Newest = field(default_factory=Newest)
-    """What is kept for the gate."""
-    since: int | None = None
-    """Milliseconds: what is older is not read."""
-    propensities: Propensities | None = None
-    """None: estimated from the impressions learned from."""
-    click_weight: float = 1.0
-    """Weight of the clicks; links weigh 1, and so do judgements."""
-    query_side_only: bool = False
-    """Learn U alone: the vectors of documents stay."""
-    body: Mapping[str, Any] | None = None
-    """The team's search body."""
-    window: int = 200
-    """Hits that are reranked when served; with the body it names the calibration."""
-    docs: Path | None = None
-    """Documents to train on; None: those of the index."""
-    id_field: str | None = None
-    """Where their ids stand, see `reranker.formats.read_documents`."""
-    routes: tuple[str, ...] = ("fetch",)
-    """Fields written for a new encoder."""
-    store: str | None = None
-    """``default`` or a folder: also write the local store of route *beside*."""
-    max_docs_per_s: float | None = None
-    """Speed limit of the writes."""
-    max_judged: int = 20_000
-    """Impressions that the gate looks at; more are sampled."""
-    study: bool = False
-    """Also learn from parts of the preferences."""
-    allow_unsound: bool = False
-    """Learn from a log that the doctor calls unsound."""
-    dry_run: bool = False
-    """Stop before the index or its record is changed."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, click_weight="(0, inf)", max_judged="[1, inf)")
-
-    def shown(self) -> dict[str, Any]:
-        """Return what the report says of the settings."""
-        newest = f"{self.newest.days:g} days" if self.newest.days is not None else f"{self.newest.share:.0%}"
-        return {
-            "strategy": self.pairs.strategy,
-            "newest slice": newest,
-            "margin": self.gate.margin,
-            "confidence": self.gate.confidence,
-            "weight of the clicks": self.click_weight,
-            "query side only": "yes" if self.query_side_only else "no",
-            "window": self.window,
-            "seed": self.train.seed,
-        }
 
 
 @dataclass(frozen=True)

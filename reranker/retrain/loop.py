@@ -47,18 +47,10 @@ from reranker.rerank import body_hash, default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import Verdict
-from reranker.retrain.learning import (
-    MARK,
-    History,
-    Learner,
-    LinksAndJudgements,
-    RetrainResult,
-    RetrainSettings,
-    check_log,
-    read_history,
-)
+from reranker.retrain.learning import MARK, History, Learner, LinksAndJudgements, RetrainResult, check_log, read_history
 from reranker.retrain.report import examples_of, render
 from reranker.retrain.served_ranks import Comparison, ServedModel, ServingScores, compare
+from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
@@ -140,7 +132,8 @@ def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Pat
         return StoredModel(load_model(base, engine), base)
     if live is None:
         raise ConfigError(
-            "no version is live, so there is no model to start from: name one trained on links or judgements by --base"
+            "no version is live, so there is no model to start from: name one trained on links or judgements by "
+            "--warm-start"
         )
     made = live.model.training.get(MARK)
     if made is None:

@@ -23,17 +23,8 @@ from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.rerank.signals import Signal, added
-from reranker.retrain.gate import (
-    DEPTH,
-    LIVE,
-    MEASURE,
-    NEW,
-    GateConfig,
-    JudgedQueries,
-    Verdict,
-    decide,
-    shown_lists,
-)
+from reranker.retrain.gate import DEPTH, LIVE, MEASURE, NEW, JudgedQueries, Verdict, decide, shown_lists
+from reranker.retrain.settings import GateConfig
 from reranker.retrain.statistics import Interval
 from reranker.text.rows import stack_rows
 

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import numpy as np
 
+from reranker.config import RouteName
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import field_name
 from reranker.errors import (
@@ -38,7 +39,6 @@ from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
-from reranker.rerank.ranking import RouteName
 from reranker.service.copies import WorkFolder
 from reranker.service.http import ServiceError
 from reranker.service.settings import MIB, ServiceSettings

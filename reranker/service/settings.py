@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from reranker.config import check_ranges, reject_unknown
+from reranker.config import DEFAULT_ROUTE, check_ranges, reject_unknown
 from reranker.engines.bodies import fill_template, fill_variables
 from reranker.errors import ConfigError
-from reranker.rerank import RerankSettings
+from reranker.rerank.settings import RerankSettings
 
 MIB = 1024 * 1024
 LARGE_BODY = MIB
@@ -34,6 +34,8 @@ class Limits:
     and waiting, and not every one of the ``threads``: see `reranker.service.threads`.
     """
 
+    RANGES: ClassVar[Mapping[str, str]] = {"threads": "[1, 256]", "max_waiting": "[1, 10000]"}
+
     max_body_bytes: int = 8 * MIB
     max_search_bytes: int = 64 * 1024
     max_buffered_bytes: int = 32 * MIB
@@ -47,7 +49,7 @@ class Limits:
     large_at_once: int = 3
 
     def __post_init__(self) -> None:
-        check_ranges(self, **dict.fromkeys(self.__dataclass_fields__, "(0, inf)"))
+        check_ranges(self, **{each.name: "(0, inf)" for each in fields(self)} | dict(self.RANGES))
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ConfigError(
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than one body of {self.max_body_bytes} bytes: "
@@ -81,23 +83,29 @@ class ServiceSettings:
     `ConfigError` if a value is out of its range, the body has no place for the query, or needed keys are missing.
     """
 
+    RANGES: ClassVar[Mapping[str, str]] = {
+        "events_per_second": "[0, inf)", "percent": "[0, 100]", "explore": "[0, 100]", "poll_s": "(0, inf)",
+        "breaker_pause_s": "(0, inf)", "drain_s": "[0, inf)", "breaker_failures": "[1, inf)",
+        "port": "[1, 65535]",
+    }  # fmt: skip
+
     index: str
     rerank: RerankSettings = field(default_factory=RerankSettings)
-    route: str = "fetch"
+    route: str = DEFAULT_ROUTE
     body: Mapping[str, Any] | None = None
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     page: Mapping[str, Any] = field(default_factory=dict)
     fixed_body: bool = False
     proxy: bool = False
     shadow: bool = False
-    percent: float = 100.0
-    explore: float = 0.0
+    percent: float = 100
+    explore: float = 0
     salt: str = ""
     application: str = "ssi"
-    events_per_second: float = 200.0
+    events_per_second: float = 200
     allowed_hosts: tuple[str, ...] = ()
     verify: bool = True
-    poll_s: float = 5.0
+    poll_s: float = 5
     breaker_failures: int = 5
     breaker_pause_s: float = 1.0
     host: str = "127.0.0.1"
@@ -115,10 +123,7 @@ class ServiceSettings:
         for body in filter(None, (self.body, *self.bodies.values())):
             fill_template(fill_variables(body, {}), "")
         reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
-        check_ranges(
-            self, events_per_second="[0, inf)", percent="[0, 100]", explore="[0, 100]", poll_s="(0, inf)",
-            breaker_pause_s="(0, inf)", drain_s="[0, inf)", breaker_failures="[1, inf)",
-        )  # fmt: skip
+        check_ranges(self, **self.RANGES)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("certificate and key of TLS belong together: give --tls-cert and --tls-key, or neither")
         if self.api_keys is None and not self.without_keys and not is_loopback(self.host):

@@ -6,9 +6,9 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from reranker.config import check_ranges
+from reranker.config import check_ranges, parse_keywords
 from reranker.errors import ConfigError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, names_where
 
@@ -17,12 +17,20 @@ GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """What manifests, checkpoints and the command line call a setting, where that differs."""
-QUERY_KINDS = "mixed, document or keywords:K"
+QUERY_KINDS = ("mixed", "document")
+"""What a link's source may be as a query, besides ``keywords:K``."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """Settings of one training run."""
+
+    RANGES: ClassVar[Mapping[str, str]] = {
+        "dim": "[1, inf)", "threads": "[1, inf)", "patience": "[1, inf)", "epochs": "[1, inf)",
+        "max_trials": "[1, inf)", "seed": "[0, inf)", "rate": "(0, inf)", "identity_scale": "(0, inf)",
+        "max_norm": "[0, inf)", "query_dropout": "[0, 1)", "document_dropout": "[0, 1)", "init_std": "(0, inf)",
+        "stated_negative_ratio": "[0, 1]", "max_rows": "[0, inf)",
+    }  # fmt: skip
 
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
@@ -84,12 +92,7 @@ class TrainConfig:
                 "query_side_only does not go with tied: one array serves queries and documents, so that learning the "
                 "query side changes every document's vector"
             )
-        at_least_1 = dict.fromkeys(("dim", "threads", "patience", "epochs", "max_trials"), "[1, inf)")
-        check_ranges(
-            self, KEPT_NAMES, **at_least_1, seed="[0, inf)", rate="(0, inf)", identity_scale="(0, inf)",
-            max_norm="[0, inf)", query_dropout="[0, 1)", document_dropout="[0, 1)", init_std="(0, inf)",
-            stated_negative_ratio="[0, 1]", max_rows="[0, inf)",
-        )  # fmt: skip
+        check_ranges(self, KEPT_NAMES, **self.RANGES)
 
     def _check_class(self) -> None:
         model_class = MODEL_CLASSES.get(self.model_class)  # None: the class is chosen
@@ -166,14 +169,10 @@ _PAPER_EPOCHS = 200
 
 def parse_query_kind(text: str) -> tuple[float, int, int]:
     """Return (share of keyword queries, least, most words) of ``mixed``, ``document``, ``keywords:K`` (K/3 to 3K/2)."""
-    if text == "mixed":
-        return (_MIXED_SHARE, *_MIXED_WORDS)
-    if text == "document":
-        return 0.0, 1, 1
-    kind, _, number = text.partition(":")
-    if kind == "keywords" and number.isdecimal() and 1 <= int(number) <= 1000:
-        return 1.0, math.ceil(int(number) / 3), math.ceil(int(number) * 1.5)
-    raise ConfigError(f"queries is {text!r}: choose {QUERY_KINDS} with K from 1 to 1000", value=text)
+    n_words = parse_keywords(text, QUERY_KINDS)
+    if n_words is not None:
+        return 1.0, math.ceil(n_words / 3), math.ceil(n_words * 1.5)
+    return (_MIXED_SHARE, *_MIXED_WORDS) if text == "mixed" else (0.0, 1, 1)
 
 
 def schedule_of(

@@ -12,8 +12,8 @@ from pathlib import Path
 from reranker.clicks.log import ClickLog
 from reranker.engines import EngineSettings, open_engine
 from reranker.errors import RerankerError
-from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import Retraining
+from reranker.retrain.settings import RetrainSettings
 from tests.unit.retrain.shop import FAST
 
 DOCS_PER_S = 60.0

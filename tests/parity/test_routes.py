@@ -20,6 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from reranker.cli.main import main
+from reranker.config import RouteName
 from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.bodies import fill_template
@@ -31,7 +32,6 @@ from reranker.models.model_folder import save_model
 from reranker.models.scorers import FORMS
 from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
-from reranker.rerank.ranking import RouteName
 from reranker.rerank.signals import Signal
 from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine

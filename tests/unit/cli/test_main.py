@@ -55,6 +55,35 @@ def test_the_table_of_a_group_holds_a_table_for_each_command(tmp_path: Path) -> 
     assert result.exit_code == 2 and "-3" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        ("retrain --clicks log --engine tantivy:none --index docs --judgments qrels.tsv", "--qrels"),
+        ("retrain --clicks log --engine tantivy:none --index docs --judgements qrels.tsv", "--qrels"),
+        ("retrain --clicks log --engine tantivy:none --index docs --base model", "--warm-start"),
+        ("index docs.jsonl --engine tantivy:none --index docs --store default", "--write-store"),
+        ("words dice cat --documents docs.jsonl --model m --fields title", "--docs"),
+    ],
+)
+def test_a_former_name_of_an_option_is_the_new_one_with_a_note(
+    arguments: str, new: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs.jsonl").write_text("")
+    *command, old, value = arguments.removesuffix(" --model m --fields title").split()
+    note = f"note: {old} is called {new} now"
+    by_option = CliRunner().invoke(main, arguments.split())
+    rest = arguments.removesuffix(" --model m --fields title").removesuffix(f"{old} {value}").split()
+    rest += ["--model", "m", "--fields", "title"] if "words" in rest else []
+    renamed = CliRunner().invoke(main, [*rest, new, value])
+    assert note in by_option.stderr and "note:" not in renamed.stderr
+    assert by_option.stderr.splitlines()[1:] == renamed.stderr.splitlines() and renamed.exit_code == by_option.exit_code
+    by_file = tmp_path / "ssi.toml"
+    table = ".".join(command[:2] if command[0] == "words" else command[:1])
+    by_file.write_text(f"[{table}]\n{old.lstrip('-')} = '{value}'\n")
+    assert note in CliRunner().invoke(main, ["--config", str(by_file), *rest]).stderr
+
+
 @pytest.mark.parametrize("missing", ["jinja2", "matplotlib", "sklearn"])
 def test_reproduce_names_its_extra_before_any_work(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, missing, None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from reranker.config import parse_keywords
 from reranker.errors import ConfigError, ShapeMismatch
-from reranker.evaluation import draw_keywords, parse_queries
+from reranker.evaluation import draw_keywords
 from reranker.text.tfidf import count_rows
 from reranker.text.vocabulary import Vocabulary
 
@@ -68,11 +69,11 @@ def test_every_word_has_its_chance() -> None:
 
 
 def test_kinds_of_queries() -> None:
-    assert parse_queries("document") is None
-    assert parse_queries("keywords:10") == 10
-    for bad in ("keywords", "keywords:0", "keywords:x", "words:3", ""):
+    assert parse_keywords("document", ("document",)) is None
+    assert parse_keywords("keywords:10", ("document",)) == 10
+    for bad in ("keywords", "keywords:0", "keywords:x", "words:3", "", "keywords:1001", "keywords:" + 5000 * "9"):
         with pytest.raises(ConfigError, match="keywords:K"):
-            parse_queries(bad)
+            parse_keywords(bad, ("document",))
 
 
 def test_one_id_a_row() -> None:

@@ -56,7 +56,7 @@ def where(folder: Path) -> list[str]:
 
 def test_a_life_of_an_index(folder: Path) -> None:
     at = where(folder)
-    built = ask("index", "docs.jsonl", *at, "--model", "model", "--store", "default")
+    built = ask("index", "docs.jsonl", *at, "--model", "model", "--write-store", "default")
     assert (built["indexed"], built["live"]) == (40, True)
     assert not (folder / "docs.jsonl.rejects.jsonl").exists()
     store = default_store(folder / "model", f"tantivy:{folder / 'engine'}", "docs")
@@ -105,7 +105,7 @@ def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
     ("arguments", "code", "words"),
     [
         (["index", "nowhere.jsonl"], 3, "does not exist"),
-        (["index", "docs.jsonl", "--store", "default"], 2, "--model"),
+        (["index", "docs.jsonl", "--write-store", "default"], 2, "--model"),
         (["index", "docs.jsonl", "--model", "nowhere"], 5, "nowhere"),
         (["index", "docs.jsonl", "--routes", "sideways"], 2, "sideways"),
         (["index", "docs.jsonl", "--model", "model", "--routes", "inside"], 4, "inside"),
@@ -236,7 +236,7 @@ def test_a_second_pass_has_its_own_total_and_rate(terminal: bool, monkeypatch: p
 
 def test_several_routes_are_told_with_commas(folder: Path) -> None:
     at = where(folder)
-    ssi("index", "docs.jsonl", *at, "--model", "model", "--routes", "fetch, beside", "--store", "default")
+    ssi("index", "docs.jsonl", *at, "--model", "model", "--routes", "fetch, beside", "--write-store", "default")
     ssi("revectorize", *at, "--model", "model", "--routes", "beside,fetch", "--routes", "fetch")
     assert "'sideways' is not one of" in ssi("index", "docs.jsonl", *at, "--routes", "fetch,sideways", code=2).stderr
     assert "inside" in ssi("revectorize", *at, "--model", "model", "--routes", "fetch,inside", code=4).stderr

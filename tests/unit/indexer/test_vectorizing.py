@@ -192,7 +192,7 @@ def test_the_index_is_the_same_with_and_without(folder: Path, order: str) -> Non
     kept = {"other": named[::-1], "half": named[::2], "stale": [(name, {**one, "text": "was"}) for name, one in named]}
     write_lines(folder / "before.jsonl", dict(kept.get(order, named)))
     ssi("vectorize", "--docs", "before.jsonl", "--model", "model", "--out", "vectors.parquet")
-    with_model = ("index", "docs.jsonl", "--index", "docs", "--model", "model", "--store", "default")
+    with_model = ("index", "docs.jsonl", "--index", "docs", "--model", "model", "--write-store", "default")
     plain = ssi(*with_model, "--engine", f"tantivy:{folder / 'plain'}")
     ready = ssi(*with_model, "--engine", f"tantivy:{folder / 'ready'}", "--vectors", "vectors.parquet")
     assert stored(folder, "ready") == stored(folder, "plain")
@@ -228,7 +228,7 @@ def test_revectorize_takes_them(folder: Path) -> None:
     save_model(model_of(DOCUMENTS, n_dims=4), folder / "other")
     for engine in ("plain", "ready"):
         ssi("index", "docs.jsonl", "--engine", f"tantivy:{folder / engine}", "--index", "docs", "--model", "model",
-            "--store", "default")  # fmt: skip
+            "--write-store", "default")  # fmt: skip
     ssi("vectorize", "--docs", "docs.jsonl", "--model", "other", "--out", "vectors.parquet")
     renew = ("revectorize", "--index", "docs", "--model", "other")
     assert ask(*renew, "--engine", f"tantivy:{folder / 'plain'}")["written"] == len(DOCUMENTS)

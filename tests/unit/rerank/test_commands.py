@@ -36,7 +36,7 @@ class Site:
             "".join(f"{word}\t{name}\t1\n" for word, names in judged.items() for name in names)
         )
         (path / "links.tsv").write_text("".join(f"d{i}\td{(i * 7) % 100}\n" for i in range(40)))
-        index = self.run("index", str(path / "docs.jsonl"), "--store", "default")
+        index = self.run("index", str(path / "docs.jsonl"), "--write-store", "default")
         assert index.exit_code == 0, index.stderr
 
     def run(self, command: str, *arguments: str, model: str = "model") -> Result:

@@ -20,7 +20,6 @@ from reranker.rerank.calibrate import (
     cross_validated,
     fit_alpha,
     keep_in_release,
-    parse_link_queries,
     sample,
     topics_of_links,
     topics_of_qrels,
@@ -242,8 +241,8 @@ def test_topics_of_links(served: Served, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="ids match"):
         topics_of_links(*files, "title", 0)
     for bad in ("keywords:0", "keywords:101", "document", "keywords:x", ""):
-        with pytest.raises(ConfigError, match="--queries"):
-            parse_link_queries(bad)
+        with pytest.raises(ConfigError, match=r"queries is .* title or keywords:K with K from 1 to 100"):
+            topics_of_links(*files, bad, 0)
 
 
 def test_a_sample_keeps_order_and_seed() -> None:

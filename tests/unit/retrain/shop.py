@@ -16,9 +16,9 @@ from reranker.engines.protocol import Engine
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import RankingModel
-from reranker.retrain.learning import RetrainSettings
 from reranker.retrain.loop import folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
+from reranker.retrain.settings import RetrainSettings
 from reranker.training import TrainConfig
 from tests.click_readers import tables_of
 from tests.live.helpers import write_lines

@@ -72,10 +72,10 @@ def unchanged(site: Site) -> Iterator[None]:
         ("useful", ["--since", "yesterday"], 2, "--since"),
         ("useful", ["--strategy", "best"], 2, "last-clicked"),
         ("useful", ["--margin", "1.5"], 2, "margin"),
-        ("useful", ["--judgments", "qrels.tsv"], 2, "--query-file"),
+        ("useful", ["--qrels", "qrels.tsv"], 2, "--query-file"),
         ("useful", ["--propensities", "links.tsv"], 3, "is not JSON"),
         ("useful", ["--links", "absent.tsv"], 3, "absent.tsv"),
-        ("useful", ["--base", "absent"], 5, "absent"),
+        ("useful", ["--warm-start", "absent"], 5, "absent"),
         ("useful", ["--since", "2030-01-01"], 9, "no shown list"),
         ("empty", [], 9, "no click"),
         ("absent", [], 3, "absent"),
@@ -110,7 +110,7 @@ def test_a_refusal_says_why(site: Site) -> None:
 @pytest.mark.usefixtures("unchanged")
 def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     report = site.path / "report.html"
-    result = site.run("--dry-run", "--json", "--links", "links.tsv", "--judgments", "qrels.tsv", "--query-file",
+    result = site.run("--dry-run", "--json", "--links", "links.tsv", "--qrels", "qrels.tsv", "--query-file",
                       "queries.tsv", "--report", str(report), "--click-weight", "5", "--epochs", "2", "--rate", "0.1",
                       "--size-study")  # fmt: skip
     answer: dict[str, Any] = json.loads(result.stdout)

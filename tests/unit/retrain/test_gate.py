@@ -12,7 +12,8 @@ import pytest
 
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.retrain.gate import GateConfig, JudgedQueries, ShownLists, Verdict, click_weights, decide, shown_lists
+from reranker.retrain.gate import JudgedQueries, ShownLists, Verdict, click_weights, decide, shown_lists
+from reranker.retrain.settings import GateConfig
 from tests.seeds import seeded_rng
 from tests.unit.retrain.simulated import LOOKED_AT, Site, Values, log_of, ranks, site, true_ndcg
 

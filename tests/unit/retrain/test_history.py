@@ -12,14 +12,8 @@ from reranker.clicks.log import ClickLog
 from reranker.clicks.pairs import Rating, impressions, make_pairs
 from reranker.clicks.propensities import Propensities
 from reranker.errors import NothingToLearn
-from reranker.retrain.learning import (
-    Learner,
-    LinksAndJudgements,
-    Newest,
-    RetrainSettings,
-    grades_of,
-    read_history,
-)
+from reranker.retrain.learning import Learner, LinksAndJudgements, grades_of, read_history
+from reranker.retrain.settings import Newest, RetrainSettings
 from reranker.training import Listener, from_judgements
 from tests.click_readers import tables_of
 from tests.seeds import seeded_rng

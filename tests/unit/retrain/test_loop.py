@@ -25,8 +25,9 @@ from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLe
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
-from reranker.retrain.learning import MARK, LinksAndJudgements, Newest, RetrainResult, read_history
+from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
+from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links, from_pairs
 from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines
@@ -430,7 +431,7 @@ def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
 ) -> None:
     shop = Shop(tmp_path, memory_engine())
     build_index(shop.engine, shop.index, write_lines(tmp_path / "docs.jsonl", shop.documents), None)
-    with pytest.raises(ConfigError, match="--base"):
+    with pytest.raises(ConfigError, match="--warm-start"):
         retrain(shop, logs["useful"])
     result = retrain(shop, logs["useful"], settings={"base": shop.base_path})
     assert result.live_before is None

@@ -56,5 +56,5 @@ def test_the_base_is_never_what_a_retraining_made(tmp_path: Path) -> None:
     taught = StoredModel(small_model(4), tmp_path / "taught")
     assert base_model(tmp_path, taught, ENGINE, None) is taught
     assert base_model(tmp_path, taught, ENGINE, tmp_path / "first").model.model_id == base.model_id
-    with pytest.raises(ConfigError, match="--base"):
+    with pytest.raises(ConfigError, match="--warm-start"):
         base_model(tmp_path, None, ENGINE, None)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from reranker.clicks.log import DAY_MS
 from reranker.errors import ConfigError, NothingToLearn
-from reranker.retrain.learning import Newest, cutoff_of
+from reranker.retrain.learning import cutoff_of
+from reranker.retrain.settings import Newest
 
 
 def times(*values: int) -> np.ndarray:

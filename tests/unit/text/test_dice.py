@@ -82,12 +82,12 @@ def documents(tmp_path: Path) -> Path:
 
 
 def test_the_command_lists_neighbours_of_words_and_of_words_in_a_row(documents: Path) -> None:
-    result = CliRunner().invoke(main, ["words", "dice", "Cat", "cat mat", "--documents", str(documents), "--json"])
+    result = CliRunner().invoke(main, ["words", "dice", "Cat", "cat mat", "--docs", str(documents), "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["cat"][1] == {"word": "mat", "value": pytest.approx(6 / 7), "together": 3, "documents": 4}
     assert [one["word"] for one in found["cat mat"]] == ["cat", "mat"]
-    shown = CliRunner().invoke(main, ["words", "dice", "dog", "--documents", str(documents), "--n", "2"])
+    shown = CliRunner().invoke(main, ["words", "dice", "dog", "--docs", str(documents), "--n", "2"])
     assert [line.split() for line in shown.stdout.splitlines() if line.strip()][1:] == [
         ["dog", "dog", "1.0000", "2", "2"],
         ["sat", "0.5000", "1", "2"],
@@ -95,9 +95,9 @@ def test_the_command_lists_neighbours_of_words_and_of_words_in_a_row(documents: 
 
 
 def test_the_command_refuses_an_unknown_word_and_two_ways_to_cut(documents: Path) -> None:
-    missing = CliRunner().invoke(main, ["words", "dice", "bird", "--documents", str(documents)])
+    missing = CliRunner().invoke(main, ["words", "dice", "bird", "--docs", str(documents)])
     assert missing.exit_code == 3 and "no document holds 'bird'" in missing.output
     both = CliRunner().invoke(
-        main, ["words", "dice", "cat", "--documents", str(documents), "--model", "m", "--analyzer", "unicode"]
+        main, ["words", "dice", "cat", "--docs", str(documents), "--model", "m", "--analyzer", "unicode"]
     )
     assert both.exit_code == 2 and "leave out --analyzer" in both.output
