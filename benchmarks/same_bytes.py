@@ -809,7 +809,10 @@ class Run:
         status, said, _ = self.ssi([*command, "--help"])
         text = said.decode()
         self.keep(" ".join([HELP, *command]), {"stdout": said, "exit status": str(status).encode()})
-        listed = text.partition("\nCommands:\n")[2].partition("\n\n")[0]
+        sections = re.findall(
+            r"\n(?:Commands|Start|Operate|Clicks|Inspect|Research):\n(.*?)(?=\n\n|\Z)", text, re.DOTALL
+        )
+        listed = "\n".join(sections)
         for name in re.findall(r"^  (\S+)", listed, re.MULTILINE):
             self.help_texts(*command, name)
 
