@@ -14,7 +14,7 @@ from reranker.cli.main import main
 from reranker.demo import (
     MARK,
     MAX_LINKS_TO_ONE,
-    Link,
+    IdPair,
     collect_corpus,
     first_sentence,
     library_folder,
@@ -63,7 +63,7 @@ def library(path: Path, **files: str) -> Path:
     return path
 
 
-def all_links(path: Path) -> list[Link]:
+def all_links(path: Path) -> list[IdPair]:
     return sorted(link for links in collect_corpus(path).links.values() for link in links)
 
 
