@@ -258,7 +258,7 @@ def test_a_flat_place_is_not_left() -> None:
 
 SCRIPT = """
 import numpy as np
-from reranker.baselines.lexical import tune_lexical
+from reranker.lexical.tuning import tune_lexical
 from tests.unit.baselines.test_tuning import asked_again, titles_matter
 print([tune_lexical(corpus, [task], np.random.default_rng(4)) for corpus, task in (titles_matter(), asked_again())])
 """
