@@ -29,8 +29,8 @@ import numpy as np
 from reranker.baselines.comparison import (
     MODEL,
     RANK_LOSS,
-    Comparison,
     EncodedCorpus,
+    SystemComparison,
     compare_systems,
     experiment_of,
     lexical_task,
@@ -38,7 +38,7 @@ from reranker.baselines.comparison import (
     tuning_task,
 )
 from reranker.baselines.fitted import fit_baselines
-from reranker.evaluation import Link, RankingTask, link_task, without_reverse
+from reranker.evaluation import IdPair, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
@@ -53,13 +53,13 @@ class Split:
     """Links to learn from, to stop by (empty: chosen by training itself) and to find, and the documents to rank."""
 
     name: str
-    train: Sequence[Link]
-    valid: Sequence[Link]
-    test: Sequence[Link]
+    train: Sequence[IdPair]
+    valid: Sequence[IdPair]
+    test: Sequence[IdPair]
     pool: Collection[str]
 
     @property
-    def known(self) -> list[Link]:
+    def known(self) -> list[IdPair]:
         """All links that a system may have seen."""
         return [*self.train, *self.valid]
 
@@ -106,7 +106,7 @@ def compared(
     tasks: dict[str, RankingTask],
     n_words: int | None,
     seed: int,
-) -> dict[str, Comparison]:
+) -> dict[str, SystemComparison]:
     """Return the model beside tuned baselines on each task, by name; the baselines are tuned once."""
     tuned = tuning_task(split.known, corpus.ids, split.pool)
     tuning = lexical_task(model, corpus, tuned, None, n_words, seed)
@@ -119,7 +119,7 @@ def compared(
     return found
 
 
-def row_of(comparison: Comparison) -> str:
+def row_of(comparison: SystemComparison) -> str:
     """Return one line of Markdown: the model, the baselines, and the test against the best of them."""
     model, test = comparison.systems[MODEL], comparison.headline
     others = ", ".join(

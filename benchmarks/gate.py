@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from papers.click_simulator import ClickModel, LogPlan, PositionBased, SimulatedLog, simulate
 from reranker.clicks.propensities import estimate_propensities
-from reranker.retrain.gate import ShownLists, Verdict, decide
+from reranker.retrain.gate import GateVerdict, ShownLists, decide
 from reranker.retrain.settings import GateConfig
 from tests.click_readers import Cascade, DynamicBayesian, counts_of
 
@@ -136,7 +136,7 @@ def true_ndcg(site: Site, scores: Values, query: npt.NDArray[np.int64]) -> float
 
 def one_log(
     models: Models, readers: ClickModel, weights: Weights, plan: LogPlan, rng: np.random.Generator, config: GateConfig
-) -> tuple[Verdict, float]:
+) -> tuple[GateVerdict, float]:
     site = new_site(rng)
     live, candidate = models(site, rng)
     order = np.argsort(-live, axis=1, kind="stable")

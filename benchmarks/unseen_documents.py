@@ -61,7 +61,7 @@ from reranker.training.problem import (
 )
 from reranker.training.race import race
 from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
-from reranker.training.trainer import NearestDocuments, TrainResult, start_parameters
+from reranker.training.trainer import NegativeMiner, TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
 
 Floats = npt.NDArray[np.float32]
@@ -158,7 +158,7 @@ def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -
         return U, V
 
     return TrainingContext(
-        config, schedule, problem, NearestDocuments(problem, np.random.default_rng(config.seed)), validators, rng,
+        config, schedule, problem, NegativeMiner(problem, np.random.default_rng(config.seed)), validators, rng,
         start, n_words, {}, None, lambda _: None, lambda *_: None,
     )  # fmt: skip
 

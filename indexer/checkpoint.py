@@ -28,7 +28,7 @@ FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
+class LoadCheckpoint:
     """Everything before ``offset`` is settled."""
 
     source_id: str
@@ -55,18 +55,18 @@ def checkpoint_path(folder: Path, source_id: str) -> Path:
     return folder / f"checkpoint-{hashlib.sha256(source_id.encode()).hexdigest()[:24]}.json"
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(path: Path, checkpoint: LoadCheckpoint) -> None:
     """Write a checkpoint whole, or leave the old one: at a crash, and with `OSError` where it cannot be written."""
     write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
 
 
-def load_checkpoint(path: Path, source_id: str) -> Checkpoint | None:
+def load_checkpoint(path: Path, source_id: str) -> LoadCheckpoint | None:
     """Return the checkpoint of a run, None where there is none; `InputError` if it is damaged or of another run."""
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
         if value.pop("format") != FORMAT_VERSION:
             raise ValueError("unknown format")
-        checkpoint = Checkpoint(**value)
+        checkpoint = LoadCheckpoint(**value)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
@@ -110,7 +110,7 @@ class PrefixHash:
         return self._hash.hexdigest()
 
 
-def check_unchanged(checkpoint: Checkpoint, prefix: PrefixHash, path: Path) -> None:
+def check_unchanged(checkpoint: LoadCheckpoint, prefix: PrefixHash, path: Path) -> None:
     """Raise `InputError` unless the file still begins as it did when the checkpoint was written."""
     if prefix.at(checkpoint.offset) != checkpoint.prefix_sha256:
         message = (

@@ -14,7 +14,7 @@ import numpy as np
 
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkReport, BulkWriter, Stopped, WriteOptions
 from indexer.checkpoint import (
-    Checkpoint,
+    LoadCheckpoint,
     PrefixHash,
     RunRejects,
     check_unchanged,
@@ -164,9 +164,9 @@ class _Load:
                 seconds, kinds = time.monotonic() - started, dict(self.rejects.log.kinds)
                 return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
 
-    def _start(self) -> Checkpoint:
+    def _start(self) -> LoadCheckpoint:
         """Return where to go on; the beginning where the index, or the local store, was made anew since."""
-        beginning = Checkpoint(self.source_id, 0, 0, self.prefix.at(0))
+        beginning = LoadCheckpoint(self.source_id, 0, 0, self.prefix.at(0))
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
         checkpoint = load_checkpoint(self.checkpoint_file, self.source_id) or beginning
@@ -177,7 +177,7 @@ class _Load:
                 return beginning
         return checkpoint
 
-    def _items(self, start: Checkpoint) -> Iterator[BulkItem]:
+    def _items(self, start: LoadCheckpoint) -> Iterator[BulkItem]:
         """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
         duplicates: Any = "keep" if self.options.version_field else "reject"
         id_field = self.options.id_field
@@ -259,7 +259,7 @@ class _Load:
             self.version.publish()
         counts = {"indexed": indexed, "superseded": superseded, **self.rejects.before(item.end)}
         counts["read"] = counts["indexed"] + counts["superseded"] + counts["rejected"]
-        checkpoint = Checkpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
+        checkpoint = LoadCheckpoint(self.source_id, item.end, item.line, self.prefix.at(item.end), counts)
         save_checkpoint(self.checkpoint_file, checkpoint)
 
 

@@ -25,7 +25,7 @@ from reranker.files import replacing
 from reranker.formats import (
     MAX_SAMPLE_CHARS,
     WHOLE,
-    Part,
+    FilePart,
     RecordError,
     RejectSink,
     SeenIds,
@@ -135,7 +135,7 @@ class _Refused:
         self.rows.append(Row(line, offset, offset + 1, kind=kind, reason=reason, sample=text[:MAX_SAMPLE_CHARS]))
 
 
-def _rows(job: Job, encoder: Encoder, part: Part = WHOLE) -> Generator[Any]:
+def _rows(job: Job, encoder: Encoder, part: FilePart = WHOLE) -> Generator[Any]:
     """Yield documents and refused lines of a part of the file in order, in batches of Arrow; ids may come twice."""
     refused = _Refused()
     documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
@@ -186,7 +186,7 @@ def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
                 yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
 
 
-def _encode_part(job: Job, encoder_id: str, part: Part, folder: str) -> str:
+def _encode_part(job: Job, encoder_id: str, part: FilePart, folder: str) -> str:
     """Return the path of a new file with the rows of a part; a damaged file is told by a row, so its error is ours."""
     encoder = _encoder_of_worker(job.model)
     if encoder.encoder_id != encoder_id:

@@ -28,7 +28,7 @@ import numpy as np
 
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.errors import GateRefused, InputError
-from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
+from reranker.evaluation import IdPair, PairedTest, evaluate_run, paired_test, standard_error
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
@@ -62,7 +62,6 @@ _WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
 _NAME = re.compile(r"(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?![\w])(\(?)")
 
 Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-Link = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -216,11 +215,11 @@ def _imports(module: Module) -> Iterator[tuple[str, str]]:
                     yield f"{module.name}.{alias.asname or alias.name}", f"{origin}.{alias.name}"
 
 
-def links_of(items: Sequence[Item], resolver: Resolver) -> list[Link]:
+def links_of(items: Sequence[Item], resolver: Resolver) -> list[IdPair]:
     """Return the links between documents, by way of definitions without; none to itself or to what it is part of."""
     documents = {item.name for item in items if item.document is not None}
     direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
-    links: set[Link] = set()
+    links: set[IdPair] = set()
     for source in documents:
         targets = _through_undocumented(source, direct, documents)
         links.update((source, target) for target in targets if not f"{source}.".startswith(f"{target}."))
@@ -295,7 +294,7 @@ class DemoCorpus:
     """Documents by id, and links by part of the split."""
 
     documents: Mapping[str, Document]
-    links: Mapping[str, Sequence[Link]]
+    links: Mapping[str, Sequence[IdPair]]
 
 
 def prepare_folder(folder: Path) -> Places:
@@ -326,9 +325,9 @@ def collect_corpus(library: Path | None = None) -> DemoCorpus:
     return DemoCorpus(documents, split_links(links_of(items, Resolver(modules, items))))
 
 
-def split_links(links: Iterable[Link]) -> dict[str, list[Link]]:
+def split_links(links: Iterable[IdPair]) -> dict[str, list[IdPair]]:
     """Return the links as train (80 %), valid (10 %) and test (10 %), chosen by a hash: the same on every machine."""
-    parts: dict[str, list[Link]] = {part: [] for part in PARTS}
+    parts: dict[str, list[IdPair]] = {part: [] for part in PARTS}
     for source, target in links:
         digest = hashlib.blake2b(f"{source}\t{target}".encode(), digest_size=8).digest()
         share = int.from_bytes(digest, "big") / 2**64

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from ir_measures import Measure
 
 
-Link = tuple[str, str]
+IdPair = tuple[str, str]
 N_TUPLES = 100_000
 
 
@@ -63,7 +63,7 @@ class Links:
     target: Int32
 
     @classmethod
-    def of(cls, links: Iterable[Link]) -> Links:
+    def of(cls, links: Iterable[IdPair]) -> Links:
         """Return links as columns; ids are numbered in order of first use."""
         if isinstance(links, Links):
             return links
@@ -74,7 +74,7 @@ class Links:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __iter__(self) -> Iterator[Link]:
+    def __iter__(self) -> Iterator[IdPair]:
         return ((self.ids[source], self.ids[target]) for source, target in zip(self.source, self.target, strict=True))
 
     def part(self, chosen: Bool | Int64) -> Links:
@@ -151,7 +151,7 @@ class RankingTask:
 
 
 def link_task(
-    links: Iterable[Link], known: Iterable[Link], pool: Collection[str], query_ids: Collection[str] | None = None
+    links: Iterable[IdPair], known: Iterable[IdPair], pool: Collection[str], query_ids: Collection[str] | None = None
 ) -> RankingTask:
     """Return the task of finding the targets of test links (spec T1-T3).
 
@@ -195,7 +195,7 @@ def qrels_task(
     qrels: Mapping[str, Mapping[str, float]],
     query_ids: Collection[str],
     pool: Collection[str],
-    known: Iterable[Link] = (),
+    known: Iterable[IdPair] = (),
     relevant_from: float = 1.0,
 ) -> RankingTask:
     """Return the task of ranking the pool for queries with judgements; `InputError` if none remains.
@@ -283,7 +283,7 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
     return TestTuples(query, positive, negative)
 
 
-def without_reverse(task: RankingTask, links: Iterable[Link]) -> RankingTask:
+def without_reverse(task: RankingTask, links: Iterable[IdPair]) -> RankingTask:
     """Return the task without pairs (s, t) whose reverse is a link, and without queries that are left with nothing."""
     numbers = [{id_: number for number, id_ in enumerate(ids)} for ids in (task.document_ids, task.query_ids)]
     column, row = Links.of(links).numbered(*numbers)

@@ -176,7 +176,7 @@ class Line:
     data: bytes
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """What begins in a part of a file, by default all of it."""
 
     start: int = 0
@@ -186,7 +186,7 @@ class Part(NamedTuple):
     """Lines, or rows, before it."""
 
 
-WHOLE = Part()
+WHOLE = FilePart()
 
 
 def read_lines(
@@ -194,7 +194,7 @@ def read_lines(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    part: Part = WHOLE,
+    part: FilePart = WHOLE,
 ) -> Iterator[Line]:
     """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
 
@@ -231,7 +231,7 @@ def read_records(
     *,
     rejects: RejectSink | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
-    part: Part = WHOLE,
+    part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each of `read_lines`; those that it refuses by a `RecordError` are rejected."""
     sink = rejects or StrictSink(path)
@@ -501,7 +501,7 @@ def read_documents(
     duplicates: Literal["reject", "keep"] = "reject",
     max_line_bytes: int = MAX_DOCUMENT_BYTES,
     id_field: str | None = None,
-    part: Part = WHOLE,
+    part: FilePart = WHOLE,
 ) -> Iterator[DocumentLine]:
     """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
 
@@ -533,7 +533,7 @@ def read_documents(
     )  # fmt: skip
 
 
-def document_parts(path: _Path, n_bytes: int) -> list[Part]:
+def document_parts(path: _Path, n_bytes: int) -> list[FilePart]:
     """Return the parts of a document file, of some ``n_bytes`` each, which read one after the other are the whole.
 
     Gzipped files are one part, as are row groups of Parquet that are larger. All others are read, to count their lines.
@@ -545,7 +545,7 @@ def document_parts(path: _Path, n_bytes: int) -> list[Part]:
             groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
         for number, group in enumerate(groups):
             if size >= n_bytes:
-                parts[-1:] = [parts[-1]._replace(end=number), Part(number, None, rows)]
+                parts[-1:] = [parts[-1]._replace(end=number), FilePart(number, None, rows)]
                 size = 0
             size, rows = size + group.total_byte_size, rows + group.num_rows
         return parts
@@ -556,7 +556,7 @@ def document_parts(path: _Path, n_bytes: int) -> list[Part]:
             size, lines = len(data), data.count(b"\n")
             while not data.endswith(b"\n") and (data := stream.readline(_BLOCK)):
                 size, lines = size + len(data), lines + data.endswith(b"\n")
-            parts.append(Part(start, start + size, before))
+            parts.append(FilePart(start, start + size, before))
             start, before = start + size, before + lines
     return parts or [WHOLE]
 
@@ -742,7 +742,7 @@ def read_rows(
     required: Sequence[Sequence[str]],
     parse: Callable[[int, _Row], _Record],
     rejects: RejectSink,
-    part: Part = WHOLE,
+    part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
     """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
 

@@ -12,7 +12,7 @@ from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import Release, update_control
 from reranker.rerank import RerankSettings
-from reranker.service.app import Part, create_app
+from reranker.service.app import ServicePart, create_app
 from reranker.service.serving import GoldenQuery, Watcher
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
@@ -44,7 +44,7 @@ def service_over(served: Served, path: Path, *, sink: Any = None, **settings: An
     )
 
 
-def client_of(state: ServiceState, *parts: Part) -> TestClient:
+def client_of(state: ServiceState, *parts: ServicePart) -> TestClient:
     """Return a client that speaks to the application in process."""
     app = create_app(state.settings, state, parts)
     return TestClient(app, base_url="http://127.0.0.1", raise_server_exceptions=False)

@@ -22,8 +22,8 @@ from reranker.evaluation import (
     MEASURES,
     N_TUPLES,
     BlockScorer,
+    IdPair,
     InnerProducts,
-    Link,
     Links,
     PairedTest,
     RankingTask,
@@ -36,7 +36,7 @@ from reranker.evaluation import (
     write_qrels,
 )
 from reranker.formats import RejectSink, read_documents, read_qrels
-from reranker.lexical.corpus import LexicalCorpus, Remembered, Rows
+from reranker.lexical.corpus import LexicalCorpus, RememberedQueries, RowNumbers
 from reranker.lexical.tuning import LexicalTask
 from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
@@ -62,7 +62,7 @@ class EncodedCorpus:
     lexical: LexicalCorpus
     sources: Mapping[str, Mapping[str, Any]]
 
-    def rows_of(self, ids: Sequence[str]) -> Rows:
+    def rows_of(self, ids: Sequence[str]) -> RowNumbers:
         """Return the row number of each id, (n,) int64."""
         return np.fromiter((self.row_of[document] for document in ids), dtype=np.int64, count=len(ids))
 
@@ -120,7 +120,7 @@ def remembering(
     ``relevant`` are (query id, document id) with their ``weights``, ``texts`` those of the queries; ``rng`` is that of
     `LexicalCorpus.remembering`. Tasks are made with the corpus that is returned: its words are others.
     """
-    remembered = Remembered.of(
+    remembered = RememberedQueries.of(
         relevant, weights, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
     )
     return replace(corpus, lexical=corpus.lexical.remembering(remembered, rng))
@@ -195,7 +195,7 @@ def _text_counts(model: RankingModel, texts: Sequence[str]) -> sp.csr_matrix:
 
 
 def tuning_task(
-    tune: Iterable[Link], ids: Collection[str], pool: Collection[str], known: Iterable[Link] = ()
+    tune: Iterable[IdPair], ids: Collection[str], pool: Collection[str], known: Iterable[IdPair] = ()
 ) -> RankingTask:
     """Return the task of finding the links ``tune`` in the `tuning_pool`; other known links do not take part."""
     links = Links.of(tune).distinct()
@@ -240,7 +240,7 @@ LEVEL = 0.01
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SystemComparison:
     """Systems on one task, and the model tested against each of the others.
 
     ``tests`` are of model minus baseline, over queries: rank loss in per cent of a query's test tuples (less is
@@ -321,7 +321,7 @@ def compare_systems(
     run_dir: Path | None = None,
     progress: Say = silent,
     n_tuples: int = N_TUPLES,
-) -> Comparison:
+) -> SystemComparison:
     """Return the model beside fitted baselines on the same queries, pool and judgements, unseen when they were fitted.
 
     ``model`` has the scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows. ``rng``
@@ -352,7 +352,7 @@ def compare_systems(
             for measure in MEASURES
         }
         tests[name][RANK_LOSS] = paired_test(ours.query_rank_losses()[drawn], others.query_rank_losses()[drawn])
-    return Comparison(task, systems, tests, fitted)
+    return SystemComparison(task, systems, tests, fitted)
 
 
 def _summary(scores: SystemScores) -> dict[str, dict[str, float]]:

@@ -15,7 +15,7 @@ from reranker.arrays import Float32
 from reranker.errors import ConfigError
 from reranker.evaluation import InnerProducts
 from reranker.lexical.bm25 import LexicalSettings
-from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, Rows
+from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
 from reranker.lexical.tuning import TENTHS, LexicalTask, TunedLexical, tune_lexical
 from reranker.models.scorers import unit
 from reranker.progress import Say, silent
@@ -58,7 +58,7 @@ class LsiBaseline:
         """Return the unit vectors of tf-idf rows, (n, n_dimensions) float32; 0 for a row without known words."""
         return unit(np.asarray(select_columns(rows, self._words) @ self.word_vectors, dtype=np.float32))
 
-    def scorer(self, queries: LexicalQueries, documents: Rows, alpha: float) -> InnerProducts:
+    def scorer(self, queries: LexicalQueries, documents: RowNumbers, alpha: float) -> InnerProducts:
         """Return the scores of all queries against some documents of the corpus."""
         rows = self.corpus.rows(self.settings)
         query_rows = rows.queries(queries)
@@ -95,7 +95,7 @@ class FittedBaseline:
 
     settings: Mapping[str, Any]
     tuned_ap: float | None
-    scorer: Callable[[LexicalQueries, Rows], InnerProducts]
+    scorer: Callable[[LexicalQueries, RowNumbers], InnerProducts]
     notes: tuple[str, ...] = ()
 
 

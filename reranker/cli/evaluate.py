@@ -15,7 +15,7 @@ from reranker.config import parse_keywords
 from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
-    from reranker.baselines.comparison import Comparison, EncodedCorpus, Experiment
+    from reranker.baselines.comparison import EncodedCorpus, Experiment, SystemComparison
     from reranker.baselines.fitted import FittedBaseline
     from reranker.evaluation import Links, RankingTask
     from reranker.formats import RejectLog
@@ -114,7 +114,7 @@ def _check(options: dict[str, Any], n_words: int | None) -> None:
 
 def _compare(
     options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
-) -> tuple[list[Comparison], Mapping[str, FittedBaseline]]:
+) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline]]:
     """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
     import numpy as np
 
@@ -198,7 +198,7 @@ def _say(message: str) -> None:
     common.err().print(message, style="dim", markup=False)
 
 
-def _print(title: str, comparison: Comparison, fitted: Mapping[str, FittedBaseline]) -> None:
+def _print(title: str, comparison: SystemComparison, fitted: Mapping[str, FittedBaseline]) -> None:
     from reranker.baselines.comparison import RANK_LOSS
     from reranker.evaluation import MEASURES
 

@@ -86,7 +86,7 @@ _ESCAPED = re.compile(r"\\(.)")
 _META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
 
 
-class Remembered(dict[K, V]):
+class ValueCache(dict[K, V]):
     """What values of a kind become, made when they are asked for: most are met again and again."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
@@ -168,14 +168,14 @@ class Values:
         self._hash = privacy.of
         self._latest_ms = now_ms + AHEAD_MS
         _list()  # before a line is read
-        self.robot = Remembered(robot_name).__getitem__
-        self.query, self.name = Remembered(self._query).__getitem__, Remembered(self._name).__getitem__
-        self.action = Remembered(self._action).__getitem__
-        self.query_id, self.document = Remembered(self._query_id).__getitem__, Remembered(self._document).__getitem__
+        self.robot = ValueCache(robot_name).__getitem__
+        self.query, self.name = ValueCache(self._query).__getitem__, ValueCache(self._name).__getitem__
+        self.action = ValueCache(self._action).__getitem__
+        self.query_id, self.document = ValueCache(self._query_id).__getitem__, ValueCache(self._document).__getitem__
         self.user, self.session, self.network = (
-            Remembered(partial(self._person, kind)).__getitem__ for kind in ("user", "session", "network")
+            ValueCache(partial(self._person, kind)).__getitem__ for kind in ("user", "session", "network")
         )
-        self._minute = Remembered(_minute).__getitem__
+        self._minute = ValueCache(_minute).__getitem__
 
     def time(self, value: Time | None) -> int | None:
         """Return milliseconds since 1970; None where there is no time or it cannot be true (before 2000, far ahead).
@@ -310,7 +310,7 @@ _EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None
 """The columns of ``events`` in `reranker.clicks.schema.TABLES`."""
 
 
-class Rows:
+class LogRows:
     """The rows that readers of all forms fill, with the ``values`` they make them by."""
 
     def __init__(self, values: Values) -> None:
@@ -435,7 +435,7 @@ class LineReader:
 
     form: ClassVar[type[Any]]
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: LogRows) -> None:
         self.rows = rows
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.form).decode
 

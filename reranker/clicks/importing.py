@@ -31,9 +31,9 @@ import numpy.typing as npt
 from reranker.clicks.forms import (
     JsonLinesReader,
     LineReader,
+    LogRows,
     MetarankReader,
     PrivateSink,
-    Rows,
     UbiReader,
     Values,
     unwrapped,
@@ -314,7 +314,7 @@ def read_file(
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)
-    rows, sink = Rows(Values(privacy, clock(now_ms))), PrivateSink(rejects or StrictSink(path))
+    rows, sink = LogRows(Values(privacy, clock(now_ms))), PrivateSink(rejects or StrictSink(path))
     state = _FileImport(rows, sink, counts or ReadCounts(), None if format == "auto" else _READERS[format](rows))
     for _ in state.take_file(path, start):
         if len(rows) >= BATCH_ROWS:
@@ -325,7 +325,7 @@ def read_file(
 class _FileImport:
     """One file being read: its rows, what happened to its records, and how far it is dealt with."""
 
-    def __init__(self, rows: Rows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
+    def __init__(self, rows: LogRows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
         self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
 
@@ -623,7 +623,7 @@ def import_live(
     for index in dict.fromkeys((source.queries, source.events)):
         with log.transaction(now_ms) as transaction:
             transaction.use_key(privacy)
-            rows = Rows(Values(privacy, transaction.now_ms))
+            rows = LogRows(Values(privacy, transaction.now_ms))
             sink = PrivateSink(rejects or StrictSink(f"{engine.spec}/{index}"))
             try:
                 _IndexImport(transaction, engine, index, rows, sink, report, progress).run(*source.range_ms)
@@ -639,7 +639,7 @@ class _IndexImport:
     """
 
     def __init__(
-        self, transaction: LogTransaction, engine: Engine, index: str, rows: Rows, sink: PrivateSink,
+        self, transaction: LogTransaction, engine: Engine, index: str, rows: LogRows, sink: PrivateSink,
         report: ImportReport, progress: Progress,
     ) -> None:  # fmt: skip
         self.transaction, self.engine, self.index, self.rows = transaction, engine, index, rows

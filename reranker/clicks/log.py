@@ -124,7 +124,7 @@ UNDATED, MIXED = "undated", "mixed"
 MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LogPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
 
     ``imported`` is the day it was written first: no row can be younger, whatever its time says.
@@ -160,7 +160,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     format_version: int = FORMAT_VERSION
     key_id: str = ""
     next_part: int = 1
-    parts: list[Part] = []
+    parts: list[LogPart] = []
     sources: list[Source] = []
     notes: dict[str, int] = {}
     forgotten: dict[str, int] = {}
@@ -467,7 +467,7 @@ class LogTransaction:
             whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
             for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
-                self._manifest.parts.append(Part(path, name, rows.num_rows, today, first, last))
+                self._manifest.parts.append(LogPart(path, name, rows.num_rows, today, first, last))
         self._held, self._n_held = {}, 0
 
     def _write(self, folder: str, rows: Any) -> str:
@@ -489,7 +489,7 @@ class LogTransaction:
             path.unlink(missing_ok=True)
         self._gone = []
 
-    def replace(self, parts: Iterable[tuple[Part, Any]]) -> dict[str, int]:
+    def replace(self, parts: Iterable[tuple[LogPart, Any]]) -> dict[str, int]:
         """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
         removed = dict.fromkeys(STORED, 0)
         for part, rows in parts:
@@ -544,7 +544,7 @@ def _create(folder: Path) -> None:
         for table in STORED:
             path = f"{table}/day={UNDATED}/part-00000000.parquet"
             _write_part(folder / path, _arrow_schema(table).empty_table())
-            manifest.parts.append(Part(path, table, 0, 0))
+            manifest.parts.append(LogPart(path, table, 0, 0))
         write_manifest(folder, manifest)
 
 
@@ -641,7 +641,7 @@ class _Person:
             log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
         )
 
-    def changed_parts(self) -> Iterator[tuple[Part, Any]]:
+    def changed_parts(self) -> Iterator[tuple[LogPart, Any]]:
         """Yield the parts that change without the person, with the rows that remain (None: none)."""
         for part, table in _tables(self._log):
             gone = self._gone(part.table, table)
@@ -671,7 +671,7 @@ class _Person:
         return early
 
 
-def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
+def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[LogPart, Any]]:
     """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
     for part in log.manifest.parts:
         if not part.rows:
@@ -686,7 +686,7 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[Part, Any]]:
 
 def _tables(
     log: ClickLog, names: Sequence[str] = tuple(STORED), without: Set[str] = frozenset()
-) -> Iterator[tuple[Part, Any]]:
+) -> Iterator[tuple[LogPart, Any]]:
     """Yield the parts of some tables that have rows, but those of some paths, with the rows."""
     for part in log.manifest.parts:
         if part.rows and part.table in names and part.path not in without:

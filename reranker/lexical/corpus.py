@@ -17,7 +17,7 @@ from reranker.lexical.memory import memory_rows
 from reranker.text.rows import combine, select_columns, stack_rows, used_columns
 from reranker.text.vocabulary import Vocabulary
 
-Rows = Int64
+RowNumbers = Int64
 """Row numbers of documents in the corpus, (n,)."""
 
 
@@ -34,7 +34,7 @@ N_FOLDS = 5
 _BLOCK = 2**16
 
 
-class Remembered(NamedTuple):
+class RememberedQueries(NamedTuple):
     """Queries with the documents that they are relevant to, as `reranker.lexical.memory.memory_rows` takes them.
 
     ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
@@ -53,7 +53,7 @@ class Remembered(NamedTuple):
         weights: Float64,
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
-    ) -> Remembered:
+    ) -> RememberedQueries:
         """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id) of weight > 0."""
         rows = numbers_of(relevant.ids, row_of)[relevant.target]
         known = (rows >= 0) & (weights > 0)
@@ -114,7 +114,7 @@ class LexicalCorpus:
         together = sum(fields[1:], start=fields[0]).tocsr()
         return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
 
-    def remembering(self, remembered: Remembered, rng: np.random.Generator) -> LexicalCorpus:
+    def remembering(self, remembered: RememberedQueries, rng: np.random.Generator) -> LexicalCorpus:
         """Return the corpus with one more field, the queries a document is relevant to; ``rng`` draws their folds."""
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
@@ -153,7 +153,7 @@ class LexicalCorpus:
         """Return what makes rows of counts over these words, with the frequencies of these documents."""
         return LexicalRows(settings, self.document_frequency.__getitem__, self.n_documents)
 
-    def scorer(self, queries: LexicalQueries, documents: Rows, settings: LexicalSettings) -> InnerProducts:
+    def scorer(self, queries: LexicalQueries, documents: RowNumbers, settings: LexicalSettings) -> InnerProducts:
         """Return the lexical scores of all queries against some documents of the corpus."""
         rows = self.rows(settings)
         return InnerProducts(
@@ -165,19 +165,19 @@ class LexicalCorpus:
         """Return queries from the word counts of their texts; words of no document are left out (they match none)."""
         return (select_columns(counts, self.columns),)
 
-    def document_queries(self, rows: Rows) -> LexicalQueries:
+    def document_queries(self, rows: RowNumbers) -> LexicalQueries:
         """Return documents of the corpus, by row number, as queries."""
         return tuple(field[rows] for field in self.fields)
 
     def keyword_queries(
-        self, rows: Rows, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
+        self, rows: RowNumbers, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
         """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
         blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
         drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
         return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
-    def counts(self, rows: Rows) -> sp.csr_matrix:
+    def counts(self, rows: RowNumbers) -> sp.csr_matrix:
         """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
         return self.by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
 

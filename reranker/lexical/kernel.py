@@ -38,7 +38,7 @@ class Judged(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def bm25_weights(
+def posting_weights(
     postings: Postings, norms: Float64, covers: Float32, field_weights: Float64, idf: Float64, k1: float
 ) -> Float32:
     """Return idf_i ((k1 + 1) tf / (k1 + tf) + cover) of every posting, (n,) float32.

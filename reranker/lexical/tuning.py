@@ -21,8 +21,8 @@ from reranker.arrays import Float32, Float64, Int64
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
-from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, Rows
-from reranker.lexical.kernel import Judged, Postings, average_precision, bm25_weights
+from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
+from reranker.lexical.kernel import Judged, Postings, average_precision, posting_weights
 from reranker.text.rows import row_of, used_columns
 
 TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
@@ -81,7 +81,7 @@ class LexicalTask:
 
     task: RankingTask
     queries: LexicalQueries
-    documents: Rows
+    documents: RowNumbers
 
     def sample(
         self, rng: np.random.Generator, max_queries: int = MAX_QUERIES, max_documents: int = MAX_DOCUMENTS
@@ -90,7 +90,7 @@ class LexicalTask:
         task, rows, columns = self.task.sample(rng, max_queries, max_documents)
         return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 
-    def part(self, rows: Rows) -> LexicalTask:
+    def part(self, rows: RowNumbers) -> LexicalTask:
         """Return the task of some of the queries."""
         return LexicalTask(self.task.rows(rows), tuple(field[rows] for field in self.queries), self.documents)
 
@@ -206,7 +206,7 @@ class LexicalMeasure:
             fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
         self._postings = _postings(fields, used_columns(task.queries), len(corpus.columns))
 
-    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+    def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
         """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
         rows = self._query_rows(settings.query_weights, settings.query_tf)
         relevant, excluded = self._relevant, self.task.task.excluded
@@ -258,7 +258,7 @@ class LexicalMeasure:
             norms = np.array([length_norms(*field) for field in fields])
             covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
             covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
-            weights: Float32 = bm25_weights(
+            weights: Float32 = posting_weights(
                 self._postings, norms, covers, np.array(settings.field_weights), idf, settings.k1
             )
             return weights
@@ -281,7 +281,7 @@ class FoldedMeasure:
         ]
         self._n_queries = len(folds)
 
-    def values(self, settings: LexicalSettings, chosen: Rows | None = None) -> Float64:
+    def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
         """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
         values = np.zeros(self._n_queries)
         for rows, measure in self._parts:

@@ -144,19 +144,19 @@ class ClickedLists:
         here &= np.bincount(owner[here & shown.clicked], minlength=n)[owner] > 0
         rows = np.flatnonzero(here)
         rows = rows[np.lexsort((shown.rank[rows], owner[rows]))]
-        kept, self.owner = np.unique(owner[rows], return_inverse=True)
-        self.n, self.rank = len(kept), shown.rank[rows]
+        judged_within_tolerance, self.owner = np.unique(owner[rows], return_inverse=True)
+        self.n, self.rank = len(judged_within_tolerance), shown.rank[rows]
         twice = np.flatnonzero((np.diff(self.owner) == 0) & (np.diff(self.rank) == 0))
         if len(twice):
-            query = shown.query[int(kept[self.owner[twice[0]]])]
+            query = shown.query[int(judged_within_tolerance[self.owner[twice[0]]])]
             raise InputError(f"query {query!r} shows two documents at rank {self.rank[twice[0]]}: give one a rank")
         self.live, self.candidate = shown.live[rows], shown.candidate[rows]
         clicked = shown.clicked[rows]
         self.n_clicks = int(clicked.sum())
         self.weight = np.where(clicked, click_weights(self.rank, propensities, max_weight), 0.0)
         self.whole_weight = np.where(clicked, click_weights(self.rank, propensities, np.inf), 0.0)
-        self.query = [shown.query[int(i)] for i in kept]
-        self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in kept])
+        self.query = [shown.query[int(i)] for i in judged_within_tolerance]
+        self.cluster = _cluster_numbers([shown.cluster[int(i)] for i in judged_within_tolerance])
         self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
 
     def per_impression(self, rows: Float64) -> Float64:
@@ -238,7 +238,7 @@ class QueryChange:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """What the gate says and why."""
 
     promoted: bool
@@ -295,7 +295,7 @@ def not_worse(measured: Measured, config: GateConfig) -> Check:
     return Check("not worse", passed, f"{_named(measured, config)}, and may fall by {config.tolerance:g} at most")
 
 
-def kept(measured: Measured, config: GateConfig) -> Check:
+def judged_within_tolerance(measured: Measured, config: GateConfig) -> Check:
     """Return whether the mean over the judged queries is within the tolerance."""
     change = measured.difference
     sentence = (
@@ -365,7 +365,7 @@ def decide(
     propensities: Sequence[float] | None,
     rng: np.random.Generator,
     config: GateConfig | None = None,
-) -> Verdict:
+) -> GateVerdict:
     """Return whether the candidate goes live in place of the live model.
 
     With clicks: enough people; the lower bound of the difference in nDCG above the margin, that in RR above
@@ -409,8 +409,8 @@ def decide(
     if judged is not None and len(judged.query):
         on_judgements, judged_losers, _ = _judged(judged, rng, config)
         measured.append(on_judgements)
-        checks.append(kept(on_judgements, config))
-    return Verdict(
+        checks.append(judged_within_tolerance(on_judgements, config))
+    return GateVerdict(
         all(check.passed for check in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
         lists.n, lists.n_clicks, lists.n_gone,
     )  # fmt: skip
@@ -442,15 +442,15 @@ def _compared(
     return Measured(name, float(old.sum() / total), float(new.sum() / total), interval, compared)
 
 
-def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> Verdict:
+def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> GateVerdict:
     if judged is None or not len(judged.query):
         nothing = Check("enough", False, "there is neither a click nor a judged query to compare the models on")
-        return Verdict(False, (nothing,), ())
+        return GateVerdict(False, (nothing,), ())
     measured, losers, winners = _judged(judged, rng, config)
     checks = [enough(measured.difference, "judged queries", config)]
     if checks[0].passed:
         checks.append(better(measured, config))
-    return Verdict(all(check.passed for check in checks), tuple(checks), (measured,), losers, winners, losers)
+    return GateVerdict(all(check.passed for check in checks), tuple(checks), (measured,), losers, winners, losers)
 
 
 def _judged(

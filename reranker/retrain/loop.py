@@ -46,10 +46,10 @@ from reranker.releases import (
 from reranker.rerank import body_hash, default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
-from reranker.retrain.gate import Verdict
+from reranker.retrain.gate import GateVerdict
 from reranker.retrain.learning import MARK, History, Learner, LinksAndJudgements, RetrainResult, check_log, read_history
 from reranker.retrain.report import examples_of, render
-from reranker.retrain.served_ranks import Comparison, ServedModel, ServingScores, compare
+from reranker.retrain.served_ranks import ServedComparison, ServedModel, ServingScores, compare
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
 from reranker.training.linear import check_trainable
@@ -329,7 +329,7 @@ class Retraining:
         alpha = calibration.choose(template, self.settings.window)
         return ServedModel(model, alpha.value, alpha.signals)
 
-    def _keep(self, model: RankingModel, base: StoredModel, comparison: Comparison) -> StoredModel:
+    def _keep(self, model: RankingModel, base: StoredModel, comparison: ServedComparison) -> StoredModel:
         """Save the model: by its id where it may go live, else over the last one that was refused.
 
         Its base is kept beside it, so that the next retraining finds where to start.
@@ -384,7 +384,7 @@ class Retraining:
 
     def _page(
         self, result: RetrainResult, live: StoredModel | None, model: RankingModel, training: TrainingReport,
-        history: History, comparison: Comparison, warnings: Sequence[str],
+        history: History, comparison: ServedComparison, warnings: Sequence[str],
     ) -> str:  # fmt: skip
         before = live.model if live is not None and live.model.encoder.form == LINEAR else None
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
@@ -409,7 +409,7 @@ def _note_of(result: RetrainResult) -> GateNote:
     )  # fmt: skip
 
 
-def _reason_of(verdict: Verdict) -> str:
+def _reason_of(verdict: GateVerdict) -> str:
     """Return the gain for a model that passed, and every check that failed for one that did not."""
     checks = [check for check in verdict.checks if (check.name == "better" if verdict.promoted else not check.passed)]
     return " ".join(f"{check.sentence[:1].upper()}{check.sentence[1:]}." for check in checks)

@@ -13,7 +13,7 @@ from reranker.engines.protocol import Engine
 from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
 from reranker.retrain.gate import LIVE, NEW, Measured
 from reranker.retrain.learning import History, RetrainResult
-from reranker.retrain.served_ranks import MAX_IDS, Comparison, RankedList
+from reranker.retrain.served_ranks import MAX_IDS, RankedList, ServedComparison
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
@@ -61,7 +61,7 @@ def render(
     result: RetrainResult,
     training: TrainingReport,
     history: History,
-    comparison: Comparison,
+    comparison: ServedComparison,
     examples: Mapping[str, Mapping[str, Sequence[str]]],
     **more: Any,
 ) -> str:
@@ -90,7 +90,7 @@ def render(
 
 
 def _pictures(
-    training: TrainingReport, history: History, comparison: Comparison, measured: Sequence[Measured],
+    training: TrainingReport, history: History, comparison: ServedComparison, measured: Sequence[Measured],
     propensities: Sequence[float],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the pictures as markup that is not escaped: their texts are ours or numbers."""

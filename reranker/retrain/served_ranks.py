@@ -23,7 +23,7 @@ from reranker.records import Hit
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.rerank.signals import Signal, added
-from reranker.retrain.gate import DEPTH, LIVE, MEASURE, NEW, JudgedQueries, Verdict, decide, shown_lists
+from reranker.retrain.gate import DEPTH, LIVE, MEASURE, NEW, GateVerdict, JudgedQueries, decide, shown_lists
 from reranker.retrain.settings import GateConfig
 from reranker.retrain.statistics import Interval
 from reranker.text.rows import stack_rows
@@ -66,7 +66,7 @@ class RankedList:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ServedComparison:
     """What the comparison gives.
 
     ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
@@ -78,7 +78,7 @@ class Comparison:
     share of the first three documents that stay among the first three (``mean_overlap``).
     """
 
-    verdict: Verdict
+    verdict: GateVerdict
     lists: Mapping[str, RankedList]
     differences: tuple[float, ...]
     changes: Mapping[str, float]
@@ -95,7 +95,7 @@ def compare(
     window: int,
     seed: int,
     study: Sequence[int] = (),
-) -> Comparison:
+) -> ServedComparison:
     """Return the verdict on the second model of ``scores`` against the first.
 
     Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
@@ -109,7 +109,7 @@ def compare(
     config = weighing(config, propensities)
     on_judgements = _judged_queries(scores.rank_window(judged, window), judged) if judged else None
 
-    def verdict_on(number: int, judgements: JudgedQueries | None, settings: GateConfig) -> Verdict:
+    def verdict_on(number: int, judgements: JudgedQueries | None, settings: GateConfig) -> GateVerdict:
         served = [_shown_scores(newest, lists, which) for which in (LIVE, number)]
         rng = np.random.default_rng([seed, 2])
         return decide(shown_lists(newest, *served), judgements, by_rank, rng, settings)
@@ -124,7 +124,7 @@ def compare(
             points.append((preferences, measured[0].difference))
     verdict = replace(whole, losers=whole.losers[:n], winners=whole.winners[:n], judged_losers=whole.judged_losers[:n])
     differences = tuple(change.candidate - change.live for change in (*whole.losers, *whole.winners))
-    return Comparison(verdict, lists, differences, _changes(lists), points)
+    return ServedComparison(verdict, lists, differences, _changes(lists), points)
 
 
 def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:

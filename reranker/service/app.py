@@ -1,6 +1,6 @@
 """The application, routes behind admission control, and the server that runs it in this process until it is to stop.
 
-How a part of the service plugs in: it gives a `Part`, and `create_app` includes it. Its router is made by
+How a part of the service plugs in: it gives a `ServicePart`, and `create_app` includes it. Its router is made by
 ``APIRouter(route_class=JsonRoute)``, and its routes take ``state: State`` and ``context: Context``; bodies come by
 `reranker.service.http.body_of`, which checks them while they are decoded. A search body from outside is used only once
 ``state.checked`` has let it pass.
@@ -507,7 +507,7 @@ for _path in FILES:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ServicePart:
     """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
 
     Bodies of ``large`` paths may have ``max_body_bytes``. ``public`` paths are read (`READING`) without a key: exact
@@ -522,14 +522,14 @@ class Part:
 
 
 OWN_PARTS = (
-    Part(search.router),
-    Part(operations_router),
-    Part(rerank_api.router, rerank_api.ERROR_SHAPES, large=rerank_api.LARGE),
+    ServicePart(search.router),
+    ServicePart(operations_router),
+    ServicePart(rerank_api.router, rerank_api.ERROR_SHAPES, large=rerank_api.LARGE),
 )
 """The parts that every service has."""
 
 
-def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[Part, ...]:
+def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[ServicePart, ...]:
     """Return what `ssi serve` offers besides `OWN_PARTS`.
 
     The challenger is interleaved with the live version; ``proxied`` is the index whose clients are answered as the
@@ -537,16 +537,16 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (proxy_part(proxied),)
-    page = Part(page_router, public=(CONFIG, *FILES))
-    return Part(search.events_router, modes=modes), page, Part(operate.router), *more
+    page = ServicePart(page_router, public=(CONFIG, *FILES))
+    return ServicePart(search.events_router, modes=modes), page, ServicePart(operate.router), *more
 
 
-def proxy_part(index: str) -> Part:
+def proxy_part(index: str) -> ServicePart:
     """Return the part that answers the engine's own clients over an index."""
-    return Part(proxy.router, proxy.error_shapes(index), large=("/_msearch", f"/{index}/_msearch"))
+    return ServicePart(proxy.router, proxy.error_shapes(index), large=("/_msearch", f"/{index}/_msearch"))
 
 
-def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[Part] = ()) -> FastAPI:
+def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[ServicePart] = ()) -> FastAPI:
     """Return the application of `OWN_PARTS` and other parts.
 
     `ConfigError` if a route reads bodies by another way than `JsonRoute` does.

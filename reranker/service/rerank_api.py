@@ -642,7 +642,7 @@ ERROR_SHAPES: Mapping[str, ErrorShape] = {
     "/v2/rerank": lambda status, kind, message: {"message": message},
     **dict.fromkeys(("/rerank", "/", "/embed", "/info"), texts_error),
 }
-"""Error shapes by path: for `reranker.service.app.Part`."""
+"""Error shapes by path: for `reranker.service.app.ServicePart`."""
 
 LARGE = ("/", "/rerank", "/embed", "/v1/rerank", "/v2/rerank")
 """Paths that take documents: their bodies may be large."""

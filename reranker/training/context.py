@@ -25,7 +25,7 @@ from reranker.progress import Progress, Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
 from reranker.training.problem import Problem, QuerySet, TrainingCorpus, TwoRows, cut_to_keywords
-from reranker.training.trainer import Checkpoint, NearestDocuments, TrainResult, checkpoint_of
+from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
 from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000
@@ -219,7 +219,7 @@ class TrainingContext:
     config: TrainConfig
     schedule: Schedule
     problem: Problem
-    nearest: NearestDocuments | None
+    nearest: NegativeMiner | None
     validators: list[Validator]
     rng: np.random.Generator
     start: Callable[[bool, Schedule], tuple[Float32, Float32]]
@@ -268,12 +268,12 @@ class TrainingContext:
             maps = maps.mean(axis=0, keepdims=True)
         return float(maps.max(axis=1).mean()), scales[int(np.argmax(maps[0]))]
 
-    def checkpoint_of(self, name: str) -> Checkpoint | None:
+    def checkpoint_of(self, name: str) -> TrainingCheckpoint | None:
         """Return where a class keeps its state."""
         if self.checkpoint is None:
             return None
         settings = {**self.fingerprint, "schedule": kept_settings(self.schedule), "class": name}
-        return Checkpoint(checkpoint_of(self.checkpoint, name), settings)
+        return TrainingCheckpoint(checkpoint_of(self.checkpoint, name), settings)
 
     def progress_of(self, name: str) -> Progress:
         """Return the progress callback of a class."""

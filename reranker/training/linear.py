@@ -15,7 +15,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
-from reranker.training.trainer import SHORT, Checkpoint, Trainer, TrainResult
+from reranker.training.trainer import SHORT, Trainer, TrainingCheckpoint, TrainResult
 
 
 def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
@@ -119,7 +119,7 @@ def trainer_of(
     context: TrainingContext,
     schedule: Schedule,
     evaluate: Callable[[Float32, Float32], float] | None = None,
-    checkpoint: Checkpoint | None = None,
+    checkpoint: TrainingCheckpoint | None = None,
     max_steps: int | None = None,
 ) -> Trainer:
     """Return the SGD of the context's problem by a schedule, from the context's random numbers."""

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from reranker.arrays import Float64
-from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, Comparison
+from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
 from reranker.errors import MissingExtra
 from reranker.evaluation import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
@@ -229,7 +229,7 @@ class Beside(NamedTuple):
     p: float
 
 
-def beside_baselines(comparison: Comparison) -> list[Beside]:
+def beside_baselines(comparison: SystemComparison) -> list[Beside]:
     """Return the differences in every measure from each baseline, with Student's interval."""
     rows = []
     for name, tests in comparison.tests.items():
@@ -335,14 +335,14 @@ def render(
     return page
 
 
-def _relevant(comparison: Comparison, queries: Iterable[int]) -> dict[int, list[str]]:
+def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int, list[str]]:
     """Return the first three relevant documents of some queries."""
     relevant, ids = comparison.task.relevant(), comparison.task.document_ids
     return {i: [ids[j] for j in relevant[i].indices[:3].tolist()] for i in queries}
 
 
 def _change(
-    comparison: Comparison, number: int, relevant: Sequence[str], titles: Mapping[str, str],
+    comparison: SystemComparison, number: int, relevant: Sequence[str], titles: Mapping[str, str],
     texts: Mapping[str, str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a query, what is relevant, and its average precision by the best baseline and by the model."""

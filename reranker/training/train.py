@@ -14,7 +14,7 @@ import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
 from reranker.baselines.comparison import (
-    Comparison,
+    SystemComparison,
     compare_systems,
     experiment_of,
     lexical_task,
@@ -28,7 +28,7 @@ from reranker.evaluation import standard_error
 from reranker.formats import RejectLog, RejectSink
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
-from reranker.lexical.corpus import LexicalCorpus, Remembered
+from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import (
     COVERING,
@@ -71,7 +71,7 @@ from reranker.training.problem import (
     usable_part,
 )
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
-from reranker.training.trainer import NearestDocuments, TrainResult, digest, remove_checkpoints, start_parameters
+from reranker.training.trainer import NegativeMiner, TrainResult, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import Split, TrainingSet, asks_for_unseen, part_to_judge_by, split_training_set
 from reranker.training.word_weights import choices_of, word_weights
 
@@ -130,7 +130,7 @@ class TrainingReport:
     lexical_map: float
     valid_map: float
     scale: float
-    comparison: Comparison | None
+    comparison: SystemComparison | None
     result: TrainResult
     dropped: dict[str, int]
     evidence: Split
@@ -352,7 +352,7 @@ class _Run:
         context.done.clear()
         return context.learn(name)
 
-    def _compared(self, model: RankingModel) -> Comparison:
+    def _compared(self, model: RankingModel) -> SystemComparison:
         """Return the model beside tuned lexical baselines on the validation queries to judge by.
 
         Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on
@@ -403,9 +403,9 @@ class _Run:
         )
         return next((MemoryChoice.of(False, why) for holds, why in reasons if holds), None)
 
-    def _remembered(self, evidence: TrainingSet) -> Remembered:
+    def _remembered(self, evidence: TrainingSet) -> RememberedQueries:
         texts, vocabulary = evidence.texts or {}, self.data.tfidf.vocabulary
-        return Remembered.of(
+        return RememberedQueries.of(
             evidence.links(),
             evidence.preferences.remembered,
             self.data.row_of,
@@ -688,7 +688,7 @@ class _Run:
     ) -> TrainingContext:  # fmt: skip
         nearest = None
         if self.schedule.nearest_share:
-            nearest = NearestDocuments(problem, copy.deepcopy(self.nearest_rng))
+            nearest = NegativeMiner(problem, copy.deepcopy(self.nearest_rng))
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
             self.config, self.schedule, problem, nearest, validators, rng, self._start, len(self.data.tfidf.vocabulary),

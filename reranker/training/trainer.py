@@ -31,7 +31,7 @@ from reranker.training.problem import Problem, csr_of
 _STATE = "state.json"
 
 
-class Checkpoint:
+class TrainingCheckpoint:
     """A folder with the arrays of the last finished epoch and what describes them.
 
     The arrays are written to a file named after their epoch first, then ``state.json`` is renamed into place: a run
@@ -193,8 +193,8 @@ class Trainer:
         threads: int = 1,
         patience: int = 5,
         evaluate: Callable[[Float32, Float32], float] | None = None,
-        nearest: NearestDocuments | None = None,
-        checkpoint: Checkpoint | None = None,
+        nearest: NegativeMiner | None = None,
+        checkpoint: TrainingCheckpoint | None = None,
         say: Say = silent,
         progress: Progress = no_progress,
         max_steps: int | None = None,
@@ -378,7 +378,7 @@ _N_LEXICAL = 300  # beyond these, the lexical score is taken for that of the las
 _BLOCK = 256
 
 
-class NearestDocuments:
+class NegativeMiner:
     """Looks up, for the queries of a problem, documents of its pool that the model puts high and that are not known.
 
     The lexical part is ranked once, on construction; of documents past a query's first 300 there, it counts as that of

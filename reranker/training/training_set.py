@@ -14,7 +14,7 @@ import numpy as np
 
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
-from reranker.evaluation import Link, Links, RankingTask, link_task, qrels_task
+from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
 from reranker.records import Pair
 
 ROUNDING = 1e-9
@@ -169,14 +169,14 @@ class TrainingSet:
         grades = {q: g for q, g in self.grades.items() if q in queries}
         return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
 
-    def task(self, pool: Collection[str], known: Iterable[Link], sources: Collection[str]) -> RankingTask:
+    def task(self, pool: Collection[str], known: Iterable[IdPair], sources: Collection[str]) -> RankingTask:
         """Return the ranking task of finding what is relevant here, among ``pool``; ``known`` does not take part."""
         if self.texts is None:
             return link_task(self.links(), known, pool, query_ids=sources)
         return qrels_task(self.grades, list(self.texts), pool, known)
 
 
-def from_links(links: Iterable[Link]) -> TrainingSet:
+def from_links(links: Iterable[IdPair]) -> TrainingSet:
     """Return the evidence of links: a document's links should stand above all that it does not link to."""
     every = Links.of(links)
     return TrainingSet(Preferences.of_links(every.part(every.source != every.target).distinct()), None)

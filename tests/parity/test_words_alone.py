@@ -14,7 +14,7 @@ from reranker.baselines.fitted import REMEMBERING, fit_baselines
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_documents, read_links, read_qrels, read_queries
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
-from reranker.lexical.corpus import LexicalCorpus, Remembered
+from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import COVERING, LexicalTask, best_lexical, tune_lexical
 from reranker.models.ranking_model import Encoder, RankingModel
@@ -82,7 +82,7 @@ def check_remembering(qrels: Mapping[str, Mapping[str, float]], documents: Mappi
     # Half of the queries are remembered, the others ask.
     known = {query: judged for number, (query, judged) in enumerate(sorted(qrels.items())) if number % 2}
     relevant = Links.of((query, document) for query, judged in known.items() for document in judged)
-    remembered = Remembered.of(
+    remembered = RememberedQueries.of(
         relevant, np.ones(len(relevant)), row_of,
         lambda asked: count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in asked])),
     )  # fmt: skip

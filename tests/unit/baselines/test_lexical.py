@@ -13,7 +13,7 @@ from reranker.baselines.fitted import LsiBaseline
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.evaluation import Links
 from reranker.lexical.bm25 import LexicalSettings
-from reranker.lexical.corpus import LexicalCorpus, Remembered
+from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import combine, compact_columns, stack_rows, unit_rows
 from reranker.text.tfidf import TfIdf, count_rows, field_counts
@@ -99,7 +99,7 @@ def remembering() -> tuple[LexicalCorpus, Vocabulary]:
     relevant = Links.of([("a", "0"), ("a", "1"), ("b", "0"), ("b", "1"), ("c", "1"), ("c", "gone")])
     weights = np.array([1.0, 0.5, 3.0, 0.0, 1.0, 1.0])
     words = {"a": ["oak", "wood"], "b": ["oak", "wood"], "c": ["iron", "rust", "rust", "rust"]}
-    remembered = Remembered.of(
+    remembered = RememberedQueries.of(
         relevant, weights, {"0": 0, "1": 1}, lambda ids: count_rows(names, [words[id_] for id_ in ids])
     )
     return texts.remembering(remembered, seeded_rng()), names

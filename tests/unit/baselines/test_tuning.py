@@ -16,13 +16,13 @@ import pytest
 import scipy.sparse as sp
 
 from reranker.arrays import term_rows
-from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison, compare_systems
+from reranker.baselines.comparison import MODEL, RANK_LOSS, SystemComparison, compare_systems
 from reranker.baselines.fitted import REMEMBERING, fit_baselines, parse_baselines
 from reranker.errors import ConfigError
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate
 from reranker.lexical import tuning as lexical
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings
-from reranker.lexical.corpus import LexicalCorpus, Remembered
+from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.tuning import COVERING, FoldedMeasure, LexicalMeasure, LexicalTask, best_lexical, tune_lexical
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
@@ -105,7 +105,7 @@ def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
     relevant = Links.of((query, f"{number // 4:02d}") for number, query in enumerate(ids))
     names = tuple(f"{number:02d}" for number in range(n))
     row_of = {name: row for row, name in enumerate(names)}
-    remembered = Remembered.of(relevant, np.ones(len(relevant)), row_of, lambda _: queries)
+    remembered = RememberedQueries.of(relevant, np.ones(len(relevant)), row_of, lambda _: queries)
     corpus = texts.remembering(remembered, seeded_rng())
     grades = sp.csr_matrix(np.repeat(np.eye(n, dtype=np.float32), 4, axis=0))
     task = RankingTask(ids, names, grades, sp.csr_matrix(np.zeros((4 * n, n), dtype=bool)))
@@ -338,7 +338,9 @@ def perfect(task: RankingTask) -> InnerProducts:
     return InnerProducts(np.eye(N, dtype=np.float32), task.grades.toarray().T.copy())
 
 
-def compared(model: InnerProducts, corpus: LexicalCorpus, task: LexicalTask, rng: np.random.Generator) -> Comparison:
+def compared(
+    model: InnerProducts, corpus: LexicalCorpus, task: LexicalTask, rng: np.random.Generator
+) -> SystemComparison:
     return compare_systems(model, fit_baselines(("tfidf", "bm25"), corpus, task, rng), task, rng)
 
 

@@ -14,7 +14,6 @@ from reranker.cli.main import main
 from reranker.demo import (
     MARK,
     MAX_LINKS_TO_ONE,
-    Link,
     collect_corpus,
     first_sentence,
     library_folder,
@@ -23,6 +22,7 @@ from reranker.demo import (
     split_links,
 )
 from reranker.errors import GateRefused
+from reranker.evaluation import IdPair
 
 SHAPES = '''"""Plane shapes, drawn with pencils.Pencil and nothing else."""
 from pencils import Pencil as P
@@ -63,7 +63,7 @@ def library(path: Path, **files: str) -> Path:
     return path
 
 
-def all_links(path: Path) -> list[Link]:
+def all_links(path: Path) -> list[IdPair]:
     return sorted(link for links in collect_corpus(path).links.values() for link in links)
 
 

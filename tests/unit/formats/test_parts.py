@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from reranker.errors import InputError
-from reranker.formats import WHOLE, DocumentLine, Part, document_parts, read_documents
+from reranker.formats import WHOLE, DocumentLine, FilePart, document_parts, read_documents
 from tests.unit.formats.collect import CollectingSink
 
 LINES = [
@@ -29,7 +29,7 @@ LINES = [
 ]
 
 
-def read(path: Path, parts: list[Part]) -> tuple[list[DocumentLine], list[Any]]:
+def read(path: Path, parts: list[FilePart]) -> tuple[list[DocumentLine], list[Any]]:
     sink = CollectingSink()
     documents = [
         document

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from indexer.checkpoint import (
-    Checkpoint,
+    LoadCheckpoint,
     PrefixHash,
     RunRejects,
     check_unchanged,
@@ -28,7 +28,7 @@ DATA = b"".join(b'{"id": "d%d"}\n' % k for k in range(1000))
 def test_round_trip_and_absence(tmp_path: Path) -> None:
     path = checkpoint_path(tmp_path / "new" / "folder", "a run")
     assert load_checkpoint(path, "a run") is None
-    point = Checkpoint("a run", 120, 4, "ab" * 32, {"indexed": 4})
+    point = LoadCheckpoint("a run", 120, 4, "ab" * 32, {"indexed": 4})
     save_checkpoint(path, point)
     assert load_checkpoint(path, "a run") == point
     assert os.listdir(path.parent) == [path.name]
@@ -46,14 +46,14 @@ def test_a_damaged_checkpoint_is_told_with_the_remedy(tmp_path: Path, content: b
 
 def test_a_failed_write_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "c.json"
-    save_checkpoint(path, Checkpoint("run", 1, 1, "x"))
+    save_checkpoint(path, LoadCheckpoint("run", 1, 1, "x"))
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        save_checkpoint(path, Checkpoint("run", 2, 2, "y"))
+        save_checkpoint(path, LoadCheckpoint("run", 2, 2, "y"))
     monkeypatch.undo()
     kept = load_checkpoint(path, "run")
     assert kept is not None
@@ -76,7 +76,7 @@ def test_prefix_hash_is_that_of_the_decompressed_prefix(tmp_path: Path, packed: 
 def test_a_changed_file_is_noticed_and_a_grown_one_is_not(tmp_path: Path) -> None:
     path = tmp_path / "docs"
     path.write_bytes(DATA)
-    point = Checkpoint("run", 100, 7, hashlib.sha256(DATA[:100]).hexdigest())
+    point = LoadCheckpoint("run", 100, 7, hashlib.sha256(DATA[:100]).hexdigest())
     path.write_bytes(DATA + b"more\n")
     check_unchanged(point, PrefixHash(path), path)
     path.write_bytes(b"x" + DATA[1:])

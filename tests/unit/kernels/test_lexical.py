@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.lexical.kernel import Judged, Postings, average_precision, bm25_weights
+from reranker.lexical.kernel import Judged, Postings, average_precision, posting_weights
 from tests.reference import lexical as reference
 from tests.seeds import seeded_rng
 
@@ -28,7 +28,7 @@ def test_weights_are_the_definitions(coverage: tuple[float, ...]) -> None:
     laid_out, norms, idf = postings(rng), rng.uniform(0.3, 3, (2, N_DOCUMENTS)), rng.uniform(0, 4, N_WORDS)
     covers = np.array([c / rng.uniform(5, 50, N_DOCUMENTS) for c in coverage], np.float32).reshape(-1, N_DOCUMENTS)
     arguments = (laid_out, norms, covers, np.array([7.0, 1.0]), idf, 1.7)
-    assert np.array_equal(bm25_weights(*arguments), reference.bm25_weights(*arguments))
+    assert np.array_equal(posting_weights(*arguments), reference.bm25_weights(*arguments))
 
 
 @pytest.mark.parametrize("depth", [3, 1_000])

@@ -12,7 +12,7 @@ import pytest
 
 from reranker.clicks.schema import Impression, ShownDocument
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.retrain.gate import JudgedQueries, ShownLists, Verdict, click_weights, decide, shown_lists
+from reranker.retrain.gate import GateVerdict, JudgedQueries, ShownLists, click_weights, decide, shown_lists
 from reranker.retrain.settings import GateConfig
 from tests.seeds import seeded_rng
 from tests.unit.retrain.simulated import LOOKED_AT, Site, Values, log_of, ranks, site, true_ndcg
@@ -33,12 +33,14 @@ def lists(*impressions: tuple[str, str, str, str]) -> ShownLists:
     return shown_lists(made, live, new)
 
 
-def value(verdict: Verdict, name: str = "clicks nDCG") -> tuple[float, float, float]:
+def value(verdict: GateVerdict, name: str = "clicks nDCG") -> tuple[float, float, float]:
     found = next(one for one in verdict.measured if one.name == name)
     return found.live, found.candidate, found.difference.estimate
 
 
-def run(shown: ShownLists | None, p: list[float] | None = None, config: GateConfig = FEW, **options: Any) -> Verdict:
+def run(
+    shown: ShownLists | None, p: list[float] | None = None, config: GateConfig = FEW, **options: Any
+) -> GateVerdict:
     return decide(shown, options.get("judged"), p, np.random.default_rng(0), config)
 
 

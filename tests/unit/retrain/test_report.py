@@ -13,10 +13,10 @@ import pytest
 
 from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
-from reranker.retrain.gate import Check, Measured, QueryChange, Verdict
+from reranker.retrain.gate import Check, GateVerdict, Measured, QueryChange
 from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.report import render
-from reranker.retrain.served_ranks import Comparison
+from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
 from reranker.training.race import Trial
 from reranker.training.train import MemoryChoice, TrainingReport
@@ -33,9 +33,9 @@ def interval(estimate: float) -> Interval:
     return Interval(estimate, estimate - 0.01, estimate + 0.01, 0.005, 200, 150.0, 120)
 
 
-def verdict(promoted: bool = True) -> Verdict:
+def verdict(promoted: bool = True) -> GateVerdict:
     change = QueryChange(NASTY, 12, 0.4, 0.2, -0.003)
-    return Verdict(
+    return GateVerdict(
         promoted,
         (Check("enough", True, "200 people"), Check("better", promoted, "clicks nDCG: 0.4 to 0.5")),
         (Measured("clicks nDCG", 0.4, 0.5, interval(0.1)), Measured("clicks RR", 0.3, 0.29, interval(-0.01)),
@@ -61,7 +61,7 @@ def findings(**changes: Any) -> dict[str, Any]:
                               memory=MemoryChoice(True, "queries remembered: on"))  # fmt: skip
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
     study = ((100, interval(0.01)), (900, interval(0.05)))
-    comparison = Comparison(verdict(), {}, (-0.2, 0.1, 0.3), CHANGES, study)
+    comparison = ServedComparison(verdict(), {}, (-0.2, 0.1, 0.3), CHANGES, study)
     parts: dict[str, Any] = {
         "result": result,
         "engine": "tantivy:index",
@@ -154,7 +154,7 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
-    nothing = Comparison(Verdict(False, (Check("enough", False, "too few"),), ()), {}, (), CHANGES)
+    nothing = ServedComparison(GateVerdict(False, (Check("enough", False, "too few"),), ()), {}, (), CHANGES)
     empty = findings(
         history=History(0, 0, 0, 0, 0), comparison=nothing, examples={}, strongest=[], changed=[], warnings=[],
         settings={},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from reranker.service import search
 from reranker.service import sink as sinks
-from reranker.service.app import Part
+from reranker.service.app import ServicePart
 from reranker.service.sink import BURST_S, LEAST_BURST, SESSION_SHARE, EventRates
 from tests.engines.memory import memory_engine
 from tests.services import client_of, service_over, small_index
@@ -118,7 +118,7 @@ def test_a_route_that_has_taken_enough_says_when_to_come_again(tmp_path: Path) -
     state = service_over(served, tmp_path, sink=sinks.ImpressionSink(sinks.FileWriter(written)), events_per_second=20.0)
     state.event_rates = EventRates(20.0, Clock())
     click = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
-    client = client_of(state, Part(search.events_router))
+    client = client_of(state, ServicePart(search.events_router))
 
     def send(number: int, **who: str) -> Any:
         return client.post("/events", json={"events": [{**click, **who}] * number})

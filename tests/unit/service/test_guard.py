@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
-from reranker.service.app import ARENAS, LONGEST_WAIT, Part, create_app, share_arenas
+from reranker.service.app import ARENAS, LONGEST_WAIT, ServicePart, create_app, share_arenas
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
 from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
@@ -66,7 +66,7 @@ async def teapot() -> JSONResponse:
     raise ServiceError(409, "somebody else was first", kind="conflict")
 
 
-PART = Part(
+PART = ServicePart(
     router,
     shapes={"/echo": lambda status, kind, message: {"detail": kind, "code": status}},
     public=("/teapot", "/open/"),
@@ -402,7 +402,7 @@ def test_a_route_that_parses_by_itself_is_refused(state: ServiceState) -> None:
     careless = APIRouter()
     careless.add_api_route("/careless", echo, methods=["POST"])
     with pytest.raises(ConfigError, match="/careless"):
-        create_app(state.settings, state, [Part(careless)])
+        create_app(state.settings, state, [ServicePart(careless)])
 
 
 def test_websockets_are_closed(state: ServiceState) -> None:

@@ -13,7 +13,7 @@ from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import LexicalValues
 from reranker.training import trainer
 from reranker.training.problem import Problem, csr_of
-from reranker.training.trainer import NearestDocuments
+from reranker.training.trainer import NegativeMiner
 from reranker.training.training_set import from_links
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Links, Sources, corpus_of, problem_of, synonyms, write_documents
@@ -71,7 +71,7 @@ def test_the_true_nearest_are_listed(
     monkeypatch.setattr(trainer, "_N_LEXICAL", n_lexical)
     problem = with_own_lexical_rows(problem) if own else problem
     U, vectors = tables(problem)
-    rows = NearestDocuments(problem, seeded_rng()).look_up(U, vectors, a)
+    rows = NegativeMiner(problem, seeded_rng()).look_up(U, vectors, a)
     asked = np.unique(problem.tuples.query)
     assert rows.shape == (len(problem.queries.indptr) - 1, 12)
     assert len(asked) == len(rows), "every query of these links is asked"
@@ -84,7 +84,7 @@ def test_the_true_nearest_are_listed(
 
 def test_known_and_held_out_documents_are_never_listed_and_seeds_tell(problem: Problem) -> None:
     U, vectors = tables(problem)
-    rows, again = (NearestDocuments(problem, seeded_rng(3)).look_up(U, vectors, 8.0) for _ in range(2))
+    rows, again = (NegativeMiner(problem, seeded_rng(3)).look_up(U, vectors, 8.0) for _ in range(2))
     np.testing.assert_array_equal(rows, again)
     assert rows.shape[1] == trainer.N_NEAREST
     assert (np.diff(rows, axis=1) > 0).all()
@@ -101,7 +101,7 @@ def test_of_many_queries_and_documents_a_random_part_is_looked_at(
     monkeypatch.setattr(trainer, "MAX_QUERIES", 7)
     monkeypatch.setattr(trainer, "MAX_DOCUMENTS", 50)
     U, vectors = tables(problem)
-    first, same, other = (NearestDocuments(problem, seeded_rng(s)).look_up(U, vectors, 8.0) for s in (4, 4, 5))
+    first, same, other = (NegativeMiner(problem, seeded_rng(s)).look_up(U, vectors, 8.0) for s in (4, 4, 5))
     np.testing.assert_array_equal(first, same)
     assert ((first >= 0).all(axis=1)).sum() == 7
     assert ((first == -1).all(axis=1)).sum() == len(first) - 7
@@ -115,7 +115,7 @@ def test_too_few_documents_for_a_list_give_none(tmp_path: Path, links: Links) ->
     documents = [{"id": name, "title": name, "text": f"word {name}"} for name in "abcd"]
     problem = made(tmp_path, documents, links)
     U, vectors = tables(problem)
-    rows = NearestDocuments(problem, seeded_rng()).look_up(U, vectors, 8.0)
+    rows = NegativeMiner(problem, seeded_rng()).look_up(U, vectors, 8.0)
     assert rows.shape == (1, 3)
     assert rows.tolist() == [[-1, -1, -1]]
 
@@ -124,5 +124,5 @@ def test_one_query_among_enough_documents(problem: Problem, tmp_path: Path) -> N
     documents, links = synonyms()
     problem = made(tmp_path, documents, links[:1])
     U, vectors = tables(problem)
-    rows = NearestDocuments(problem, seeded_rng()).look_up(U, vectors, 8.0)
+    rows = NegativeMiner(problem, seeded_rng()).look_up(U, vectors, 8.0)
     np.testing.assert_array_equal(rows, true_nearest(problem, U, vectors, 8.0, trainer.N_NEAREST, 300))

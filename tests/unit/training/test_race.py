@@ -21,7 +21,7 @@ from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import SCALES, TrainingContext, Validator
 from reranker.training.problem import Problem
 from reranker.training.race import RUNGS, Trial, race, schedule_like, trials_best
-from reranker.training.trainer import NearestDocuments, Trainer
+from reranker.training.trainer import NegativeMiner, Trainer
 from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, synonyms, write_documents
@@ -57,7 +57,7 @@ class Race:
         schedule = schedule_of(config, queries_are_texts=True, unseen_documents=False)
         self.before = schedule
         self.context = TrainingContext(
-            config, schedule, problem, NearestDocuments(problem, seeded_rng()), [cast(Validator, None)],
+            config, schedule, problem, NegativeMiner(problem, seeded_rng()), [cast(Validator, None)],
             seeded_rng(), lambda _tied, _schedule: (NONE, NONE), 1, {}, None, self.said,
             lambda _title, done, total: self.shown.append((done, total)),
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.baselines.comparison import MODEL, RANK_LOSS, Comparison
+from reranker.baselines.comparison import MODEL, RANK_LOSS, SystemComparison
 from reranker.baselines.fitted import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
 from reranker.lexical.bm25 import LexicalSettings
@@ -36,12 +36,12 @@ def scores(values: np.ndarray) -> SystemScores:
     return SystemScores(dict.fromkeys(MEASURES, values), 1 - values, np.ones(20))
 
 
-def comparison_of(model: np.ndarray, baseline: np.ndarray) -> Comparison:
+def comparison_of(model: np.ndarray, baseline: np.ndarray) -> SystemComparison:
     task = link_task(LINKS[40:], LINKS[:40], IDS)
     rng = seeded_rng(3)
     tests = {name: paired_test(model, baseline, rng) for name in (*MEASURES, RANK_LOSS)}
     fitted = FittedBaseline({"form": "bm25", "k1": 1.5}, 0.4, lambda *_: pytest.fail("it is fitted already"))
-    return Comparison(task, {MODEL: scores(model), "bm25": scores(baseline)}, {"bm25": tests}, {"bm25": fitted})
+    return SystemComparison(task, {MODEL: scores(model), "bm25": scores(baseline)}, {"bm25": tests}, {"bm25": fitted})
 
 
 @pytest.fixture(scope="module")

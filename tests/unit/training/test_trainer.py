@@ -14,7 +14,7 @@ from reranker.arrays import Float32
 from reranker.errors import TrainingError
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem
-from reranker.training.trainer import Checkpoint, Trainer, TrainResult, start_parameters, steps_of
+from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult, start_parameters, steps_of
 from reranker.training.training_set import from_links
 from tests.unit.training.synthetic import Said, corpus_of, problem_of, schedule, synonyms, write_documents
 
@@ -181,7 +181,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_bytes(problem: Problem, tmp_
     values = [0.1, 0.4, 0.3, 0.35, 0.2]
     whole = train(problem, numbers, tied, evaluate=Planned(values))
     for stop in range(1_250, 20_001, 3_750):
-        checkpoint = Checkpoint(tmp_path / str(stop), {"run": 1})
+        checkpoint = TrainingCheckpoint(tmp_path / str(stop), {"run": 1})
         said = Said()
         with pytest.raises(Stop):
             train(problem, numbers, tied, evaluate=Planned(values), checkpoint=checkpoint, progress=stopping_at(stop))
@@ -200,7 +200,7 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_bytes(problem: Problem, tmp_
 def test_a_run_that_slowed_down_goes_on_to_the_same_bytes(problem: Problem, tmp_path: Path) -> None:
     numbers = uncapped(DIVERGING, epochs=3)
     whole = train(problem, numbers)
-    checkpoint = Checkpoint(tmp_path / "run", {"run": 1})
+    checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
     with pytest.raises(Stop):
         train(problem, numbers, checkpoint=checkpoint, progress=stopping_at(7_500))
     result = train(problem, numbers, checkpoint=checkpoint)
@@ -209,7 +209,7 @@ def test_a_run_that_slowed_down_goes_on_to_the_same_bytes(problem: Problem, tmp_
 
 
 def test_a_finished_run_is_taken_as_it_is(problem: Problem, tmp_path: Path) -> None:
-    checkpoint = Checkpoint(tmp_path / "run", {"run": 1})
+    checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
     first = train(problem, schedule(epochs=2), checkpoint=checkpoint)
     again = train(problem, schedule(epochs=2), checkpoint=checkpoint, progress=stopping_at(1_250))
     assert first.U.tobytes() == again.U.tobytes()
