@@ -47,7 +47,7 @@ def test_a_new_class_is_trained_served_by_fetch_and_found_in_the_help(tmp_path: 
     documents, links = synonyms()
     docs, pairs = write_documents(tmp_path / "docs.jsonl", documents), write_links(tmp_path / "links.tsv", links)
 
-    told = " ".join(CliRunner().invoke(main, ["train", "--help"]).output.split())
+    told = " ".join(CliRunner().invoke(main, ["train", "--help-expert"]).output.split())
     assert "|toy|" in told.replace(" ", "")
     assert "toy: products of words in few dimensions" in told
 
