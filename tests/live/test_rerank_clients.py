@@ -120,7 +120,7 @@ def test_cohere_reads_the_errors(live: Live) -> None:
     client = cohere.ClientV2(api_key=live.key, base_url=live.url)
     with pytest.raises(cohere.UnprocessableEntityError) as invalid:
         client.rerank(model="x", query=QUERY, documents=[])
-    assert invalid.value.body["message"].startswith("documents: ")
+    assert "documents" in invalid.value.body["message"]
     with pytest.raises(cohere.UnauthorizedError) as unknown:
         cohere.ClientV2(api_key="wrong", base_url=live.url).rerank(model="x", query=QUERY, documents=TEXTS)
     assert "API key" in unknown.value.body["message"]
