@@ -80,7 +80,7 @@ class Breaker:
             value = function()
         except EngineUnavailable as error:
             if probe or error.is_connection_failure:
-                self._failure()
+                self._failure(probe)
             else:
                 self._doubt()
             raise
@@ -119,9 +119,10 @@ class Breaker:
         if self._on_doubt is not None:
             self._on_doubt()
 
-    def _failure(self) -> None:
+    def _failure(self, probe: bool = False) -> None:
+        """Count a failure; two of the service's own searches in a row are enough to open the breaker."""
         with self._lock:
-            self._failed += 1
+            self._failed += (self._limit + 1) // 2 if probe else 1
             if self._opened is not None or self._failed >= self._limit:
                 self._opened, self._probe_until = self._now(), 0.0
         if self._on_failure is not None:

@@ -123,6 +123,7 @@ def test_a_frozen_engine_costs_nobody_more_than_the_deadline(served: Served, mod
         found = drivers.engine_stops(service, proxy.freeze, proxy.thaw, PAUSE_S, deadline_ms / 1000)
     assert set(found["replies"]) <= {200, 503} and found["replies"][503] > 10 and found["without_retry_after"] == 0
     assert found["over_deadline_s"] <= 0.1 * BUSY
-    assert found["slow_answers"] <= 5 + 4 + PAUSE_S / 1.0
+    # Four clients wait for the deadline until two searches of the service's own have found nobody either.
+    assert found["slow_answers"] <= 5 + 4 * 4 + PAUSE_S / 1.0
     assert found["first_good_after_s"] <= 5.0
     assert abs(found["threads_left"]) <= 2 and abs(found["fds_left"]) <= 8

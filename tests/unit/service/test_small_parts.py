@@ -124,6 +124,18 @@ def test_what_a_caller_can_bring_about_opens_no_breaker_but_raises_a_doubt(data:
     assert breaker.is_open and failed == [1], "the service's own search is known to be good"
 
 
+def test_two_searches_of_the_services_own_in_a_row_open_a_breaker() -> None:
+    breaker = Breaker(5, 2.0, Clock())
+
+    def slow() -> None:
+        raise EngineUnavailable("too slow", timed_out=True)
+
+    for probes, is_open in ((1, False), (2, True)):
+        with pytest.raises(EngineUnavailable, match="too slow"):
+            breaker.call(slow, probe=True)
+        assert breaker.is_open == is_open, probes
+
+
 def test_a_callers_slow_search_neither_opens_nor_closes_a_breaker_that_is_half_open() -> None:
     clock = Clock()
     breaker = Breaker(1, 2.0, clock)
