@@ -1,9 +1,10 @@
 """The official clients of Elasticsearch and OpenSearch, and how a request goes through either.
 
-`open_client` makes a client from `EngineSettings`, with its own means for credentials, TLS, signing and cloud ids, and
-with our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or one
-that a user has made, and turns what comes back into a JSON object or one of our errors. It retries nothing by itself:
-the clients that it makes have no retries, and those that it is given are asked not to.
+`open_client` makes a client from `EngineSettings`, with the client's own means for credentials, TLS and signing, and
+with our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
+through one that a user has made, and returns a JSON object or raises one of our errors. Clients made here retry
+nothing. A user's Elasticsearch client is asked not to retry; a user's OpenSearch client has no such option for a
+request and keeps its own ``max_retries``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _LONGEST_REASON = 600
 
 
 class _Untouched(elastic_transport.Serializer):
-    """Leaves bodies and answers as bytes: they are written and read here, by faster means."""
+    """Leaves bodies and answers as bytes: `EngineClient` encodes and decodes them itself, which is faster."""
 
     mimetype = JSON
 
@@ -270,19 +271,7 @@ class EngineClient:
         target = f"{path}?{urlencode(params)}" if params else path
         headers = {"accept": JSON, **(passed_headers.get() or {})}
         headers |= {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
-        exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s)
-        try:
-            with within(exchange):
-                reply = self._ask(method, target, data, headers, limit_s)
-        except (
-            elastic_transport.TransportError,
-            elastic_transport.ApiError,
-            opensearchpy.OpenSearchException,
-        ) as error:
-            reply = self._of_error(error, exchange, request, limit_s)
-        if exchange.reply is not None:
-            seen = exchange.reply
-            reply = Reply(seen.status, seen.headers, seen.data)
+        reply = self._exchanged(method, target, data, headers, limit_s)
         if self.retries is not None:
             self.retries.answered = True
         if not 200 <= reply.status < 300:
@@ -292,6 +281,24 @@ class EngineClient:
                 self._check_product(reply)
             raise failure
         return reply
+
+    def _exchanged(
+        self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
+    ) -> Reply:  # fmt: skip
+        """Return the answer to a request, of any status: as our connection class read it, if the client has one."""
+        exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s, target)
+        try:
+            with within(exchange):
+                reply = self._ask(method, target, data, headers, limit_s)
+        except (
+            elastic_transport.TransportError,
+            elastic_transport.ApiError,
+            opensearchpy.OpenSearchException,
+        ) as error:
+            if exchange.reply is None:
+                return self._of_error(error, exchange.error, f"{method} {target.partition('?')[0]}", limit_s)
+        seen = exchange.reply
+        return reply if seen is None else Reply(seen.status, seen.headers, seen.data)
 
     def _ask(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
@@ -306,17 +313,15 @@ class EngineClient:
         value = client.transport.perform_request(method, target, body=data, timeout=limit_s, headers=headers)
         return Reply(404 if value is False else 200, {}, None, value)
 
-    def _of_error(self, error: Exception, exchange: Exchange, request: str, limit_s: float) -> Reply:
-        """Return the answer that a client raised as an error; raise ours where there was none."""
-        if exchange.reply is not None:
-            return Reply(exchange.reply.status, exchange.reply.headers, exchange.reply.data)
+    def _of_error(self, error: Exception, cause: Exception | None, request: str, limit_s: float) -> Reply:
+        """Return the answer that a client raised as an error, or raise our error; ``cause`` is urllib3's, if known."""
         if isinstance(error, elastic_transport.ApiError):
             return Reply(error.meta.status, error.meta.headers, None, error.body)
         if isinstance(error, opensearchpy.TransportError) and isinstance(error.status_code, int):
             return Reply(error.status_code, {}, None, error.info)
         if isinstance(error, elastic_transport.SerializationError | opensearchpy.SerializationError):
             raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
-        raise self._no_reply(exchange.error or error, request, limit_s) from error
+        raise self._no_reply(cause or error, request, limit_s) from error
 
     def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
         """Return the error for an exchange without a whole answer; None: there was no time for one."""

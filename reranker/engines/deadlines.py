@@ -1,8 +1,8 @@
 """One deadline over a whole answer, for the connections of both official clients.
 
-A client's own timeout is one for each packet that it waits for, so that an answer which comes slowly takes for ever. A
-request made `within` a deadline waits for a free connection, connects, sends and reads before that deadline; without
-one, the client's own timeout bounds all of these together. `DeadlineNode` is a node class for the Elasticsearch client
+A client's own timeout counts for each packet, so an answer that arrives slowly has no limit. A request made `within` an
+exchange waits for a free connection, connects, sends and reads before the deadline of that exchange; without one, the
+client's own timeout bounds all of these together. `DeadlineNode` is a node class for the Elasticsearch client
 (``node_class=``), `DeadlineConnection` a connection class for the OpenSearch client (``connection_class=``).
 """
 
@@ -37,6 +37,8 @@ class Exchange:
     """Time for the whole exchange."""
     connect_timeout_s: float
     """Seconds for opening a connection, where more is left."""
+    target: str = ""
+    """Path and query of the request. A client may send others on its way (sniffing): what came of them is not kept."""
     reply: urllib3.BaseHTTPResponse | None = None
     """The whole answer, whatever its status."""
     error: Exception | None = None
@@ -48,7 +50,7 @@ _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 @contextlib.contextmanager
 def within(exchange: Exchange) -> Iterator[None]:
-    """Make the requests of this context part of an exchange."""
+    """Send the requests of this context within an exchange."""
     token = _exchange.set(exchange)
     try:
         yield
@@ -90,7 +92,7 @@ class DeadlinePool:
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
-        """Read by the connections of ``pool``; ``origin`` (scheme, host, port) stands before the path for a proxy."""
+        """Wrap a pool; an HTTP proxy gets each path after ``origin`` (scheme, host, port)."""
         pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
         self._pool, self._origin = pool, origin
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
@@ -101,12 +103,16 @@ class DeadlinePool:
     ) -> urllib3.BaseHTTPResponse:  # fmt: skip
         """Return the whole answer to a request; errors as urllib3's own."""
         exchange = _exchange.get() or _of_timeout(self._pool.timeout if timeout is None else timeout)
+        is_the_request = url.endswith(exchange.target)
         try:
-            exchange.reply = self._read_whole(exchange, method, url, body, headers)
+            reply = self._read_whole(exchange, method, url, body, headers)
         except Exception as error:
-            exchange.error = error
+            if is_the_request:
+                exchange.reply, exchange.error = None, error
             raise
-        return exchange.reply
+        if is_the_request:
+            exchange.reply, exchange.error = reply, None
+        return reply
 
     def _read_whole(
         self, exchange: Exchange, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
@@ -151,7 +157,10 @@ class DeadlineNode(Urllib3HttpNode):
 
 
 class DeadlineConnection(Urllib3HttpConnection):
-    """A connection of the OpenSearch client whose answers are read whole before a deadline; ``settings`` as above."""
+    """A connection of the OpenSearch client whose answers are read whole before a deadline.
+
+    ``settings`` of a subclass name the HTTP proxy, if there is one.
+    """
 
     settings: EngineSettings | None = None
 

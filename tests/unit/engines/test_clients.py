@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
+from urllib3.exceptions import ProtocolError
 
+from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
-from reranker.engines.deadlines import DeadlineConnection, DeadlineNode
+from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
 from reranker.engines.wire import passed_headers
 from reranker.errors import (
     ConfigError,
@@ -160,3 +162,40 @@ def test_headers_of_the_request_at_hand_reach_the_engine(server: ScriptedServer)
 def test_elasticsearch_is_not_signed_for_aws() -> None:
     with pytest.raises(ConfigError, match="opensearch:URL"):
         open_engine("elasticsearch:http://127.0.0.1:9200", EngineSettings(aws_region="eu-central-1"))
+
+
+class Pool:
+    """Stands for urllib3's pool; answers by path, or fails."""
+
+    def __init__(self) -> None:
+        self.ConnectionCls = object
+        self.pool = None
+        self.timeout = None
+        self.urls: list[str] = []
+
+    def urlopen(self, method: str, url: str, **_: Any) -> Any:
+        self.urls.append(url)
+        if url.endswith("/_count"):
+            raise ProtocolError("reset")
+        return url
+
+
+def test_what_a_client_sends_on_its_way_is_not_taken_for_the_answer() -> None:
+    """Elasticsearch's and OpenSearch's clients sniff nodes before a request, or after it has failed."""
+    pool: Any = DeadlinePool(Pool())  # type: ignore[arg-type]
+    exchange = Exchange(Deadline(1.0), 1.0, "/shop/_count")
+    with within(exchange):
+        pool.urlopen("GET", "/_nodes/_all/http")
+        assert exchange.reply is None
+        with pytest.raises(ProtocolError):
+            pool.urlopen("POST", "/prefix/shop/_count")
+        pool.urlopen("GET", "/_nodes/_all/http")
+    assert exchange.reply is None and isinstance(exchange.error, ProtocolError)
+
+
+def test_an_http_proxy_gets_whole_urls() -> None:
+    plain = Pool()
+    pool: Any = DeadlinePool(plain, "http://engine:9200")  # type: ignore[arg-type]
+    with within(Exchange(Deadline(1.0), 1.0, "/shop/_search")):
+        pool.urlopen("POST", "/shop/_search")
+    assert plain.urls == ["http://engine:9200/shop/_search"]
