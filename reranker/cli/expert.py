@@ -1,4 +1,4 @@
-"""Expert settings: the options that a command's help leaves out, because most of its users never need them.
+"""Expert settings: options that a command's help leaves out, because most of its users never need them.
 
 They are given by ``--set KEY=VALUE`` (or as keys of the configuration file, or by their own names), and
 ``--help-expert`` and docs/cli.md list them. `SHOWN` says which options a command shows; the others are its expert
@@ -25,32 +25,35 @@ SHOWN: Final[dict[str, tuple[str, ...]]] = {
         "port", "api_keys", "new_key",
     ),
     "retrain": (
-        "engine", "index", "clicks", "models", "base", "links", "qrels", "judgments", "query_file", "since", "body",
-        "window", "report", "dry_run", "json",
+        "engine", "index", "clicks", "models", "warm_start", "links", "qrels", "query_file", "since", "body", "window",
+        "report", "dry_run", "json",
     ),
 }  # fmt: skip
-"""Keys of the options that the help of a command shows, ``--config`` names spelt with underscores."""
+"""Keys (names with underscores, as in the configuration file) of the options that the help of a command shows."""
 
 
 class ExpertCommand(click.Command):
-    """A command whose help shows the options of `SHOWN`, and which takes all others by ``--set KEY=VALUE`` too."""
+    """A command whose help shows the options of `SHOWN`, and which takes all others by ``--set KEY=VALUE`` too.
+
+    ``expert_options`` are those others, by their keys.
+    """
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         shown = SHOWN[str(self.name)]
-        for option in options_of(self):
-            option.hidden = option.hidden or option_key(option) not in shown
-        self.params.append(_set_option(len(self.expert_options())))
+        # Former names of options are hidden already; they are no settings of their own.
+        self.expert_options = {option_key(one): one for one in options_of(self) if not one.hidden}
+        for key in shown:
+            del self.expert_options[key]
+        for option in self.expert_options.values():
+            option.hidden = True
+        self.params.append(_set_option(len(self.expert_options)))
         self.params.append(
             click.Option(
                 ["--help-expert"], is_flag=True, expose_value=False, is_eager=True, callback=_show_expert_settings,
                 help="List the expert settings, with their defaults, and end.",
             )
         )  # fmt: skip
-
-    def expert_options(self) -> dict[str, click.Option]:
-        """Return the options that the help leaves out, by their keys."""
-        return {option_key(option): option for option in options_of(self) if option.hidden}
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, each ``--set KEY=VALUE`` as the option of that key."""
@@ -72,7 +75,7 @@ class ExpertCommand(click.Command):
     def _as_option(self, setting: str) -> Iterator[str]:
         """Yield the arguments that stand for a setting."""
         name, equals, value = setting.partition("=")
-        key, known = name.strip().replace("-", "_"), self.expert_options()
+        key, known = name.strip().replace("-", "_"), self.expert_options
         if not equals:
             raise click.UsageError(f"--set {setting!r} is not KEY=VALUE, such as --set {next(iter(known))}=VALUE")
         option = known.get(key)
@@ -113,7 +116,7 @@ def _show_expert_settings(context: click.Context, option: click.Parameter, value
 
 def expert_rows(command: ExpertCommand, context: click.Context) -> Iterator[tuple[str, str]]:
     """Yield the expert settings of a command: its key with the kind of value, and its meaning with the default."""
-    for key, option in command.expert_options().items():
+    for key, option in command.expert_options.items():
         option.hidden = False
         try:
             record = option.get_help_record(context)

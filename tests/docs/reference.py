@@ -50,7 +50,7 @@ def _sections(name: str, command: click.Command, parent: click.Context) -> Itera
         yield from _table(("option", "meaning", "default"), rows)
     if isinstance(command, ExpertCommand):
         yield from ("", "Expert settings, given by `--set KEY=VALUE`:", "")
-        settings = command.expert_options().items()
+        settings = command.expert_options.items()
         yield from _table(
             ("key", "meaning", "default"),
             ((f"`{key}`", option.help or "", _default(option)) for key, option in settings),
