@@ -19,6 +19,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.config",
         "reranker.deadline",
         "reranker.errors",
+        "reranker.lazy",
         "reranker.progress",
         "reranker.records",
     ),

@@ -5,8 +5,9 @@ The names are imported when they are asked for, so that settings can be read wit
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from reranker.lazy import names_of
 
 if TYPE_CHECKING:
     from reranker.training.config import TrainConfig
@@ -44,10 +45,4 @@ __all__ = [
     "train_model",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    for module, names in _NAMES.items():
-        if name in names:
-            value = globals()[name] = getattr(importlib.import_module(module), name)
-            return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}; public names: {', '.join(__all__)}")
+__getattr__ = names_of(__name__, _NAMES)
