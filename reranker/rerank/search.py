@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import structs
@@ -71,6 +71,9 @@ from reranker.rerank.signals import Signal, added
 from reranker.store import VectorStore
 
 _log = logging.getLogger(__name__)
+
+NO_STORE: Final = "route beside has no vector store"
+"""Why pages of route *beside* come in the engine's order, where a caller gives no other words."""
 MAX_READ = 200
 """Documents that an engine may read whole, only to show a few of them, to spare a second request."""
 MAX_BODY_BYTES = 1_000_000
@@ -270,9 +273,9 @@ class Reranker:
     The order of a page is by (-score, first-stage rank) within the window and the engine's own past it; whatever goes
     wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and the reason.
 
-    Without a model (one that could not be loaded), or on route *beside* without a store (the reason is then
-    ``no_store``), pages come in the engine's
-    order; without the fitted alphas of a ``calibration`` the default alpha counts. The answer says so.
+    Pages come in the engine's order without a model (one that could not be loaded), and on route *beside* without a
+    store, whose reason carries the text ``no_store``. Without the fitted alphas of a ``calibration`` the default
+    alpha counts. The answer says so.
 
     Raises
     ------
@@ -285,7 +288,7 @@ class Reranker:
     def __init__(
         self, engine: Engine, index: str, model: RankingModel | None, *, route: RouteName = "fetch",
         store: VectorStore | None = None, calibration: Calibration | None = None,
-        settings: RerankSettings | None = None, no_store: str = "route beside has no vector store",
+        settings: RerankSettings | None = None, no_store: str = NO_STORE,
     ) -> None:  # fmt: skip
         if route not in ROUTES:
             raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")

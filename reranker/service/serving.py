@@ -39,6 +39,7 @@ from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
+from reranker.rerank.search import NO_STORE
 from reranker.service.copies import WorkFolder
 from reranker.service.http import ServiceError
 from reranker.service.settings import MIB, ServiceSettings
@@ -280,13 +281,13 @@ class Versions:
 
     def _serving(
         self, model: RankingModel | None, store: VectorStore | None, wanted: Wanted | None, problem: str = "",
-        no_store: str = "",
+        no_store: str = NO_STORE,
     ) -> Serving:  # fmt: skip
-        settings, more = self.settings, {"no_store": no_store} if no_store else {}
+        settings = self.settings
         reranker = Reranker(
             self.engine, settings.index, model, route=cast("RouteName", settings.route), store=store,
             calibration=Calibration.from_release(wanted.calibration) if wanted else None, settings=settings.rerank,
-            **more,
+            no_store=no_store,
         )  # fmt: skip
         return Serving(reranker, wanted.path if wanted else None, problem)
 
