@@ -35,9 +35,8 @@ MAX_INNER_HITS: Final = 100
 """Hits of one group, of ``inner_hits`` or ``top_hits``."""
 MAX_BOOST: Final = 1e9
 """Largest ``boost`` and ``weight``: products of larger ones overflow the engine's scores."""
-MAX_TIMEOUT: Final = re.compile(r"\d{1,5}(ms|s)|\d{1,2}m")
-"""Form of a ``timeout``."""
 
+_TIMEOUT = re.compile(r"\d{1,5}(ms|s)|\d{1,2}m")
 _SHOWN_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,40}")
 _REMEDY = "docs/reference.md lists what is taken; put the rest into the service's own body (ssi serve --body)"
 
@@ -159,7 +158,7 @@ def whole(least: int, most: int) -> Checker:
 
 def timeout(_: _Reader, value: Any, place: str) -> None:
     """Check a time such as ``500ms``, ``2s`` or ``1m``."""
-    if not isinstance(value, str) or not MAX_TIMEOUT.fullmatch(value):
+    if not isinstance(value, str) or not _TIMEOUT.fullmatch(value):
         raise _invalid(place, "must be a time such as 500ms, 2s or 1m")
 
 

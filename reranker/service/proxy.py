@@ -23,7 +23,7 @@ from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank.ranking import why_not
-from reranker.service.gate import CheckedBody, check_body
+from reranker.service.gate import CheckedBody
 from reranker.service.http import CONTEXT_KEY, ErrorShape, PlainRoute, RequestContext, ServiceError, decoded, of_error
 from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out, encode, keep
@@ -80,9 +80,7 @@ class ClientSearch:
     reason: Reason | None
 
 
-def read_search(
-    body: Any, params: Mapping[str, str], index: str, check: Callable[[Any, str], CheckedBody] = check_body
-) -> ClientSearch:  # fmt: skip
+def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], CheckedBody]) -> ClientSearch:
     """Return a search by a client's body and URL.
 
     `ServiceError` 400 for what is no search, 403 and 422 for what ``check`` does not let pass.
@@ -95,7 +93,7 @@ def read_search(
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
         raise ServiceError(400, f"one of {', '.join(IN_BODY)} in the URL is not of its kind") from None
-    check(body, index)
+    check(body)
     ext = dict(body.pop("ext", {}))
     ubi = ext.pop("ubi", {})
     body |= {"ext": ext} if ext else {}
@@ -267,7 +265,7 @@ async def search(request: Request) -> Response:
 
     def work() -> tuple[bytes, Answer]:
         body = decoded(content, state.settings.limits) if content else {}
-        answer = answered(state, context, read_search(body, params, index, state.checked))
+        answer = answered(state, context, read_search(body, params, state.checked))
         return encode(_as_asked(answer.values, params)), answer
 
     encoded, answer = await state.run(context, work)
@@ -308,9 +306,7 @@ async def searches(request: Request) -> Response:
             raise ServiceError(400, "the header of a search is no JSON object")
         _check_index(state, header.pop("index", index))
         options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
-        answer = answered(
-            state, context, read_search(body, {**params, **options}, state.settings.index, state.checked)
-        )  # fmt: skip
+        answer = answered(state, context, read_search(body, {**params, **options}, state.checked))
         return encode({**_as_asked(answer.values, params), "status": 200}), answer
 
     async def one(header_line: bytes, body_line: bytes) -> bytes:
@@ -337,7 +333,7 @@ async def count(request: Request) -> Response:
 
     def work() -> bytes:
         body = decoded(content, state.settings.limits) if content else {}
-        return encode(passed_on(state, context, "_count", read_search(body, params, index, state.checked)))
+        return encode(passed_on(state, context, "_count", read_search(body, params, state.checked)))
 
     encoded = await state.run(context, work)
     state.answered += 1

@@ -267,10 +267,10 @@ class ServiceState:
         """
         return self.breaker.call(function, probe=probe)
 
-    def checked(self, body: Any, index: str | None = None) -> CheckedBody:
+    def checked(self, body: Any) -> CheckedBody:
         """Return a search body from outside that has passed `check_body`; a refusal is counted."""
         try:
-            return check_body(body, index or self.settings.index)
+            return check_body(body, self.settings.index)
         except ServiceError as error:
             self.refuse(error.kind)
             raise

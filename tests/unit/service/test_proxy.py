@@ -18,7 +18,7 @@ from reranker.errors import EngineRejected, EngineUnavailable
 from reranker.rerank import Reranker
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key, presented_key
-from reranker.service.gate import check_body
+from reranker.service.gate import CheckedBody, check_body
 from reranker.service.http import ServiceError
 from reranker.service.proxy import read_search, take_text
 from tests.engines.memory import memory_engine
@@ -101,6 +101,10 @@ def sink() -> ListSink:
 def client(index: Served, engine: Any, sink: ListSink, tmp_path: Path) -> Any:
     served = Served(engine, index.index, index.model, index.documents, index.store_path)
     return client_of(service_over(served, tmp_path, sink=sink, proxy=True), *all_parts(proxied="docs"))
+
+
+def checked(body: Any) -> CheckedBody:
+    return check_body(body, "docs")
 
 
 def hits_of(answer: Any) -> list[tuple[str, float]]:
@@ -349,7 +353,7 @@ def test_an_impression_is_logged_under_the_id_that_the_visitor_gets(client: Any,
     given = client.post("/docs/_search", json={**BODY, "ext": {"ubi": {"query_id": "mine"}}}).json()
     assert given["ext"]["ubi"]["query_id"] == sink.rows[-1]["query_id"] == "mine"
     other = {"rerank": {"query_context": {"query_text": TEXT}}}
-    assert read_search({**BODY, "ext": {"ubi": {}, **other}}, {}, "docs").body["ext"] == other
+    assert read_search({**BODY, "ext": {"ubi": {}, **other}}, {}, checked).body["ext"] == other
 
 
 @pytest.mark.parametrize(
@@ -391,4 +395,4 @@ def test_a_key_is_asked_for(index: Served, engine: Any, tmp_path: Path) -> None:
 
 def test_a_body_that_is_no_object_is_an_error_of_the_request() -> None:
     with pytest.raises(ServiceError, match="no JSON object"):
-        read_search([], {}, "docs")
+        read_search([], {}, checked)

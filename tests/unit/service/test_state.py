@@ -14,6 +14,7 @@ import pytest
 
 from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
+from reranker.service.gate import check_body
 from reranker.service.http import RequestContext, ServiceError
 from reranker.service.search import Event, SearchRequest, call_of, carry_out, keep, row_of, without_nulls
 from reranker.service.state import Signal
@@ -146,8 +147,8 @@ def test_a_refused_body_is_counted_by_its_kind(served: Served, tmp_path: Path) -
     lookup = {"query": {"terms": {"tag": {"index": "docs", "id": "1", "path": "t"}}}}
     assert state.checked(lookup) is lookup
     with pytest.raises(ServiceError):
-        state.checked(lookup, "docs-2")
-    assert state.checked({"query": {"terms": {"tag": {"index": "docs-2", "id": "1", "path": "t"}}}}, "docs-2")
+        check_body(lookup, "docs-2")
+    assert check_body({"query": {"terms": {"tag": {"index": "docs-2", "id": "1", "path": "t"}}}}, "docs-2")
 
 
 @pytest.mark.parametrize(
