@@ -190,8 +190,8 @@ class _Build:
         if load.bulk.stopped is not None:
             return BuildReport(index, concrete, (), False, load)
         self._check_complete(concrete, old, load)
-        # All is noted before the swap: a process killed after it would leave an index that nobody knows of, and whoever
-        # serves the alias must never see the new index with the old one's live version.
+        # The record is written before the swap. A process killed in between leaves no index without a record, and a
+        # service on the alias never sees the new index with the old one's live version.
         before = read_control(engine, index)
         known = before.without_live() if self.model is None else before
 

@@ -1,4 +1,9 @@
-"""Garbage collection: fields and files of versions that nobody needs any more, and everything of ours on uninstall."""
+"""Garbage collection: empty the fields of versions that are no longer needed, and delete retired indexes.
+
+A partial update cannot remove a field. The whole document is therefore written again without it, guarded by the version
+that was read. If an ingest pipeline would run over such a write, a partial update, which runs no pipeline, sets the
+fields to null instead.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,7 @@ import numpy as np
 from indexer.bulk import Action, BulkEvents, BulkItem, BulkWriter, guarded_write
 from indexer.encoding import nothing
 from indexer.preflight import PIPELINES, mapping_reasons, version_reasons
-from indexer.versions import RUNNING, _field_heads, existing_indexes, with_version
+from indexer.versions import RUNNING, existing_indexes, field_heads, with_version
 from reranker.engines.protocol import Engine, refresh_if_allowed
 from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
 from reranker.errors import EngineError, GateRefused, PreflightRefused
@@ -78,7 +83,7 @@ def plan_collection(
     heads = _kept_heads(engine, names, record, keep)
     running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
     stay = heads if unfinished else heads | running
-    old = [head for head in _field_heads(engine, index) if head not in stay]
+    old = [head for head in field_heads(engine, index) if head not in stay]
     counts = {head: with_version(engine, index, head) for head in old}
     registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
     drop = tuple(sorted({head for head in old if counts[head]} | registered))

@@ -165,7 +165,7 @@ class _Load:
                 return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
 
     def _start(self) -> LoadCheckpoint:
-        """Return where to go on; the beginning where the index, or the local store, was made anew since."""
+        """Return the checkpoint to go on from; the beginning if the index or the local store was rebuilt since."""
         beginning = LoadCheckpoint(self.source_id, 0, 0, self.prefix.at(0))
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)

@@ -1,9 +1,4 @@
-"""Which versions an index has, which one is live, the one guarded write that changes it, and the end of old versions.
-
-Their fields are taken from every document, and retired indexes are deleted. A partial update cannot remove a field, so
-the document is written anew without it, over exactly the version read. Where a pipeline would run over such a write,
-the fields are set to null instead, by a partial update, which runs none.
-"""
+"""The versions of an index: list them, register one, make one live, go back to the one before."""
 
 from __future__ import annotations
 
@@ -54,7 +49,7 @@ def list_versions(
     existing_indexes(engine, index)
     record = read_control(engine, index)
     documents = engine.count(index)
-    counts = {head: with_version(engine, index, head) for head in _field_heads(engine, index)}
+    counts = {head: with_version(engine, index, head) for head in field_heads(engine, index)}
     stale = stale_documents(engine, index, _views(record.releases), progress) if count_stale else {}
     states = [
         VersionState(
@@ -83,7 +78,7 @@ def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:
     return names
 
 
-def _field_heads(engine: Engine, index: str) -> list[str]:
+def field_heads(engine: Engine, index: str) -> list[str]:
     """Return the 12-digit heads of all encoders with fields in the mapping of an index, sorted."""
     heads = set()
     for name in engine.index_names(index):
@@ -103,7 +98,7 @@ def stale_documents(
     engine: Engine, index: str, views: Mapping[str, TextView], progress: Progress = no_progress
 ) -> dict[str, int]:
     """Return how many documents have a vector of another text than they have now, by encoder id, as `sync` sees it."""
-    heads = set(_field_heads(engine, index)) if views else set()
+    heads = set(field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
     if not hashes:

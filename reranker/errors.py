@@ -159,7 +159,7 @@ class EngineUnavailable(EngineError):
 
     @property
     def is_connection_failure(self) -> bool:
-        """True where nothing was answered, and not for want of time: whatever was asked, the engine was not there."""
+        """True if the engine could not be reached: there was no answer, and the request did not time out."""
         return self.status is None and not self.timed_out
 
 

@@ -142,7 +142,7 @@ class RankedHit(msgspec.Struct, frozen=True):
     model_score: float | None = None
     """f(q, d); None for a hit that could not be scored."""
     unscored: bool = False
-    """True where the hit kept its place for want of a vector and a text."""
+    """True if the hit kept its place because it has neither a vector nor a text."""
     kept: bool = False
     """True where the hit kept its place because it must not move (pinned, or kept on top)."""
     source: Mapping[str, Any] = {}

@@ -151,7 +151,7 @@ def utc_now() -> str:
 def read_control(engine: Engine, index: str) -> ControlRecord:
     """Return the record of an index, by its own name or an alias; an empty one where nothing was registered yet.
 
-    Of an index that was made anew or restored, nothing is live and nothing renewed: its releases wait to be promoted.
+    After an index was rebuilt or restored, no release is live and none is renewed: its releases wait to be promoted.
     Records that older programs kept under an alias are taken over; that of the name asked for says what is live, the
     others' live versions can be rolled back to. `EngineError` where the engine does not answer, `InputError` for a
     record of a newer format or of another project.

@@ -123,7 +123,7 @@ def fit_baselines(
     Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
     same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
     Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
-    corpus with a memory; the others are made of its texts alone.
+    corpus with a memory; the others use only its texts.
     """
     seed = int(rng.integers(2**63))
     texts = corpus.texts

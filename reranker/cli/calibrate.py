@@ -123,8 +123,8 @@ def _gain(mean: float, error: float, p: float) -> str:
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
-    table.add_row("the engine alone (alpha 0)", f"{fit.engine:.4f}")
-    table.add_row("the model alone (alpha 1)", f"{fit.model:.4f}")
+    table.add_row("the engine's order (alpha 0)", f"{fit.engine:.4f}")
+    table.add_row("the model's order (alpha 1)", f"{fit.model:.4f}")
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
     table.add_row(f"{chosen}, on the queries it was chosen on", f"{fit.fitted:.4f}")
     table.add_row("on queries it was not chosen on (5-fold)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
@@ -138,10 +138,10 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     console = common.out()
     console.print(table)
     console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
-    if (told := fit.probability) is not None:
-        slope, offset = told.probability
+    if (logistic := fit.probability) is not None:
+        slope, offset = logistic.probability
         console.print(
-            f"{told.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
-            f"{offset:+.4g})), off by {told.error:.3f} in the mean on held-out queries"
+            f"{logistic.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
+            f"{offset:+.4g})), off by {logistic.error:.3f} in the mean on held-out queries"
         )
     console.print(f"{chosen} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")

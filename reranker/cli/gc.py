@@ -23,8 +23,9 @@ Examples:
 def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool) -> None:
     """Empty the fields of versions that are neither live, nor newer, nor kept, and delete retired indexes.
 
-    What is live or kept under another name of the same index stays too, and what `ssi revectorize` is writing. Each
-    document is written anew without them, over exactly the version read. Mapping entries remain.
+    A version that is live or kept under another name of the same index stays too, and so does one that
+    `ssi revectorize` is writing. Each document is written again without the fields; one that changes meanwhile is read
+    again first. Mapping entries remain.
     """
     import numpy as np
 
@@ -47,7 +48,9 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
         common.out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
                     f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
         if plan.unfinished:
-            common.out().print(f"left alone: unfinished {', '.join(plan.unfinished)} (finish it, or --unfinished)")
+            common.out().print(
+                f"kept: unfinished {', '.join(plan.unfinished)} (finish it, or delete it with --unfinished)"
+            )
         if note := remaining_note(plan):
             common.out().print(note)
     if report.error is not None:

@@ -68,7 +68,7 @@ def show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next_
         f"and read again, {report.gone:,} deleted meanwhile, {report.seconds:,.1f} s"
     )
     if report.stored_only:
-        console.print(f"{report.stored_only:,} documents added to the local store alone")
+        console.print(f"{report.stored_only:,} documents added to the local store only")
     if report.rejected:
         console.print(f"{report.rejected:,} documents refused by the engine, see {renewal.reject_path}")
     if report.stale:

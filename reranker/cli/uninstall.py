@@ -18,10 +18,10 @@ Examples:
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
 def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool) -> None:
-    """Take all that is ours out of an index: vectors of every version, stored scripts, the record of versions.
+    """Remove everything that ssi added to an index: vectors of all versions, stored scripts, the record of versions.
 
-    Each document is written anew without our fields, over exactly the version read; what its owner wrote stays. Click
-    logs (ubi_*) stay. Mapping entries remain, empty: no engine can take a field out of a mapping.
+    Each document is written again without these fields; one that changes meanwhile is read again first. All other
+    fields and the click logs (ubi_*) stay. Mapping entries remain, empty: no engine can remove a field from a mapping.
     """
     import numpy as np
 

@@ -374,7 +374,7 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
     if error_type == BLOCKED and status == 403:
         return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
     if error_type == BLOCKED and status == 429:
-        remedy = "the engine closed the index for writing, most likely for want of disk space: free some"
+        remedy = "the engine closed the index for writing, most likely because its disk is nearly full: free disk space"
         return EngineOverloaded, remedy
     if status >= 500:
         return EngineUnavailable, "try again later, or see the engine's log"

@@ -57,7 +57,7 @@ ELASTICSEARCH = Dialect(
         "elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True, product="Elasticsearch"
     ),
     shard_doc_pit=True,
-    # Since 9.2, true leaves vectors out: a document written anew from what was read would lose them.
+    # Since 9.2, true leaves vectors out: a document read and written back would lose them.
     whole_source=("*",),
     vector_type="dense_vector",
     vector_module="",

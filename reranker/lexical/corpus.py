@@ -86,9 +86,9 @@ class LexicalCorpus:
     documents that hold the word in any field.
 
     With a memory (see `remembering`) that is the last field, ``texts`` is the corpus without it, of the same columns,
-    ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has the corpus that remembers the other
-    folds alone, for each fold. `InputError` is raised if there is no document or no word, `ShapeMismatch` if the fields
-    have different numbers of documents.
+    ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has, for each fold, the corpus that
+    remembers only the other folds. `InputError` is raised if there is no document or no word, `ShapeMismatch` if the
+    fields have different numbers of documents.
     """
 
     def __init__(self, fields: Sequence[sp.csr_matrix]) -> None:

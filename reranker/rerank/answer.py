@@ -22,7 +22,7 @@ class RerankedPage:
     engine's order instead; ``reason`` is why a page is not reranked, None if it is. ``notices`` are what the reader
     should know: the default alpha was used, words are unknown, vectors are missing. ``alpha`` is the weight of the
     model in the scores, its ``alpha_origin`` is ``calibrated``, ``default`` or ``given``. Of ``n_candidates`` in the
-    window, ``n_encoded`` were encoded from their text for want of a vector, and ``n_unscored`` had neither.
+    window, ``n_encoded`` were encoded from their text because they had no vector, and ``n_unscored`` had neither.
     ``timings_ms`` are by step. ``explanations`` are one a hit where asked for, else none; ``raw`` is the engine's first
     answer (aggregations, suggestions), hits aside.
     """

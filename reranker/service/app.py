@@ -255,7 +255,7 @@ class AdmissionControl:
         if error.status_code == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
-            # A refusal for want of room leaves the connection open: opening another costs both sides more.
+            # A refusal because the service is busy leaves the connection open: opening another costs both sides more.
             del headers["Connection"]
         shapes = self._state.shapes
         response = error_response(shapes, path, error.status_code, error.kind, error.message, headers)

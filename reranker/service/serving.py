@@ -265,7 +265,7 @@ class Versions:
         return replace(self._serving(model, None, wanted, NO_STORE_YET, NO_STORE_YET), verifying=True)
 
     def _without_store(self, wanted: Wanted, problem: str) -> Serving:
-        """Return a version that can score texts and, for want of a store, no hits."""
+        """Return a version without a vector store: it scores texts that come with a request, and no hits."""
         try:
             serving = self._serving(load_model(wanted.path, self.engine, self._copy), None, wanted, problem)
         except (RerankerError, OSError) as error:

@@ -76,8 +76,8 @@ class TrainConfig:
     """{'auto', 'off'}: Whether the words of queries count in the lexical part what training queries say. ``auto``:
     where queries are texts and validation is better for it."""
     query_side_only: bool = False
-    """Learn U alone and leave V as the model to start from has it: the encoder, and with it every stored vector, stays
-    valid. Needs a model to start from."""
+    """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
+    from."""
 
     def __post_init__(self) -> None:
         _one_of("recipe", self.recipe, RECIPES)
