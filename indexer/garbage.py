@@ -79,7 +79,7 @@ def plan_collection(
     if everything:
         record, unfinished = _emptied(record), True
     elif record.live is None:
-        raise PreflightRefused(index, ["no version is live, so none can be told to be old: promote one first"])
+        raise PreflightRefused(index, ["no version is live, so no version counts as old: promote one first"])
     heads = _kept_heads(engine, names, record, keep)
     running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
     stay = heads if unfinished else heads | running

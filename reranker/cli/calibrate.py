@@ -46,7 +46,12 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--route", type=common.ROUTE, default=DEFAULT_ROUTE,
               help="Where scores are computed; all give the same alpha.")  # fmt: skip
 @common.read_store_option
-@click.option("--max-queries", type=click.IntRange(10), default=1000, help="Draw at most so many queries.")
+@click.option(
+    "--max-queries",
+    type=click.IntRange(10),
+    default=1000,
+    help="Largest number of queries; of more, a random sample is drawn.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
 @common.json_option

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 vectors_option = click.option(
     "--vectors", "vectors_path", type=FILE,
-    help="Send the vectors of this file, written by `ssi vectorize`, in place of encoding. What it lacks, or has of "
-         "another text, is encoded here, and counted.",
+    help="Send the vectors of this file, written by `ssi vectorize`, in place of encoding. Documents that it "
+         "does not hold, or holds with another text, are encoded here, and counted.",
 )  # fmt: skip
 
 rejects_option = click.option("--rejects", "reject_path", type=FILE,

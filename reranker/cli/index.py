@@ -95,7 +95,7 @@ def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> No
     if load.resumed_at:
         console.print(f"went on at line {load.resumed_at + 1:,} of an interrupted run")
     if load.bulk.superseded:
-        console.print(f"{load.bulk.superseded:,} were older than the stored version and left alone")
+        console.print(f"{load.bulk.superseded:,} were older than the stored version and not written")
     if refused:
         console.print(f"{refused:,} lines refused, see {rejects}")
     if report.retired:

@@ -24,7 +24,7 @@ Examples:
 @click.option("--updated-field", metavar="FIELD",
               help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
 @click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
-@click.option("--follow", is_flag=True, help="Go on for ever; rounds with nothing to do are not told.")
+@click.option("--follow", is_flag=True, help="Run until stopped; rounds with nothing to do are not reported.")
 @click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
               help="Pause between two rounds of --follow.")  # fmt: skip
 @common.json_option

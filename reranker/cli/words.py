@@ -84,7 +84,7 @@ Examples:
 @click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
 @click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
 @click.option("--max-words", type=click.IntRange(1), default=30_000,
-              help="Neighbours are among so many of the most frequent words.")  # fmt: skip
+              help="Neighbours are chosen among this many of the most frequent words.")  # fmt: skip
 @common.json_option
 def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **options: Any) -> None:
     """List the frequent words that share documents with each TERM most regularly: a word, or words in a row in quotes.

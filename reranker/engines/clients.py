@@ -54,7 +54,7 @@ STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
     403: (EngineAuthError, "use credentials whose role may do this"),
     404: (EngineRejected, "check the name and the engine's version"),
     408: (EngineUnavailable, "try again, or allow more time"),
-    409: (VersionConflict, "read the document again and decide anew"),
+    409: (VersionConflict, "read the document again, then decide"),
     413: (RequestTooLarge, "send less in one request"),
     429: (EngineOverloaded, "send less, or later"),
 }

@@ -330,5 +330,5 @@ def check_body(template: Mapping[str, Any]) -> None:
     if others:
         raise ConfigError(
             f"the body finds documents by {', '.join(others)}: retraining scores the shown documents by the body's "
-            "`query` alone; give a body with a `query` only (--body)"
+            "`query`; give a body with only a `query` (--body)"
         )
