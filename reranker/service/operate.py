@@ -95,8 +95,12 @@ class Rollback(RequestBody):
 
 @router.get("/admin/status", operation_id="status", response_model=Status, responses=RESPONSES)
 async def status(state: State, context: Context) -> Response:
-    """Return how the search fares; what takes long is what was last found, and is looked at again meanwhile."""
-    serving = state.serving
+    """Return how the search fares; a part that takes long shows its last result, and is measured again meanwhile.
+
+    The change is read first: one that ends while the versions are read is reported as running, so that the page
+    asks again and never keeps the versions of before the change.
+    """
+    change, serving = _ended(state, "version"), state.serving
     try:
         versions = await state.run(context, lambda: state.ask_engine(lambda: _versions(state)))
     except (ServiceError, RerankerError) as error:
@@ -112,7 +116,7 @@ async def status(state: State, context: Context) -> Response:
             "processes": state.metrics.n_processes(),
         },
         "versions": versions,
-        "change": _ended(state, "version"),
+        "change": change,
         "searches": _searches(state),
         "clicks": clicks,
         "queries": queries,

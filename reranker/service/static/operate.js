@@ -6,6 +6,7 @@ const SOON_MS = 1500;
 const LATER_MS = 60000;
 const drawn = {};
 let timer = 0;
+let asked = 0;
 
 const short = (id) => (id ? id.slice(0, 12) : "none");
 const moment = (text) => (text ? `${text.slice(0, 16).replace("T", " ")} UTC` : "");
@@ -171,11 +172,14 @@ function sentence(all) {
   return `Version ${short(all.served.model_id)} answers since ${moment(all.served.since)}.${which}`;
 }
 
+// Asks for the status and draws it. Of two requests in flight only the later one is drawn: the other's answer is older.
 async function look() {
   clearTimeout(timer);
+  const mine = ++asked;
   let pause = LATER_MS;
   try {
     const all = await ask("/admin/status");
+    if (mine !== asked) return;
     element("key-label").hidden = true;
     element("parts").hidden = false;
     element("index").textContent = all.index;
@@ -184,6 +188,7 @@ async function look() {
     show(all);
     if ([all.change, all.clicks, all.drift].some((part) => part.working) || said.includes("not taken it up")) pause = SOON_MS;
   } catch (error) {
+    if (mine !== asked) return;
     element("parts").hidden = true;
     element("status").textContent = error.message;
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 from indexer.versions import register
 from reranker.clicks.doctor import LEAST_PEOPLE
 from reranker.releases import GateNote, note_gate, read_control
+from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key
 from reranker.service.operate import _report_path
 from reranker.service.sink import FileWriter, ImpressionSink
+from reranker.service.state import ServiceState
 from reranker.service.telemetry import Metrics, quantile
 from tests.engines.memory import memory_engine
 from tests.served import Served
@@ -112,6 +115,26 @@ def test_promote_and_roll_back_are_those_of_the_command_line(served: Served, tmp
     site.ask("POST", "/admin/rollback", {})
     site.status_when(lambda status: status["change"]["live"] == site.first.model_id)
     assert read_control(served.engine, served.index).live == site.first.model_id
+
+
+def test_a_change_that_ends_while_the_status_is_read_is_reported_as_running(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Operated(served, tmp_path)
+    may_end, read_versions = threading.Event(), operate._versions
+    site.state.jobs["version"].start(lambda: may_end.wait(WAIT_S) and site.second.model_id)
+
+    def versions_before_the_change(state: ServiceState) -> dict[str, Any]:
+        versions = read_versions(state)
+        may_end.set()
+        while state.jobs["version"].is_running:
+            time.sleep(0.01)
+        return versions
+
+    monkeypatch.setattr(operate, "_versions", versions_before_the_change)
+    status = site.ask("GET", "/admin/status")
+    assert status["change"]["working"], "the versions shown are those of before the change"
+    assert site.after_change()["live"] == site.second.model_id
 
 
 def test_a_version_without_vectors_is_refused_with_the_reason_and_can_be_forced(served: Served, tmp_path: Path) -> None:
