@@ -148,8 +148,13 @@ def child(job: str, folder: Path, memory_mb: int, threads: int | None, work: Pat
             counts = table.counts
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     seconds = time.perf_counter() - started
-    return {"seconds": seconds, "cpu_s": time.process_time() - cpu, "start_s": start_s, "own_peak_mb": peak_mb,
-            "counts": counts}  # fmt: skip
+    return {
+        "seconds": seconds,
+        "cpu_s": time.process_time() - cpu,
+        "start_s": start_s,
+        "own_peak_mb": peak_mb,
+        "counts": counts,
+    }
 
 
 def _start_spark(threads: int | None, memory_mb: int) -> float:
@@ -168,8 +173,18 @@ def _start_spark(threads: int | None, memory_mb: int) -> float:
 def measure(job: str, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Run one job in a process of its own, and return its figures with the peak memory of all its processes."""
     with tempfile.TemporaryDirectory(dir=arguments.folder) as work:
-        command = [sys.executable, __file__, "--child", job, "--folder", str(folder), "--work", work,
-                   "--memory", str(arguments.memory)]  # fmt: skip
+        command = [
+            sys.executable,
+            __file__,
+            "--child",
+            job,
+            "--folder",
+            str(folder),
+            "--work",
+            work,
+            "--memory",
+            str(arguments.memory),
+        ]
         command += ["--threads", str(arguments.threads)] if arguments.threads else []
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         peak = [0]
@@ -268,13 +283,20 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
                 found["s_per_million"] = found["seconds"] / n * 1e6
                 found["of_scan"] = found["seconds"] / results[str(n)]["scan"].get("seconds", math.nan)
             print(table_line(n, job, results[str(n)][job]), flush=True)
-    exponents = {job: {key: growth(results, job, key) for key in ("seconds", "peak_mb")}
-                 for job in ("scan", *arguments.backends)}  # fmt: skip
+    exponents = {
+        job: {key: growth(results, job, key) for key in ("seconds", "peak_mb")} for job in ("scan", *arguments.backends)
+    }
     for job, of in exponents.items():
         if of["seconds"]:
             print(f"{job}: time grows like n^{of['seconds'][-1]:.2f}, memory like n^{of['peak_mb'][-1]:.2f}")
-    return {"memory_mb": arguments.memory, "cores": os.cpu_count(), "threads": arguments.threads,
-            "load_at_end": os.getloadavg()[0], "impressions": results, "growth": exponents}  # fmt: skip
+    return {
+        "memory_mb": arguments.memory,
+        "cores": os.cpu_count(),
+        "threads": arguments.threads,
+        "load_at_end": os.getloadavg()[0],
+        "impressions": results,
+        "growth": exponents,
+    }
 
 
 if __name__ == "__main__":

@@ -118,8 +118,10 @@ def import_seconds(path: Path) -> float:
 def measure(lines: Iterator[bytes], turns: int) -> dict[str, Any]:
     """Return the best times of a number of turns."""
     kinds: dict[str, Callable[[Path], float]] = {
-        "json.loads": json_seconds, "read_log": read_seconds, "import": import_seconds,
-    }  # fmt: skip
+        "json.loads": json_seconds,
+        "read_log": read_seconds,
+        "import": import_seconds,
+    }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "events.ndjson"
         with open(path, "wb") as file:

@@ -85,9 +85,13 @@ def kept(ids: Sequence[str], excluded: set[str], depth: int) -> list[str]:
 
 
 def measure(
-    engine: Engine, index: str, model: RankingModel, corpus: EncodedCorpus, topics: Sequence[Topic],
+    engine: Engine,
+    index: str,
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    topics: Sequence[Topic],
     known: Mapping[str, set[str]],
-) -> Recalls:  # fmt: skip
+) -> Recalls:
     """Return the recalls of all lists over the topics."""
     found = Recalls()
     template = default_template(model.encoder.view)
@@ -125,9 +129,12 @@ def figures_of(found: Recalls) -> dict[str, Any]:
         rival = "bm25 200" if name == "union" else "bm25"
         test = paired_test(np.array(values), np.array(found.of[rival]))
         result[name] = {
-            "recall": round(float(np.mean(values)), 4), "against": rival, "difference": round(test.difference, 4),
-            "standard_error": round(test.standard_error, 4), "p": test.p_t_test if name != rival else None,
-        }  # fmt: skip
+            "recall": round(float(np.mean(values)), 4),
+            "against": rival,
+            "difference": round(test.difference, 4),
+            "standard_error": round(test.standard_error, 4),
+            "p": test.p_t_test if name != rival else None,
+        }
     result["queries"] = len(found.exact)
     result["exact neighbours found"] = round(float(np.mean(found.exact)), 4)
     result["knn_p50_ms"] = round(float(np.median(found.knn_ms)), 2)
@@ -159,15 +166,20 @@ def main() -> None:
     model = trained(options.folder, options.model)
     corpus, known = read_corpus(docs, model), known_links(options.folder)
     result: dict[str, Any] = {
-        "documents": len(sources), "dims": model.encoder.n_dims, "shards": options.shards, "depth": DEPTH,
+        "documents": len(sources),
+        "dims": model.encoder.n_dims,
+        "shards": options.shards,
+        "depth": DEPTH,
         "norm_bound": model.encoder.norm_bound,
         "longest_vector": round(float(np.linalg.norm(corpus.vectors, axis=1).max()), 4),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores", "engines": {},
-    }  # fmt: skip
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        "engines": {},
+    }
     specs = options.engine or [
-        f"{kind}:{os.environ[f'SSI_TEST_{kind.upper()}_URL']}" for kind in ("elasticsearch", "opensearch")
+        f"{kind}:{os.environ[f'SSI_TEST_{kind.upper()}_URL']}"
+        for kind in ("elasticsearch", "opensearch")
         if f"SSI_TEST_{kind.upper()}_URL" in os.environ
-    ]  # fmt: skip
+    ]
     for spec in specs:
         engine = open_engine(spec)
         kind = engine.capabilities().kind
@@ -188,8 +200,10 @@ def main() -> None:
 
 def show(kind: str, n_words: int, n_topics: int, figures: Mapping[str, Any]) -> None:
     """Print the figures of one engine and length of query."""
-    print(f"\n{kind}, {n_words} words, {n_topics:,} queries; nearest vectors found: "
-          f"{figures['exact neighbours found']:.1%}, p50 {figures['knn_p50_ms']} ms")  # fmt: skip
+    print(
+        f"\n{kind}, {n_words} words, {n_topics:,} queries; nearest vectors found: "
+        f"{figures['exact neighbours found']:.1%}, p50 {figures['knn_p50_ms']} ms"
+    )
     for name, row in figures.items():
         if isinstance(row, dict):
             p = "" if row["p"] is None else f"{row['difference']:+.4f} ± {row['standard_error']:.4f}  p {row['p']:.2g}"

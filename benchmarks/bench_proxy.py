@@ -74,10 +74,13 @@ def measure(ways: dict[str, tuple[str, str, int]], queries: list[str], turns: in
                     found = [value for part in done for value in part]
                     times[name] += found if turn else []  # the first turn warms up
         rows = {
-            name: {"p50_ms": float(np.median(values)), "p99_ms": float(np.percentile(values, 99)),
-                   "searches_s": len(values) / (turns * TURN_S)}
+            name: {
+                "p50_ms": float(np.median(values)),
+                "p99_ms": float(np.percentile(values, 99)),
+                "searches_s": len(values) / (turns * TURN_S),
+            }
             for name, values in times.items()
-        }  # fmt: skip
+        }
         for name, row in rows.items():
             for other, short in ((OWN, "10 hits"), ("engine, window", "window")):
                 row[f"p50 / engine's, {short}"] = row["p50_ms"] / rows[other]["p50_ms"]

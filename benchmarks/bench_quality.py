@@ -147,11 +147,17 @@ def report(
         for links, comparison in compared(model, corpus, split, tasks, n_words, options.seed).items():
             kind = "whole document" if n_words is None else f"{n_words} words"
             print(f"| {split.name} | {queries} | {kind} | {links} | {row_of(comparison)} |", flush=True)
-            results.append({
-                "split": split.name, "trained_on": queries, "queries": kind, "links": links,
-                "train_seconds": round(seconds, 1), RANK_LOSS: comparison.systems[MODEL].rank_loss(),
-                "comparison": comparison.to_json(),
-            })  # fmt: skip
+            results.append(
+                {
+                    "split": split.name,
+                    "trained_on": queries,
+                    "queries": kind,
+                    "links": links,
+                    "train_seconds": round(seconds, 1),
+                    RANK_LOSS: comparison.systems[MODEL].rank_loss(),
+                    "comparison": comparison.to_json(),
+                }
+            )
     return results
 
 

@@ -80,12 +80,19 @@ def compare(name: str, V: Matrix, rows: sp.csr_matrix, queries: sp.csr_matrix) -
         same = np.mean([len(set(a) & set(b)) / TOP for a, b in zip(best.tolist(), ranked.tolist(), strict=True)])
         packed = pack_vectors(vectors[:1000], quantisation), pack_rows(weights[:1000], quantisation)
         n_bytes = [float(np.mean([len(to_text(one)) for one in part])) for part in packed]
-        figures.append({
-            "V": name, "quantisation": quantisation,
-            "mean |error|": float(error.mean()), "max |error|": float(error.max()), "score spread": float(exact.std()),
-            "same top 10": float(same), "same order of top 10": float((best == ranked).all(axis=1).mean()),
-            "bytes of _vec": n_bytes[0], "bytes of _terms": n_bytes[1],
-        })  # fmt: skip
+        figures.append(
+            {
+                "V": name,
+                "quantisation": quantisation,
+                "mean |error|": float(error.mean()),
+                "max |error|": float(error.max()),
+                "score spread": float(exact.std()),
+                "same top 10": float(same),
+                "same order of top 10": float((best == ranked).all(axis=1).mean()),
+                "bytes of _vec": n_bytes[0],
+                "bytes of _terms": n_bytes[1],
+            }
+        )
     return figures
 
 

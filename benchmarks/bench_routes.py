@@ -146,9 +146,13 @@ def main() -> None:
     sources: Sources = {document.id: dict(document.source) for document in read_documents(options.docs)}
     model = random_model(sources)
     result: dict[str, Any] = {
-        "documents": len(sources), "dims": model.encoder.n_dims, "shards": options.shards, "calls": options.calls,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", "engines": {},
-    }  # fmt: skip
+        "documents": len(sources),
+        "dims": model.encoder.n_dims,
+        "shards": options.shards,
+        "calls": options.calls,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "engines": {},
+    }
     options.json.parent.mkdir(exist_ok=True)
     for spec in options.engine or default_engines():
 

@@ -95,10 +95,17 @@ def measure(store: Arrays, n_terms: int, n_words: int) -> dict[str, Any]:
     slow = percentiles(lambda i: reference.score_rows(*queries[i], candidates[i], *store), 3)
     n_bytes = np.mean([(np.diff(indptr)[rows] * 8 + 4 * N_DIMS).sum() for rows in candidates[:20]])
     return {
-        "documents": n_documents, "terms": n_terms, "query words": n_words, "MB read": n_bytes / 1e6,
-        "score p50 ms": ours[0], "score p99 ms": ours[1], "read p50 ms": read[0], "read p99 ms": read[1],
-        "score/read": ours[0] / read[0], "reference p50 ms": slow[0],
-    }  # fmt: skip
+        "documents": n_documents,
+        "terms": n_terms,
+        "query words": n_words,
+        "MB read": n_bytes / 1e6,
+        "score p50 ms": ours[0],
+        "score p99 ms": ours[1],
+        "read p50 ms": read[0],
+        "read p99 ms": read[1],
+        "score/read": ours[0] / read[0],
+        "reference p50 ms": slow[0],
+    }
 
 
 def main() -> None:

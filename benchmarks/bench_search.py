@@ -64,8 +64,12 @@ def random_model(sources: Sources) -> RankingModel:
     U, V = np.random.default_rng(0).normal(scale=0.05, size=(2, len(vocabulary), N_DIMS)).astype(np.float32)
     return RankingModel(
         encoder=Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V)),
-        query_vocabulary=vocabulary, U=np.ascontiguousarray(U), identity=1.0, training={}, metrics={},
-    )  # fmt: skip
+        query_vocabulary=vocabulary,
+        U=np.ascontiguousarray(U),
+        identity=1.0,
+        training={},
+        metrics={},
+    )
 
 
 def fill(engine: Engine, plain: str, full: str, sources: Sources, model: RankingModel, store: Path) -> None:
@@ -193,17 +197,23 @@ def main() -> None:
     sources: Sources = {document.id: dict(document.source) for document in read_documents(options.docs)}
     model = random_model(sources)
     result: dict[str, Any] = {
-        "documents": len(sources), "window": options.window, "calls": options.calls, "dims": N_DIMS,
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}", "engines": {},
-    }  # fmt: skip
+        "documents": len(sources),
+        "window": options.window,
+        "calls": options.calls,
+        "dims": N_DIMS,
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+        "engines": {},
+    }
     for spec in options.engine or default_engines():
         figures = run(spec, sources, model, options.window, options.calls)
         result["engines"][spec.partition(":")[0]] = figures
         print(f"\n{spec.partition(':')[0]}, {len(sources):,} documents, window {options.window}")
         print(f"{'':10}{'p50 ms':>9}{'p99 ms':>9}{'p50/bare':>10}{'p99/bare':>10}")
         for name, row in figures.items():
-            print(f"{name:10}{row['p50_ms']:9.2f}{row['p99_ms']:9.2f}{row['p50_to_bare']:10.2f}{row['p99_to_bare']:10.2f}"
-                  f"  {row.get('p50_laps_ms', '')}")  # fmt: skip
+            print(
+                f"{name:10}{row['p50_ms']:9.2f}{row['p99_ms']:9.2f}{row['p50_to_bare']:10.2f}{row['p99_to_bare']:10.2f}"
+                f"  {row.get('p50_laps_ms', '')}"
+            )
     options.json.parent.mkdir(exist_ok=True)
     write_results(options.json, result)
 

@@ -146,8 +146,12 @@ def measured(
     cpu_ms = (cpu_s() - cpu_before) / len(times) * 1000
     p50, p95, p99 = np.percentile(times, [50, 95, 99])
     return {
-        "p50_ms": float(p50), "p95_ms": float(p95), "p99_ms": float(p99), "cpu_ms": cpu_ms, "calls": len(times),
-    }  # fmt: skip
+        "p50_ms": float(p50),
+        "p95_ms": float(p95),
+        "p99_ms": float(p99),
+        "cpu_ms": cpu_ms,
+        "calls": len(times),
+    }
 
 
 def _ask_for(port: int, bodies: Sequence[bytes], duration_s: float, path: str = "/v2/rerank") -> int:

@@ -100,11 +100,18 @@ def spam(site: Site, attack: Attack, target: Target, rng: np.random.Generator) -
                 place = len(page) if pushes else int(rng.integers(len(page))) + 1
                 who = f"{attack.name}-{user}"
                 time_ms = started + round(1000 * attack.gap_s * click)
-                common = {"query_id": f"{who}-{session}-{click}", "query": site.texts[site.asked[row]], "user": who,
-                          "session": f"{who}-{session}", "agent": attack.agent}  # fmt: skip
+                common = {
+                    "query_id": f"{who}-{session}-{click}",
+                    "query": site.texts[site.asked[row]],
+                    "user": who,
+                    "session": f"{who}-{session}",
+                    "agent": attack.agent,
+                }
                 _add(tables["queries"], common | {"time": time_ms})
-                _add(tables["events"], common | {"time": time_ms + 500, "action": "click", "ordinal": place,
-                                                 "document": page[place - 1]})  # fmt: skip
+                _add(
+                    tables["events"],
+                    common | {"time": time_ms + 500, "action": "click", "ordinal": place, "document": page[place - 1]},
+                )
                 for position, one in enumerate(page, start=1):
                     hit = {"query_id": common["query_id"], "position": position, "document": one}
                     _add(tables["hits"], hit)
@@ -162,8 +169,12 @@ def run(site: Site, work: Path, seed: int, searches: int) -> dict[str, Any]:
     fakes = [spam(site, attack, target, rng) for attack, target in zip(ATTACKS, targets, strict=True)]
     n_spam = sum(len(rows["queries"]["query_id"]) for rows in fakes)
     logs["with spam"].add(fakes, "spam")
-    result: dict[str, Any] = {"seed": seed, "searches": len(people), "spam": n_spam,
-                              "sessions": flagged(logs["with spam"])}  # fmt: skip
+    result: dict[str, Any] = {
+        "seed": seed,
+        "searches": len(people),
+        "spam": n_spam,
+        "sessions": flagged(logs["with spam"]),
+    }
     known: list[tuple[list[Pair], dict[str, Any]]] = []
     for rules, config in (("protected", PairConfig()), ("unprotected", PairConfig().unprotected())):
         for name, log in logs.items():

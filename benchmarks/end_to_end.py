@@ -51,8 +51,10 @@ from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.training import Corpus, TrainConfig, from_judgements, train_model
 
 KINDS: tuple[dict[str, Any], ...] = (
-    {"type": "most_fields"}, {"type": "best_fields"}, {"type": "best_fields", "tie_breaker": 0.3},
-)  # fmt: skip
+    {"type": "most_fields"},
+    {"type": "best_fields"},
+    {"type": "best_fields", "tie_breaker": 0.3},
+)
 TITLE_WEIGHTS = (0.5, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0)
 RELEVANT_FROM = {"esci_sample": 3.0}
 """Least grade that RR counts as a find; 1 where nothing is said. In esci_sample nearly all that is judged has 1."""
@@ -70,9 +72,12 @@ def train(data: Collection, part: int | None, folder: Path, seed: int) -> Rankin
         model, report = train_model(Corpus(data.docs), evidence, TrainConfig(seed=seed), compare=False)
         save_model(model, path)
         weights = ", ".join(f"{s.path} {s.weight:g}" for s in model.encoder.view.fields)
-        print(f"trained {path.name} on {len(queries):,} queries in {time.perf_counter() - started:.0f} s: validation "
-              f"MAP {report.lexical_map:.4f} -> {report.valid_map:.4f}, epoch {report.result.best_epoch}, "
-              f"scale {report.scale:g}, {weights}", flush=True)  # fmt: skip
+        print(
+            f"trained {path.name} on {len(queries):,} queries in {time.perf_counter() - started:.0f} s: validation "
+            f"MAP {report.lexical_map:.4f} -> {report.valid_map:.4f}, epoch {report.result.best_epoch}, "
+            f"scale {report.scale:g}, {weights}",
+            flush=True,
+        )
     return load_model(path)
 
 
@@ -136,10 +141,13 @@ def pooled(fits: Sequence[Fit]) -> dict[str, Any]:
     best = int(np.argmax(means))
     best = best if means[best] - means[0] > errors[best] else 0
     return {
-        "alpha": alphas[best], "queries": int(n_queries.sum()), "engine": means[0], "best": means[best],
+        "alpha": alphas[best],
+        "queries": int(n_queries.sum()),
+        "engine": means[0],
+        "best": means[best],
         "at_default": float(np.interp(DEFAULT_ALPHA, alphas, means)),
         "curve": [[round(a, 4), round(float(m), 4)] for a, m in zip(alphas, means, strict=True)],
-    }  # fmt: skip
+    }
 
 
 def rerank(reranker: Reranker, topics: Sequence[Topic], body: Mapping[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
@@ -160,9 +168,13 @@ def compared(base: Values, values: Values) -> dict[str, float]:
     test = paired_test(values, base)
     half = 1.96 * test.standard_error
     return {
-        "mean": float(values.mean()), "error": standard_error(values), "gain": test.difference,
-        "low": test.difference - half, "high": test.difference + half, "p": test.p_t_test,
-    }  # fmt: skip
+        "mean": float(values.mean()),
+        "error": standard_error(values),
+        "gain": test.difference,
+        "low": test.difference - half,
+        "high": test.difference + half,
+        "p": test.p_t_test,
+    }
 
 
 def unjudged(run: Mapping[str, Sequence[str]], topics: Sequence[Topic]) -> float:
@@ -202,9 +214,15 @@ def run_engine(spec: str, data: Collection, options: argparse.Namespace, models:
 
 
 def tested(
-    engine: Engine, index: str, model: RankingModel, topics: Sequence[Topic], body: Mapping[str, Any],
-    calibration: Mapping[str, Any], settings: RerankSettings, name: str,
-) -> dict[str, Any]:  # fmt: skip
+    engine: Engine,
+    index: str,
+    model: RankingModel,
+    topics: Sequence[Topic],
+    body: Mapping[str, Any],
+    calibration: Mapping[str, Any],
+    settings: RerankSettings,
+    name: str,
+) -> dict[str, Any]:
     """Return the measures on the test queries."""
     qrels = {str(n): dict(topic.grades) for n, topic in enumerate(topics)}
     least = RELEVANT_FROM.get(name, 1.0)
@@ -232,9 +250,13 @@ def tested(
         for n, topic in enumerate(topics)
     }
     return {
-        "test_queries": len(topics), "systems": systems, "model_over_words_alone": over_words,
-        "ceiling_ndcg": float(measured(perfect)["nDCG@10"].mean()), "relevant_from": least, **seen,
-    }  # fmt: skip
+        "test_queries": len(topics),
+        "systems": systems,
+        "model_over_words_alone": over_words,
+        "ceiling_ndcg": float(measured(perfect)["nDCG@10"].mean()),
+        "relevant_from": least,
+        **seen,
+    }
 
 
 def parsed() -> argparse.Namespace:
@@ -262,8 +284,10 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     head: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, OMP_NUM_THREADS {os.environ['OMP_NUM_THREADS']}",
-        "window": options.window, "seed": options.seed, "small": options.small,
-    }  # fmt: skip
+        "window": options.window,
+        "seed": options.seed,
+        "small": options.small,
+    }
     with tempfile.TemporaryDirectory() as work:
         for name in options.sets:
             data = read_collection(options.data / name, Path(work), options.small)

@@ -12,20 +12,42 @@ from provenance import write_results
 
 def table(result: Mapping[str, Any]) -> str:
     """Return the figures as Markdown."""
-    head = ["set", "engine", "BM25", "words alone", "**reranked**", "gain [95 %]", "p", "over words alone (p)",
-            "RR: BM25", "RR: reranked (p)", "ceiling", "unjudged: BM25", "unjudged: reranked", "alpha"]  # fmt: skip
+    head = [
+        "set",
+        "engine",
+        "BM25",
+        "words alone",
+        "**reranked**",
+        "gain [95 %]",
+        "p",
+        "over words alone (p)",
+        "RR: BM25",
+        "RR: reranked (p)",
+        "ceiling",
+        "unjudged: BM25",
+        "unjudged: reranked",
+        "alpha",
+    ]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in result["runs"]:
         system, over = row["systems"], row["model_over_words_alone"]["nDCG@10"]
         ndcg, rr = system["model"]["nDCG@10"], system["model"]["RR"]
         cells = [
-            f"{row['set']} ({row['test_queries']:,} queries)", row["engine"],
-            f"{system['engine']['nDCG@10']['mean']:.4f}", f"{system['words alone']['nDCG@10']['mean']:.4f}",
-            f"**{ndcg['mean']:.4f}**", f"{ndcg['gain']:+.4f} [{ndcg['low']:+.4f}, {ndcg['high']:+.4f}]",
-            f"{ndcg['p']:.2g}", f"{over['gain']:+.4f} ({over['p']:.2g})", f"{system['engine']['RR']['mean']:.4f}",
-            f"{rr['mean']:.4f} ({rr['p']:.2g})", f"{row['ceiling_ndcg']:.4f}", f"{system['engine']['unjudged']:.1%}",
-            f"{system['model']['unjudged']:.1%}", f"{row['calibration']['model']['alpha']:.3f}",
-        ]  # fmt: skip
+            f"{row['set']} ({row['test_queries']:,} queries)",
+            row["engine"],
+            f"{system['engine']['nDCG@10']['mean']:.4f}",
+            f"{system['words alone']['nDCG@10']['mean']:.4f}",
+            f"**{ndcg['mean']:.4f}**",
+            f"{ndcg['gain']:+.4f} [{ndcg['low']:+.4f}, {ndcg['high']:+.4f}]",
+            f"{ndcg['p']:.2g}",
+            f"{over['gain']:+.4f} ({over['p']:.2g})",
+            f"{system['engine']['RR']['mean']:.4f}",
+            f"{rr['mean']:.4f} ({rr['p']:.2g})",
+            f"{row['ceiling_ndcg']:.4f}",
+            f"{system['engine']['unjudged']:.1%}",
+            f"{system['model']['unjudged']:.1%}",
+            f"{row['calibration']['model']['alpha']:.3f}",
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -42,16 +64,23 @@ def document(result: Mapping[str, Any]) -> str:
     least = ", ".join(
         f"{value:g} ({name})" for name, value in {r["set"]: r["relevant_from"] for r in result["runs"]}.items()
     )
-    return "\n".join([
-        "# End to end through each engine", "",
-        f"`OMP_NUM_THREADS=1 python benchmarks/end_to_end.py`, window {result['window']}. nDCG@10 (gain 2^grade - 1) "
-        "and RR on test queries against the engine's own BM25 with tuned field weights; intervals and p of the paired "
-        f"t-test over queries. RR counts grades from {least}. `words alone` puts q.d in the place of the model's "
-        "score; the ceiling is nDCG@10 of the window in perfect order; hits without a judgement count as not relevant. "
-        "The gain is against the engine's order in the very search that was reranked; asked again, an engine's own "
-        "mean was seen to move by .001.",
-        "", table(result), "", *rows, "",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            "# End to end through each engine",
+            "",
+            f"`OMP_NUM_THREADS=1 python benchmarks/end_to_end.py`, window {result['window']}. nDCG@10 "
+            "(gain 2^grade - 1) and RR on test queries against the engine's own BM25 with tuned field weights; intervals "
+            f"and p of the paired t-test over queries. RR counts grades from {least}. `words alone` puts q.d in the place of the "
+            "model's score; the ceiling is nDCG@10 of the window in perfect order; hits without a judgement count as "
+            "not relevant. The gain is against the engine's order in the very search that was reranked; asked again, "
+            "an engine's own mean was seen to move by .001.",
+            "",
+            table(result),
+            "",
+            *rows,
+            "",
+        ]
+    )
 
 
 def kept_runs(path: Path, small: bool) -> list[dict[str, Any]]:

@@ -145,8 +145,9 @@ def one_log(
     return verdict, true_ndcg(site, candidate, log.query) - true_ndcg(site, live, log.query)
 
 
-def row(models: str, circumstance: str, readers: ClickModel, weights: Weights, n: int, plan: LogPlan,
-        config: GateConfig) -> dict[str, Any]:  # fmt: skip
+def row(
+    models: str, circumstance: str, readers: ClickModel, weights: Weights, n: int, plan: LogPlan, config: GateConfig
+) -> dict[str, Any]:
     rng = np.random.default_rng(1)
     found, true, failed = [], [], dict[str, int]()
     promoted = wrongly = 0
@@ -159,14 +160,23 @@ def row(models: str, circumstance: str, readers: ClickModel, weights: Weights, n
         for check in verdict.checks:
             failed[check.name] = failed.get(check.name, 0) + (not check.passed)
     result = {
-        "models": models, "circumstance": circumstance, "people": plan.users, "logs": n, "promoted": promoted,
+        "models": models,
+        "circumstance": circumstance,
+        "people": plan.users,
+        "logs": n,
+        "promoted": promoted,
         "wrongly": wrongly,
-        "true": round(float(np.mean(true)), 4), "found": round(float(np.mean(found)), 4),
-        "deviation": round(float(np.std(found)), 4), "failed": {k: v for k, v in failed.items() if v},
-    }  # fmt: skip
-    print(f"{models:24} {circumstance:32} {plan.users:6,} people  promoted {promoted:3}/{n}, wrongly {wrongly:3}"
-          f"  true {result['true']:+.4f}"
-          f"  found {result['found']:+.4f} ± {result['deviation']:.4f}  {result['failed']}", flush=True)  # fmt: skip
+        "true": round(float(np.mean(true)), 4),
+        "found": round(float(np.mean(found)), 4),
+        "deviation": round(float(np.std(found)), 4),
+        "failed": {k: v for k, v in failed.items() if v},
+    }
+    print(
+        f"{models:24} {circumstance:32} {plan.users:6,} people  promoted {promoted:3}/{n}, wrongly {wrongly:3}"
+        f"  true {result['true']:+.4f}"
+        f"  found {result['found']:+.4f} ± {result['deviation']:.4f}  {result['failed']}",
+        flush=True,
+    )
     return result
 
 

@@ -126,10 +126,16 @@ class Study:
         training += ["--seed", str(job.seed)] * bool(job.seed)
         asking = ["--queries", row.kind] if row.kind.startswith("keywords") else []
         entry: dict[str, Any] = {
-            "corpus": name, "key": job.key, "row": row.title, "seed": job.seed, "set": job.options,
-            "measure": self.measure, "train": shlex.join(["ssi", "train", *training]),
-            "evaluate": shlex.join(["ssi", "evaluate", *asking]), "version": self.version,
-        }  # fmt: skip
+            "corpus": name,
+            "key": job.key,
+            "row": row.title,
+            "seed": job.seed,
+            "set": job.options,
+            "measure": self.measure,
+            "train": shlex.join(["ssi", "train", *training]),
+            "evaluate": shlex.join(["ssi", "evaluate", *asking]),
+            "version": self.version,
+        }
         if self.kept.has("rows", entry):
             return
         model, trained = self._train(row.split, training)
@@ -154,14 +160,24 @@ class Study:
         row = ROWS[key]
         rivals: Rivals | None = None
         for name in names:
-            entry: dict[str, Any] = {"corpus": self.corpus.name, "key": key, "row": row.title, "system": name,
-                                     "version": self.rivals_version}  # fmt: skip
+            entry: dict[str, Any] = {
+                "corpus": self.corpus.name,
+                "key": key,
+                "row": row.title,
+                "system": name,
+                "version": self.rivals_version,
+            }
             if self.kept.has("peers", entry):
                 continue
             rivals = rivals or Rivals(
-                self.corpus, row.split, self.kind(row), self.measure, self.options.small, self.options.minilm,
+                self.corpus,
+                row.split,
+                self.kind(row),
+                self.measure,
+                self.options.small,
+                self.options.minilm,
                 self.work / "vectors",
-            )  # fmt: skip
+            )
             started = time.perf_counter()
             settings, values = rivals.values(name)
             entry |= {"settings": dict(settings), "seconds": round(time.perf_counter() - started, 1)}
@@ -225,8 +241,11 @@ class Study:
             command += ["--model", str(model)]
             started = time.perf_counter()
             done = self._ssi(command)
-            about = {"refused": done.status == REFUSED, "train_s": round(time.perf_counter() - started, 1),
-                     "peak_mb": round(done.peak_mb)}  # fmt: skip
+            about = {
+                "refused": done.status == REFUSED,
+                "train_s": round(time.perf_counter() - started, 1),
+                "peak_mb": round(done.peak_mb),
+            }
             if done.status == REFUSED:
                 done = self._ssi([*command, "--allow-worse"])
             done.report.pop("model", None)  # a folder of this machine
@@ -301,8 +320,17 @@ def hand_set_table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         runs = {options: value for options, value in reached.items() if options in HAND_SET}
         if runs and "" in reached:
             best = max(runs, key=lambda options: runs[options])
-            found.append({"corpus": corpus, "row": title, "runs": len(runs), "default": reached[""], "best": runs[best],
-                          "options": best, "ratio": reached[""] / runs[best]})  # fmt: skip
+            found.append(
+                {
+                    "corpus": corpus,
+                    "row": title,
+                    "runs": len(runs),
+                    "default": reached[""],
+                    "best": runs[best],
+                    "options": best,
+                    "ratio": reached[""] / runs[best],
+                }
+            )
     return found
 
 
@@ -392,11 +420,21 @@ def _names(legal: Sequence[str]) -> Any:
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     made = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    made.add_argument("--corpora", type=_names(tuple(MEASURES)), default=[*LINKED, *JUDGED], metavar="LIST",
-                      help=f"comma list of {','.join(MEASURES)}; default: those of SSI_DATA")  # fmt: skip
+    made.add_argument(
+        "--corpora",
+        type=_names(tuple(MEASURES)),
+        default=[*LINKED, *JUDGED],
+        metavar="LIST",
+        help=f"comma list of {','.join(MEASURES)}; default: those of SSI_DATA",
+    )
     for option, legal in {"rows": tuple(ROWS), "peers": tuple(PEERS)}.items():
-        made.add_argument(f"--{option}", type=_names(legal), default=list(legal), metavar="LIST",
-                          help=f"comma list; all: {','.join(legal)}")  # fmt: skip
+        made.add_argument(
+            f"--{option}",
+            type=_names(legal),
+            default=list(legal),
+            metavar="LIST",
+            help=f"comma list; all: {','.join(legal)}",
+        )
     made.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0], metavar="LIST")
     made.add_argument("--hand-set", action="store_true", help=f"also {len(HAND_SET)} runs with options set by hand")
     made.add_argument("--learn", type=int, metavar="N", help="let judged corpora learn from N queries of row 'whole'")

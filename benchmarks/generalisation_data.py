@@ -125,10 +125,15 @@ def _linked(folder: Path, work: Path, small: bool) -> Corpus:
     splits = {
         "links": Split(links["train"], links["valid"], links["test"], ids, links["train"], links["valid"], ids),
         "unseen": Split(
-            _inside(links["en"], apart["train"]), {}, _inside(links["en"], apart["test"]), apart["test"],
-            _inside(links["en"], apart["train"] - held), _inside(links["en"], held), held,
+            _inside(links["en"], apart["train"]),
+            {},
+            _inside(links["en"], apart["test"]),
+            apart["test"],
+            _inside(links["en"], apart["train"] - held),
+            _inside(links["en"], held),
+            held,
         ),
-    }  # fmt: skip
+    }
     return Corpus(folder.name, _write(work / "docs.jsonl", map(str.rstrip, lines)), documents, {}, splits)
 
 
@@ -151,8 +156,11 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
             parts[name] = {p: _part(folder, f"{prefix}{p}", grades) for p in ("train", "valid", "test")}
     else:
         train = data.side(test=False)
-        sides = {"test": data.side(test=True), "valid": [q for q in train if data.part(q) == N_PARTS - 1],
-                 "train": [q for q in train if data.part(q) != N_PARTS - 1]}  # fmt: skip
+        sides = {
+            "test": data.side(test=True),
+            "valid": [q for q in train if data.part(q) == N_PARTS - 1],
+            "train": [q for q in train if data.part(q) != N_PARTS - 1],
+        }
         parts["split"] = {p: {q: grades[q] for q in side if q in grades} for p, side in sides.items()}
     pools = {
         f"{name}_{part}": ids & set(read_ids(path))
@@ -162,10 +170,17 @@ def _judged(folder: Path, work: Path, small: bool) -> Corpus:
         for part in ("valid", "test")
     }
     splits = {
-        name: Split(of["train"], of["valid"], of["test"], pools[f"{name}_test"], of["train"], of["valid"],
-                    pools[f"{name}_valid"])
+        name: Split(
+            of["train"],
+            of["valid"],
+            of["test"],
+            pools[f"{name}_test"],
+            of["train"],
+            of["valid"],
+            pools[f"{name}_valid"],
+        )
         for name, of in parts.items()
-    }  # fmt: skip
+    }
     by_queries = splits["split"]
     splits["whole"] = replace(by_queries, learn=together(by_queries.learn, by_queries.stop), stop={})
     texts = {query.id: query.text for query in read_queries(folder / "queries.tsv.gz")}

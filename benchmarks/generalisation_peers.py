@@ -194,10 +194,7 @@ class Rivals:
 
     def _count(self, analyzer: str) -> _Counted:
         analyze = make_analyzer(parse_analyzer(analyzer)).tokens
-        fields = {
-            f"d{n}": analyze([texts[n] for texts in self.corpus.documents.values()])
-            for n in range(2)
-        }  # fmt: skip
+        fields = {f"d{n}": analyze([texts[n] for texts in self.corpus.documents.values()]) for n in range(2)}
         width = len(next(iter(self.asked.values())))
         fields |= {f"q{n}": analyze([texts[n] for texts in self.asked.values()]) for n in range(width)}
         if self.corpus.linked:
@@ -380,9 +377,16 @@ class Rivals:
         def learned() -> Any:
             features, labels, groups = self._once(("examples", id(learn)), lambda: self._lessons(learn))
             ranker = _library("lightgbm", "lightgbm").LGBMRanker(
-                n_estimators=trees, num_leaves=num_leaves, learning_rate=learning_rate, min_child_samples=50,
-                random_state=0, deterministic=True, force_row_wise=True, n_jobs=2, verbose=-1,
-            )  # fmt: skip
+                n_estimators=trees,
+                num_leaves=num_leaves,
+                learning_rate=learning_rate,
+                min_child_samples=50,
+                random_state=0,
+                deterministic=True,
+                force_row_wise=True,
+                n_jobs=2,
+                verbose=-1,
+            )
             return ranker.fit(features, labels, group=groups)
 
         return self._once(("lambdamart", id(learn), num_leaves, learning_rate, trees), learned)

@@ -94,8 +94,9 @@ def study(job: str, n_documents: int, steps: int) -> dict[str, Any]:
     counts = sp.vstack(parts, format="csr", dtype=np.float32)
     del tokens, parts
     length = np.sqrt(np.asarray(counts.multiply(counts).sum(axis=1)).ravel())
-    rows = sp.csr_matrix((counts.data / np.repeat(length, np.diff(counts.indptr)), counts.indices, counts.indptr),
-                         shape=counts.shape).astype(np.float32)  # fmt: skip
+    rows = sp.csr_matrix(
+        (counts.data / np.repeat(length, np.diff(counts.indptr)), counts.indices, counts.indptr), shape=counts.shape
+    ).astype(np.float32)
     started = time.perf_counter()
     n = min(FEATURES, len(vocabulary))
     if job == "restricted":
@@ -114,8 +115,14 @@ def study(job: str, n_documents: int, steps: int) -> dict[str, Any]:
     started = time.perf_counter()
     scorer = getattr(model, "inner", model)
     vectors = scorer.embed_documents(words.rows(rows))
-    return {"words": len(vocabulary), "table_s": table_s, "train_s": train_s, "steps": steps,
-            "vectors_s": time.perf_counter() - started, "vectors": list(vectors.shape)}  # fmt: skip
+    return {
+        "words": len(vocabulary),
+        "table_s": table_s,
+        "train_s": train_s,
+        "steps": steps,
+        "vectors_s": time.perf_counter() - started,
+        "vectors": list(vectors.shape),
+    }
 
 
 def command_of(job: str, folder: Path, options: argparse.Namespace) -> list[str]:
@@ -124,13 +131,33 @@ def command_of(job: str, folder: Path, options: argparse.Namespace) -> list[str]
     model, docs = str(folder / "model"), str(folder / "docs.jsonl")
     if job == "train":
         inputs = ["--docs", docs, "--links", str(folder / "links.tsv"), "--model", model, "--fields", "text"]
-        return [*ssi, "train", *inputs, "--max-rows", str(FEATURES), "--epochs", "2", "--queries", "document",
-                "--generalise", "links", "--no-compare", "--allow-worse"]  # fmt: skip
+        return [
+            *ssi,
+            "train",
+            *inputs,
+            "--max-rows",
+            str(FEATURES),
+            "--epochs",
+            "2",
+            "--queries",
+            "document",
+            "--generalise",
+            "links",
+            "--no-compare",
+            "--allow-worse",
+        ]
     if job == "index":
-        return [*ssi, "index", "--engine", f"tantivy:{folder / 'engine'}", "--index", "docs", docs,
-                "--model", model]  # fmt: skip
-    return [sys.executable, __file__, "--job", job, "--documents", str(options.documents),
-            "--steps", str(options.steps)]  # fmt: skip
+        return [*ssi, "index", "--engine", f"tantivy:{folder / 'engine'}", "--index", "docs", docs, "--model", model]
+    return [
+        sys.executable,
+        __file__,
+        "--job",
+        job,
+        "--documents",
+        str(options.documents),
+        "--steps",
+        str(options.steps),
+    ]
 
 
 def measured(command: list[str]) -> dict[str, Any]:

@@ -79,8 +79,9 @@ def passes(folder: Path, tests: tuple[str, ...]) -> bool:
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", "not live", *tests]
     try:
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S,
-                              check=False)  # fmt: skip
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired:
         return False
     if done.returncode not in (0, 1, 2) and done.returncode > 0:  # 2: it does not even import; below 0: it crashed

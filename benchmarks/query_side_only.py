@@ -186,12 +186,17 @@ def run(options: argparse.Namespace, work: Path) -> dict[str, Any]:
             row |= {MEASURE: float(values[name].mean()), "gain": test_of.difference, "gain_se": test_of.standard_error}
         between = paired_test(values["query side"], values["full"])
         return {
-            "set": data.name, "engine": spec.partition(":")[0], "documents": engine.count(INDEX),
-            "small": options.small, "impressions": options.impressions, "test_queries": len(values["live"]),
-            "live": float(values["live"].mean()), "runs": rows,
+            "set": data.name,
+            "engine": spec.partition(":")[0],
+            "documents": engine.count(INDEX),
+            "small": options.small,
+            "impressions": options.impressions,
+            "test_queries": len(values["live"]),
+            "live": float(values["live"].mean()),
+            "runs": rows,
             "query_side_less_full": {"difference": between.difference, "se": between.standard_error},
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
-        }  # fmt: skip
+        }
     finally:
         for name in engine.index_names(INDEX):
             engine.delete_index(name)

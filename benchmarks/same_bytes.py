@@ -196,8 +196,11 @@ TRAININGS = (
     train("keywords", "--queries keywords:4 --epochs 3 --generalise links --init-std 0.2 --json"),
     train("documents", "--generalise documents --epochs 3 --query-dropout 0.3 --document-dropout 0.2 --json"),
     train("rows", "--max-rows 120 --max-words 300 --min-df 2 --quantisation int8 --epochs 3 --json"),
-    train("stemmed", "--analyzer unicode,stem=english,stop=english --fields title^2,text --tf raw --html --max-chars 90"
-          " --quantisation float32 --no-identity --epochs 2 --json"),
+    train(
+        "stemmed",
+        "--analyzer unicode,stem=english,stop=english --fields title^2,text --tf raw --html --max-chars 90"
+        " --quantisation float32 --no-identity --epochs 2 --json",
+    ),
     train("tied", "--model-class tied --epochs 3 --json", warm=True),
     train("lexical", "--model-class lexical --json"),
     train("cubic", "--model-class cubic --epochs 2 --max-rows 60 --json", warm=True),
@@ -208,41 +211,65 @@ TRAININGS = (
     train("auto", "--model-class auto --epochs 2 --json"),
     train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
     train("resumed", "--epochs 30 --patience 30 --json", kill_at="models/resumed.checkpoint/state.json"),
-)  # fmt: skip
+)
 
 EVALUATING = "evaluate --docs made/docs.jsonl --model models/"
 OF_LINKS = "--links-test made/links_test.tsv --known made/links_train.tsv --known made/links_valid.tsv"
 OF_QRELS = "--qrels made/qrels_test.tsv --query-file made/queries.tsv"
 EVALUATIONS = (
-    Step("evaluate links", f"{EVALUATING}links {OF_LINKS} --baselines tfidf,bm25,lsi:8 --run-dir runs/links "
-         "--without-reverse made/links_train.tsv --json", ("runs/links",)),
-    Step("evaluate keywords", f"{EVALUATING}s2net {OF_LINKS} --queries keywords:5 --baselines tfidf "
-         "--pool made/pool.txt"),
-    Step("evaluate judgements", f"{EVALUATING}judgements {OF_QRELS} --tune made/qrels_train.tsv "
-         "--baselines tfidf,bm25,lsi:8 --run-dir runs/qrels --json", ("runs/qrels",)),
+    Step(
+        "evaluate links",
+        f"{EVALUATING}links {OF_LINKS} --baselines tfidf,bm25,lsi:8 --run-dir runs/links "
+        "--without-reverse made/links_train.tsv --json",
+        ("runs/links",),
+    ),
+    Step(
+        "evaluate keywords", f"{EVALUATING}s2net {OF_LINKS} --queries keywords:5 --baselines tfidf --pool made/pool.txt"
+    ),
+    Step(
+        "evaluate judgements",
+        f"{EVALUATING}judgements {OF_QRELS} --tune made/qrels_train.tsv "
+        "--baselines tfidf,bm25,lsi:8 --run-dir runs/qrels --json",
+        ("runs/qrels",),
+    ),
     Step("evaluate cubic", f"{EVALUATING}cubic {OF_LINKS} --baselines= --run-dir runs/cubic --json", ("runs/cubic",)),
     Step("evaluate rows", f"{EVALUATING}rows {OF_LINKS} --baselines= --run-dir runs/rows --json", ("runs/rows",)),
-)  # fmt: skip
+)
 
 DOCS = "--engine tantivy:./engine --index docs"
 INDEX = ("engine",)
 SEARCH = f'search "ask2w1 tell3w4 common5" {DOCS} --model models/links'
 INDEXING = (
-    Step("index", f"index made/docs.jsonl {DOCS} --model models/links --routes fetch --routes beside "
-         "--store store --json", (*INDEX, "store")),
-    Step("index rejects", "index made/bad.jsonl --engine tantivy:./engine --index bad --model models/rows "
-         "--version-field updated --rejects bad-rejects.jsonl --max-docs 7", (*INDEX, "bad-rejects.jsonl"), status=8),
+    Step(
+        "index",
+        f"index made/docs.jsonl {DOCS} --model models/links --routes fetch --routes beside --store store --json",
+        (*INDEX, "store"),
+    ),
+    Step(
+        "index rejects",
+        "index made/bad.jsonl --engine tantivy:./engine --index bad --model models/rows "
+        "--version-field updated --rejects bad-rejects.jsonl --max-docs 7",
+        (*INDEX, "bad-rejects.jsonl"),
+        status=8,
+    ),
     Step("search fetch", f"{SEARCH} --json --explain --size 20"),
     Step("search beside", f"{SEARCH} --json --explain --route beside --store store --window 50"),
     Step("search inside", f"{SEARCH} --json --route inside", status=4),
-    Step("search hybrid", f"{SEARCH} --json --explain --retrieve hybrid --route beside --store store --neighbours 30",
-         status=4),
+    Step(
+        "search hybrid",
+        f"{SEARCH} --json --explain --retrieve hybrid --route beside --store store --neighbours 30",
+        status=4,
+    ),
     Step("search body", f"{SEARCH} --json --body made/body.json --alpha 0.7 --keep-top 2 --from 3"),
     Step("search shown", f"{SEARCH} --explain --size 5"),
-    Step("calibrate links", f"calibrate {DOCS} --model models/links --links made/links_test.tsv "
-         "--docs made/docs.jsonl --queries keywords:5 --json --dry-run"),
-    Step("calibrate judgements", f"calibrate {DOCS} --model models/links {OF_QRELS} --body made/body.json --json",
-         INDEX),
+    Step(
+        "calibrate links",
+        f"calibrate {DOCS} --model models/links --links made/links_test.tsv "
+        "--docs made/docs.jsonl --queries keywords:5 --json --dry-run",
+    ),
+    Step(
+        "calibrate judgements", f"calibrate {DOCS} --model models/links {OF_QRELS} --body made/body.json --json", INDEX
+    ),
     Step("calibrate shown", f"calibrate {DOCS} --model models/links {OF_QRELS} --route beside --store store"),
     Step("search calibrated", f"{SEARCH} --json --body made/body.json"),
     Step("drift", f"drift {DOCS} --model models/links --json"),
@@ -261,20 +288,24 @@ INDEXING = (
     Step("gc", f"gc {DOCS} --keep 0 --json", INDEX),
     Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/s2net --rebuild --json", INDEX),
     Step("search s2net", f'search "ask1w3 common7" {DOCS} --model models/s2net --json --explain'),
-)  # fmt: skip
+)
 
 SCRIPTS = tuple(
-    Step(f"scripts {verb} {kind}", f"scripts {verb} --engine {{{kind}}} --model models/links "
-         "--service http://ssi:8080 --id-field sku --json")
+    Step(
+        f"scripts {verb} {kind}",
+        f"scripts {verb} --engine {{{kind}}} --model models/links --service http://ssi:8080 --id-field sku --json",
+    )
     for kind in ("opensearch", "elasticsearch")
     for verb in ("show", "install", "remove")
-)  # fmt: skip
+)
 
 REMOTE = tuple(
-    Step(f"search remote {kind}", f'search "ask2w1 tell3w4" --engine {{{kind}}} --index docs --model models/links '
-         "--body made/body.json --json")
+    Step(
+        f"search remote {kind}",
+        f'search "ask2w1 tell3w4" --engine {{{kind}}} --index docs --model models/links --body made/body.json --json',
+    )
     for kind in ("opensearch", "elasticsearch")
-)  # fmt: skip
+)
 """What is asked of an engine over HTTP; it finds nothing."""
 
 UBI = "logs/ubi_queries.ndjson logs/ubi_events.ndjson.gz"
@@ -288,55 +319,101 @@ STRATEGIES = (
     "purchase-over-click",
 )
 CLICKS = (
-    Step("clicks import ubi", f"clicks import {UBI} --log clicks --key logs/key --rejects ubi-rejects.jsonl --json",
-         ("clicks", "ubi-rejects.jsonl"), status=8),
-    Step("clicks import lines", "clicks import logs/clicks.jsonl logs/metarank.jsonl --log clicks --key logs/key",
-         ("clicks",)),
+    Step(
+        "clicks import ubi",
+        f"clicks import {UBI} --log clicks --key logs/key --rejects ubi-rejects.jsonl --json",
+        ("clicks", "ubi-rejects.jsonl"),
+        status=8,
+    ),
+    Step(
+        "clicks import lines",
+        "clicks import logs/clicks.jsonl logs/metarank.jsonl --log clicks --key logs/key",
+        ("clicks",),
+    ),
     Step("clicks doctor", "clicks doctor clicks --json --picture doctor.svg", ("doctor.svg",)),
     Step("clicks doctor raw", f"clicks doctor {UBI} {DOCS} --picture doctor.html", ("doctor.html",)),
-    *(Step(f"clicks propensities {method}", f"clicks propensities logs/shop.jsonl --method {method} --json "
-           f"--out propensities-{method}.json", (f"propensities-{method}.json",))
-      for method in ("randomised", "harvest", "em", "rate")),
+    *(
+        Step(
+            f"clicks propensities {method}",
+            f"clicks propensities logs/shop.jsonl --method {method} --json --out propensities-{method}.json",
+            (f"propensities-{method}.json",),
+        )
+        for method in ("randomised", "harvest", "em", "rate")
+    ),
     Step("clicks propensities shown", "clicks propensities clicks"),
-    *(Step(f"clicks pairs {strategy} {backend}", f"{PAIRS} --strategy {strategy} --backend {backend} "
-           f"--out {backend}-{strategy}.tsv --json", (f"{backend}-{strategy}.tsv",))
-      for strategy in STRATEGIES for backend in ("duckdb",)),
-    *(Step(f"clicks pairs options {backend}", f"clicks pairs clicks --threads 1 --backend {backend} "
-           "--strategy clicked-over-unclicked --above-only --min-dwell 2 --every-time --user-cap 2 --document-cap 3 "
-           "--network-cap 2 --propensities propensities-em.json --clip 4 --no-robots --since 2025-06-02 "
-           f"--out {backend}.parquet", (f"{backend}.parquet",))
-      for backend in ("duckdb",)),
-    *(Step(f"clicks export {form}", f"clicks export logs/clicks.jsonl --to {form} --threads 1 --out exported.{form} "
-           f"{more} --json", (f"exported.{form}",))
-      for form, more in (("trec", ""), ("letor", "--by pairs"), ("srw", "--propensities propensities-em.json"),
-                         ("quepid", "--min-people 2"), ("parquet", ""), ("tsv", "--strategy clicked-over-next"))),
+    *(
+        Step(
+            f"clicks pairs {strategy} {backend}",
+            f"{PAIRS} --strategy {strategy} --backend {backend} --out {backend}-{strategy}.tsv --json",
+            (f"{backend}-{strategy}.tsv",),
+        )
+        for strategy in STRATEGIES
+        for backend in ("duckdb",)
+    ),
+    *(
+        Step(
+            f"clicks pairs options {backend}",
+            f"clicks pairs clicks --threads 1 --backend {backend} "
+            "--strategy clicked-over-unclicked --above-only --min-dwell 2 --every-time --user-cap 2 --document-cap 3 "
+            "--network-cap 2 --propensities propensities-em.json --clip 4 --no-robots --since 2025-06-02 "
+            f"--out {backend}.parquet",
+            (f"{backend}.parquet",),
+        )
+        for backend in ("duckdb",)
+    ),
+    *(
+        Step(
+            f"clicks export {form}",
+            f"clicks export logs/clicks.jsonl --to {form} --threads 1 --out exported.{form} {more} --json",
+            (f"exported.{form}",),
+        )
+        for form, more in (
+            ("trec", ""),
+            ("letor", "--by pairs"),
+            ("srw", "--propensities propensities-em.json"),
+            ("quepid", "--min-people 2"),
+            ("parquet", ""),
+            ("tsv", "--strategy clicked-over-next"),
+        )
+    ),
     Step("clicks forget", "clicks forget u7 --log clicks --key logs/key --json", ("clicks",)),
     Step("clicks expire", "clicks expire --days 100000 --log clicks --json", ("clicks",)),
     Step("interleave report", "interleave report logs/teams.ndjson --json"),
     Step("interleave report shown", "interleave report logs/teams.ndjson"),
-)  # fmt: skip
+)
 
 SHOP = "--engine tantivy:./shop --index shop"
 RETRAIN = f"retrain {SHOP} --clicks logs/shop.jsonl --epochs 3 --rate 0.1"
 RETRAINING = (
     Step("shop", f"index made/docs.jsonl {SHOP} --model models/links --json"),
-    Step("retrain plan", f"{RETRAIN} --dry-run --size-study --links made/links_train.tsv --judgments "
-         "made/qrels_train.tsv --query-file made/queries.tsv --report plan.html --json", ("plan.html",)),
+    Step(
+        "retrain plan",
+        f"{RETRAIN} --dry-run --size-study --links made/links_train.tsv --judgments "
+        "made/qrels_train.tsv --query-file made/queries.tsv --report plan.html --json",
+        ("plan.html",),
+    ),
     Step("retrain queries", f"{RETRAIN} --dry-run --query-side-only --strategy clicked-over-unclicked --newest 0.3"),
     Step("retrain refused", f"{RETRAIN} --margin 0.9 --json", ("models/refused",), status=7),
-    Step("retrain", f"{RETRAIN} --judgments made/qrels_train.tsv --query-file made/queries.tsv --report report.html "
-         "--store store-shop --strategy clicked-over-unclicked --seed 4", ("report.html", "shop", "models")),
+    Step(
+        "retrain",
+        f"{RETRAIN} --judgments made/qrels_train.tsv --query-file made/queries.tsv --report report.html "
+        "--store store-shop --strategy clicked-over-unclicked --seed 4",
+        ("report.html", "shop", "models"),
+    ),
     Step("retrain versions", f"versions {SHOP} --json"),
-)  # fmt: skip
+)
 
 WORDS = (
     Step("words similar", "words similar tell3w4 --model models/links --n 8 --json"),
-    Step("words similar shown", "words similar ask2w1 --model models/tied --of queries --by cosine --min-documents 1 "
-         "--picture near.svg", ("near.svg",)),
+    Step(
+        "words similar shown",
+        "words similar ask2w1 --model models/tied --of queries --by cosine --min-documents 1 --picture near.svg",
+        ("near.svg",),
+    ),
     Step("words pairs", 'words pairs --query "ask2w1 common5" --model models/links --json'),
     Step("words pairs shown", 'words pairs --query "ask2w1 common5" --model models/judgements --n 5'),
     Step("words dice", 'words dice tell3w4 "the tests" --documents made/docs.jsonl --json'),
-)  # fmt: skip
+)
 
 SMALL = "--small --steps 600 --every 300 --grid 2 --slots 3000 --iterations 2 --json"
 
@@ -350,36 +427,68 @@ def reproduce(task: str, corpus: str, systems: str, *, warm: bool = False) -> St
 TASKS = (
     reproduce("T3b", "made", "tf-idf,bm25,lsi-tf-idf,utu-plus-i,utv-plus-i,psi-3,hash-kernels-3m", warm=True),
     reproduce("T2", "made", "tf-idf,diagonal,cfh-5", warm=True),
-    reproduce("T7b", "judged", "graded-tfidf,graded-bm25,graded-cplsa,graded-opca,graded-ssi,graded-s2net,"
-              "graded-ranking-svm", warm=True),
+    reproduce(
+        "T7b",
+        "judged",
+        "graded-tfidf,graded-bm25,graded-cplsa,graded-opca,graded-ssi,graded-s2net,graded-ranking-svm",
+        warm=True,
+    ),
     reproduce("T6", "mates", "cl-lsi,mates-opca,mates-cca,mates-s2net,translated-likelihood,psi-cross", warm=True),
     reproduce("T14a", "judged", "graded-tfidf,graded-ssi"),
     Step("reproduce list", "reproduce --list"),
     Step("reproduce list json", "reproduce --list --json"),
-)  # fmt: skip
+)
 
 STEPS = (*TRAININGS, *EVALUATIONS, *INDEXING, *SCRIPTS, *REMOTE, *CLICKS, *RETRAINING, *WORDS, *TASKS)
 
 LEARNING = "--dim 20 --epochs 3 --no-compare --json"
 REAL = (
-    Step("real links", "train --docs cppdocs/docs.jsonl --links cppdocs/train.tsv --valid cppdocs/valid.tsv "
-         f"{LEARNING} --model models/cppdocs", ("models/cppdocs",)),
-    Step("real evaluate links", "evaluate --docs cppdocs/docs.jsonl --links-test cppdocs/test.tsv --known "
-         "cppdocs/train.tsv --model models/cppdocs --baselines bm25 --run-dir runs/cppdocs --json", ("runs/cppdocs",)),
-    Step("real index", "index cppdocs/docs.jsonl --engine tantivy:./real --index cpp --model models/cppdocs "
-         "--store store-cpp --json", ("real", "store-cpp")),
-    Step("real search", 'search "vector iterator" --engine tantivy:./real --index cpp --model models/cppdocs '
-         "--explain --json"),
-    Step("real calibrate", "calibrate --engine tantivy:./real --index cpp --model models/cppdocs --links "
-         "cppdocs/test.tsv --docs cppdocs/docs.jsonl --json"),
+    Step(
+        "real links",
+        "train --docs cppdocs/docs.jsonl --links cppdocs/train.tsv --valid cppdocs/valid.tsv "
+        f"{LEARNING} --model models/cppdocs",
+        ("models/cppdocs",),
+    ),
+    Step(
+        "real evaluate links",
+        "evaluate --docs cppdocs/docs.jsonl --links-test cppdocs/test.tsv --known "
+        "cppdocs/train.tsv --model models/cppdocs --baselines bm25 --run-dir runs/cppdocs --json",
+        ("runs/cppdocs",),
+    ),
+    Step(
+        "real index",
+        "index cppdocs/docs.jsonl --engine tantivy:./real --index cpp --model models/cppdocs --store store-cpp --json",
+        ("real", "store-cpp"),
+    ),
+    Step(
+        "real search",
+        'search "vector iterator" --engine tantivy:./real --index cpp --model models/cppdocs --explain --json',
+    ),
+    Step(
+        "real calibrate",
+        "calibrate --engine tantivy:./real --index cpp --model models/cppdocs --links "
+        "cppdocs/test.tsv --docs cppdocs/docs.jsonl --json",
+    ),
     Step("real words", "words similar file --model models/cppdocs --by cosine --json"),
-    Step("real judgements", "train --docs msrd/docs.jsonl --qrels msrd/qrels.tsv --query-file msrd/queries.tsv "
-         f"{LEARNING} --model models/msrd", ("models/msrd",)),
-    Step("real evaluate judgements", "evaluate --docs msrd/docs.jsonl --qrels msrd/test.tsv --query-file "
-         "msrd/queries.tsv --model models/msrd --baselines tfidf --run-dir runs/msrd --json", ("runs/msrd",)),
-    Step("real japanese", "train --docs japanese/docs.jsonl --links cppdocs/train.tsv --analyzer japanese "
-         f"{LEARNING} --model models/japanese", ("models/japanese",)),
-)  # fmt: skip
+    Step(
+        "real judgements",
+        "train --docs msrd/docs.jsonl --qrels msrd/qrels.tsv --query-file msrd/queries.tsv "
+        f"{LEARNING} --model models/msrd",
+        ("models/msrd",),
+    ),
+    Step(
+        "real evaluate judgements",
+        "evaluate --docs msrd/docs.jsonl --qrels msrd/test.tsv --query-file "
+        "msrd/queries.tsv --model models/msrd --baselines tfidf --run-dir runs/msrd --json",
+        ("runs/msrd",),
+    ),
+    Step(
+        "real japanese",
+        "train --docs japanese/docs.jsonl --links cppdocs/train.tsv --analyzer japanese "
+        f"{LEARNING} --model models/japanese",
+        ("models/japanese",),
+    ),
+)
 """Steps on cuts of real data."""
 
 
@@ -431,8 +540,9 @@ def make_corpus(folder: Path, rng: np.random.Generator) -> list[str]:
     for name, part in (("train", links[:600]), ("valid", links[600:680]), ("test", links[680:])):
         write(folder / f"links_{name}.tsv", part)
 
-    queries = [f"ask{n % TOPICS}w{n // TOPICS % 6} ask{n % TOPICS}w{rng.integers(6)} common{n % 40}"
-               for n in range(QUERIES)]  # fmt: skip
+    queries = [
+        f"ask{n % TOPICS}w{n // TOPICS % 6} ask{n % TOPICS}w{rng.integers(6)} common{n % 40}" for n in range(QUERIES)
+    ]
     write(folder / "queries.tsv", (f"q{n}\t{text}" for n, text in enumerate(queries)))
     judged = [
         (query, document, int(rng.integers(1, 4)) if query % TOPICS == document % TOPICS else 0)
@@ -458,8 +568,12 @@ def make_judged(folder: Path, rng: np.random.Generator) -> None:
         documents.append({"id": f"d{number:03}", "title": words[0], "text": " ".join(rng.permutation(words))})
     write(folder / "docs.jsonl.gz", as_lines(documents))
     write(folder / "queries.tsv.gz", (f"q{n:02}\task{n % 6} tell{n % 6}w{n % 5} noise{n}" for n in range(36)))
-    graded = ((query, document, int(rng.integers(2, 4) if document % 6 == query % 6 else rng.integers(0, 2)))
-              for query in range(36) for document in range(96) if (document - query) % 6 < 2)  # fmt: skip
+    graded = (
+        (query, document, int(rng.integers(2, 4) if document % 6 == query % 6 else rng.integers(0, 2)))
+        for query in range(36)
+        for document in range(96)
+        if (document - query) % 6 < 2
+    )
     write(folder / "qrels.tsv.gz", (f"q{query:02}\td{document:03}\t{grade}" for query, document, grade in graded))
 
 
@@ -474,8 +588,10 @@ def make_mates(folder: Path, rng: np.random.Generator) -> None:
             pages[language].append({"id": f"p{page:03}", "title": f"{letter}{shared[0]}", "text": text})
     for language, rows in pages.items():
         write(folder / f"docs_{language}.jsonl.gz", as_lines(rows))
-    write(folder / "links.tsv.gz", (f"p{one:03}\tp{other:03}" for one in range(96)
-                                    for other in range(one % TOPICS, 96, TOPICS) if one != other))  # fmt: skip
+    write(
+        folder / "links.tsv.gz",
+        (f"p{one:03}\tp{other:03}" for one in range(96) for other in range(one % TOPICS, 96, TOPICS) if one != other),
+    )
 
 
 @dataclass(frozen=True)
@@ -518,15 +634,22 @@ def json_lines(log: Iterable[Shown]) -> Iterator[dict[str, Any]]:
     """Yield a log in the project's own form."""
     for one in log:
         yield {
-            "query_id": f"i{one.number}", "query": one.query, "session": f"s{one.user}-{one.number // 50}",
-            "user": f"u{one.user}", "time": one.at(0), "results": one.documents, "randomised": one.shuffled,
-            "clicks": [{"doc": one.documents[rank - 1], "rank": rank, "time": one.at(rank),
-                        "end_time": one.at(rank, rank % 4)} for rank in one.clicked],
+            "query_id": f"i{one.number}",
+            "query": one.query,
+            "session": f"s{one.user}-{one.number // 50}",
+            "user": f"u{one.user}",
+            "time": one.at(0),
+            "results": one.documents,
+            "randomised": one.shuffled,
+            "clicks": [
+                {"doc": one.documents[rank - 1], "rank": rank, "time": one.at(rank), "end_time": one.at(rank, rank % 4)}
+                for rank in one.clicked
+            ],
             "add_to_cart": [{"doc": one.documents[rank - 1], "rank": rank} for rank in one.clicked if rank % 2],
             "purchases": [{"doc": one.documents[rank - 1], "rank": rank} for rank in one.clicked if rank % 3 == 1],
             "ip": f"192.0.2.{one.user % 9}",
             "user_agent": "Googlebot/2.1 (+http://www.google.com/bot.html)" if one.user == 3 else "Mozilla/5.0",
-        }  # fmt: skip
+        }
 
 
 def ubi(log: Sequence[Shown]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -540,8 +663,15 @@ def ubi(log: Sequence[Shown]) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         acts = [(rank, action) for rank in one.clicked for action in ("click", "add_to_cart")[: 1 + rank % 2]]
         for rank, action in [*acts, *((rank, "impression") for rank in (1, 2) if one.number % 3 == 0)]:
             place = {"object": {"object_id": one.documents[rank - 1]}, "position": {"ordinal": rank}}
-            events.append({**who, "action_name": action, "session_id": f"s{one.user}", "timestamp": one.at(rank),
-                           "event_attributes": place})  # fmt: skip
+            events.append(
+                {
+                    **who,
+                    "action_name": action,
+                    "session_id": f"s{one.user}",
+                    "timestamp": one.at(rank),
+                    "event_attributes": place,
+                }
+            )
     return asked, [*events, *events[:5]]
 
 
@@ -553,8 +683,15 @@ def metarank(log: Iterable[Shown]) -> Iterator[dict[str, Any]]:
         fields, items = [{"name": "query", "value": one.query}], [{"id": name} for name in one.documents]
         yield {"event": "ranking", "id": f"m{one.number}", "timestamp": stamp, **who, "fields": fields, "items": items}
         for rank in one.clicked:
-            yield {"event": "interaction", "id": f"m{one.number}c{rank}", "ranking": f"m{one.number}", **who,
-                   "timestamp": stamp, "type": "click", "item": one.documents[rank - 1]}  # fmt: skip
+            yield {
+                "event": "interaction",
+                "id": f"m{one.number}c{rank}",
+                "ranking": f"m{one.number}",
+                **who,
+                "timestamp": stamp,
+                "type": "click",
+                "item": one.documents[rank - 1],
+            }
 
 
 def interleaved(log: Iterable[Shown]) -> Iterator[dict[str, Any]]:
@@ -562,12 +699,23 @@ def interleaved(log: Iterable[Shown]) -> Iterator[dict[str, Any]]:
     for one in log:
         teams = " ".join("BA"[(one.number + place) % 3 == 0] for place in range(10))
         marks = {"ssi_teams": teams, "ssi_versions": f"{'a' * 64} {'b' * 64}"}
-        yield {"query_id": f"t{one.number}", "session_id": f"s{one.user}", "user_query": one.query,
-               "timestamp": one.at(0), "query_response_hit_ids": one.documents, "query_attributes": marks}  # fmt: skip
+        yield {
+            "query_id": f"t{one.number}",
+            "session_id": f"s{one.user}",
+            "user_query": one.query,
+            "timestamp": one.at(0),
+            "query_response_hit_ids": one.documents,
+            "query_attributes": marks,
+        }
         for rank in one.clicked:
             place = {"object": {"object_id": one.documents[rank - 1]}, "position": {"ordinal": rank}}
-            yield {"query_id": f"t{one.number}", "session_id": f"s{one.user}", "action_name": "click",
-                   "timestamp": one.at(rank), "event_attributes": place}  # fmt: skip
+            yield {
+                "query_id": f"t{one.number}",
+                "session_id": f"s{one.user}",
+                "action_name": "click",
+                "timestamp": one.at(rank),
+                "event_attributes": place,
+            }
 
 
 def make_logs(folder: Path, queries: Sequence[str], rng: np.random.Generator) -> None:
@@ -729,10 +877,18 @@ class Run:
         self.mask = Masking(words, datetime.now(UTC))
         kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "VIRTUAL_ENV")
         self.environment = {name: os.environ[name] for name in kept if name in os.environ} | {
-            "PYTHONPATH": str(tree), "PYTHONHASHSEED": hash_seed, "NUMBA_CACHE_DIR": str(cache), "COLUMNS": "120",
-            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1",
-            "TZ": "UTC", "NO_COLOR": "1", "MPLBACKEND": "agg",
-        }  # fmt: skip
+            "PYTHONPATH": str(tree),
+            "PYTHONHASHSEED": hash_seed,
+            "NUMBA_CACHE_DIR": str(cache),
+            "COLUMNS": "120",
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "MKL_NUM_THREADS": "1",
+            "NUMBA_NUM_THREADS": "1",
+            "TZ": "UTC",
+            "NO_COLOR": "1",
+            "MPLBACKEND": "agg",
+        }
         self.digests: Digests = {}
         self.seconds: dict[str, float] = {}
         self.wrong: list[str] = []
@@ -868,9 +1024,16 @@ def record(options: argparse.Namespace) -> int:
         run.scratch.mkdir(exist_ok=True)
         run.help_texts()
     (out / "digests.json").write_text(json.dumps(run.digests, indent=1) + "\n")
-    about = {"tree": str(tree), "python": sys.version, "numpy": np.__version__, "hash seed": options.hash_seed,
-             "real data": bool(data), "seconds": round(time.perf_counter() - begun, 1),
-             "seconds by step": run.seconds, "not as expected": run.wrong}  # fmt: skip
+    about = {
+        "tree": str(tree),
+        "python": sys.version,
+        "numpy": np.__version__,
+        "hash seed": options.hash_seed,
+        "real data": bool(data),
+        "seconds": round(time.perf_counter() - begun, 1),
+        "seconds by step": run.seconds,
+        "not as expected": run.wrong,
+    }
     (out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     n_files = sum(len(one) for one in run.digests.values())
     print(f"{len(run.digests)} steps, {n_files} digests, {about['seconds']} s: {out / 'digests.json'}")

@@ -131,8 +131,11 @@ def write_documents(world: World, folder: Path) -> tuple[Int64, sp.csr_matrix]:
             sentences = world.rng(2, part).integers(5, 18, size=(n, 400)).tolist()
             for row in range(n):
                 texts = [spelling[word] for word in words[starts[row] : starts[row + 1]].tolist()]
-                document = {"id": f"d{part * PART + row}", "title": " ".join(texts[:5]).capitalize(),
-                            "text": text_of(texts[5:], sentences[row])}  # fmt: skip
+                document = {
+                    "id": f"d{part * PART + row}",
+                    "title": " ".join(texts[:5]).capitalize(),
+                    "text": text_of(texts[5:], sentences[row]),
+                }
                 file.write(json.dumps(document) + "\n")
             counts = sp.csr_matrix((np.ones(len(words), np.float32), words, starts), shape=(n, len(spelling)))
             counts.sum_duplicates()

@@ -114,11 +114,14 @@ def of_impressions(pairs: Mapping[str, Any], searches_s: float) -> list[dict[str
         peak = PEAK * impressions / MONTH_S
         rows.append(
             {
-                "impressions": impressions, "log GB": log_bytes * impressions / 1e9, "pairs, hours": seconds / 3600,
-                "searches/s": peak, "processes": math.ceil(peak / (LOAD * searches_s)),
+                "impressions": impressions,
+                "log GB": log_bytes * impressions / 1e9,
+                "pairs, hours": seconds / 3600,
+                "searches/s": peak,
+                "processes": math.ceil(peak / (LOAD * searches_s)),
                 "measured": impressions in measured,
             }
-        )  # fmt: skip
+        )
     return rows
 
 

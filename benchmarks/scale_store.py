@@ -50,10 +50,13 @@ def write_store(folder: Path, n: int) -> int:
                 size = min(BATCH, n - first)
                 words = np.sort(rng.integers(0, WORDS - N_WORDS, (size, N_WORDS)), axis=1) + np.arange(N_WORDS)
                 rows = sp.csr_matrix(
-                    (rng.random(size * N_WORDS, dtype=np.float32), words.ravel().astype(np.int32),
-                     np.arange(size + 1, dtype=np.int64) * N_WORDS),
+                    (
+                        rng.random(size * N_WORDS, dtype=np.float32),
+                        words.ravel().astype(np.int32),
+                        np.arange(size + 1, dtype=np.int64) * N_WORDS,
+                    ),
                     shape=(size, N_TERM_IDS),
-                )  # fmt: skip
+                )
                 vectors = rng.normal(scale=0.1, size=(size, DIMS)).astype(np.float32)
                 writer.add([id_of(number) for number in range(first, first + size)], vectors, rows, [""] * size)
             writer.publish()

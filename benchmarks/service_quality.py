@@ -93,9 +93,13 @@ def compare(topics: Topics, systems: Mapping[str, Rank]) -> list[dict[str, Any]]
     for name, by_measure in values.items():
         for measure, scores in by_measure.items():
             row = {
-                "queries": len(topics.texts), "candidates": topics.name, "system": name, "measure": measure,
-                "mean": float(scores.mean()), "error": standard_error(scores),
-            }  # fmt: skip
+                "queries": len(topics.texts),
+                "candidates": topics.name,
+                "system": name,
+                "measure": measure,
+                "mean": float(scores.mean()),
+                "error": standard_error(scores),
+            }
             if name != last:
                 test = paired_test(scores, values[last][measure])
                 row |= {"over": last, "difference": test.difference, "p": test.p_t_test}

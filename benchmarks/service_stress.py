@@ -47,8 +47,17 @@ Goals = dict[str, tuple[Any, str, bool]]
 
 def options(served: Served, models: Path, *more: str, spec: str = "") -> list[str]:
     """Return the options of ``ssi serve``."""
-    return ["--engine", spec or served.engine.spec, "--index", served.index, "--models", str(models),
-            "--log-level", "warning", *more]  # fmt: skip
+    return [
+        "--engine",
+        spec or served.engine.spec,
+        "--index",
+        served.index,
+        "--models",
+        str(models),
+        "--log-level",
+        "warning",
+        *more,
+    ]
 
 
 def slow(served: Served, models: Path, given: argparse.Namespace) -> Goals:
@@ -151,8 +160,12 @@ def engine(served: Served, models: Path, given: argparse.Namespace) -> Goals:
 
 
 PARTS: dict[str, Callable[[Served, Path, argparse.Namespace], Goals]] = {
-    "slow": slow, "oversize": oversize, "overload": overload, "swaps": swaps, "engine": engine,
-}  # fmt: skip
+    "slow": slow,
+    "oversize": oversize,
+    "overload": overload,
+    "swaps": swaps,
+    "engine": engine,
+}
 
 
 def show(value: Any) -> str:

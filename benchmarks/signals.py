@@ -50,8 +50,10 @@ from reranker.rerank.signals import parse_signals, typed
 from reranker.training import Corpus, TrainConfig, from_judgements, train_model
 
 WINDOW = 200
-BODY = {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}},
-        "_source": False}  # fmt: skip
+BODY = {
+    "query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}},
+    "_source": False,
+}
 MOVIES = {
     "own": "attrs.votes,attrs.rating,attrs.popularity,attrs.year",
     "noise": "dealt.votes,dealt.rating,dealt.popularity,dealt.year",
@@ -73,9 +75,13 @@ def ndcg(topics: Sequence[Topic], run: Mapping[str, Sequence[str]]) -> Any:
 
 
 def study(
-    engine: Engine, index: str, model: RankingModel, known: Sequence[Topic], new: Sequence[Topic],
+    engine: Engine,
+    index: str,
+    model: RankingModel,
+    known: Sequence[Topic],
+    new: Sequence[Topic],
     sets: Mapping[str, str],
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Return a row a set of signals: fitted on known topics, searched for new ones."""
     settings = RerankSettings(window=WINDOW, deadline_ms=None)
 
@@ -96,18 +102,30 @@ def study(
         started = time.perf_counter()
         fit, values = fitted(names)
         weights = {one.signal.field: one.signal.weight for one in fit.signals}
-        rows.append({
-            "signals": name, "queries": len(new), "engine": float(base.mean()), "alpha": alone.alpha,
-            "alpha_alone": float(alpha_values.mean()), "with_signals": compared(alpha_values, values),
-            "alpha_with": fit.alpha, "weights": weights, "weights_shown": shown(weights),
-            "fitted_on": len(known), "expected_gain": fit.signals_gain.to_json() if fit.signals_gain else None,
-            "probability": fit.probability.to_json() if fit.probability else None,
-            "fit_seconds": round(time.perf_counter() - started, 1),
-        })  # fmt: skip
+        rows.append(
+            {
+                "signals": name,
+                "queries": len(new),
+                "engine": float(base.mean()),
+                "alpha": alone.alpha,
+                "alpha_alone": float(alpha_values.mean()),
+                "with_signals": compared(alpha_values, values),
+                "alpha_with": fit.alpha,
+                "weights": weights,
+                "weights_shown": shown(weights),
+                "fitted_on": len(known),
+                "expected_gain": fit.signals_gain.to_json() if fit.signals_gain else None,
+                "probability": fit.probability.to_json() if fit.probability else None,
+                "fit_seconds": round(time.perf_counter() - started, 1),
+            }
+        )
         row = rows[-1]["with_signals"]
-        print(f"{name:6} engine {base.mean():.4f} alpha {alone.alpha:.2f}: {alpha_values.mean():.4f} with signals "
-              f"{row['mean']:.4f} ({row['gain']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}], p {row['p']:.2g}); "
-              f"{shown(weights)}", flush=True)  # fmt: skip
+        print(
+            f"{name:6} engine {base.mean():.4f} alpha {alone.alpha:.2f}: {alpha_values.mean():.4f} with signals "
+            f"{row['mean']:.4f} ({row['gain']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}], p {row['p']:.2g}); "
+            f"{shown(weights)}",
+            flush=True,
+        )
     return rows
 
 
@@ -145,9 +163,11 @@ def made_shop(rng: np.random.Generator, work: Path, small: bool) -> tuple[Collec
     n_products, n_queries = (1_800, 450) if small else (6_000, 1_200)
     category, attributes = rng.integers(0, 60, n_products), rng.integers(0, 8, (n_products, 3))
     numbers = {
-        "popularity": np.floor(rng.pareto(0.8, n_products) * 10), "price": rng.lognormal(3.0, 1.0, n_products),
-        "age": rng.uniform(0, 1500, n_products), "stock": rng.random(n_products) < 0.8,
-    }  # fmt: skip
+        "popularity": np.floor(rng.pareto(0.8, n_products) * 10),
+        "price": rng.lognormal(3.0, 1.0, n_products),
+        "age": rng.uniform(0, 1500, n_products),
+        "stock": rng.random(n_products) < 0.8,
+    }
     rank = {name: (np.argsort(np.argsort(values)) + 0.5) / n_products for name, values in numbers.items()}
     taste = 1.5 * rank["popularity"] - 1.5 * rank["price"] - 1.0 * rank["age"] + 1.0 * numbers["stock"]
     shown_to = rng.integers(0, 400, n_products)
@@ -158,15 +178,23 @@ def made_shop(rng: np.random.Generator, work: Path, small: bool) -> tuple[Collec
         first, *others = [f"trait{category[p]}x{one}" for one in attributes[p]]
         text = " ".join([*others, *(f"w{one}" for one in rng.integers(0, 400, 15))])
         document: dict[str, Any] = {
-            "id": f"p{p}", "title": f"kind{category[p]} {first}", "text": text,
-            "batch": float(noise[p, 0]), "pallet": float(noise[p, 1]), "counted": float(noise[p, 2]),
+            "id": f"p{p}",
+            "title": f"kind{category[p]} {first}",
+            "text": text,
+            "batch": float(noise[p, 0]),
+            "pallet": float(noise[p, 1]),
+            "counted": float(noise[p, 2]),
             # Smoothed by the mean rate, as a shop would: a product that nobody saw has that.
-            "ctr": float((clicked[p] + 5) / (shown_to[p] + 30)), "stock": bool(numbers["stock"][p]),
-        }  # fmt: skip
+            "ctr": float((clicked[p] + 5) / (shown_to[p] + 30)),
+            "stock": bool(numbers["stock"][p]),
+        }
         if rng.random() > 0.15:
             day = np.datetime64("2026-01-01") - np.timedelta64(int(numbers["age"][p]), "D")
-            document |= {"popularity": float(numbers["popularity"][p]), "price": float(numbers["price"][p]),
-                         "released": int(day.astype("datetime64[ms]").astype(np.int64))}  # fmt: skip
+            document |= {
+                "popularity": float(numbers["popularity"][p]),
+                "price": float(numbers["price"][p]),
+                "released": int(day.astype("datetime64[ms]").astype(np.int64)),
+            }
         documents.append(document)
     path = work / "shop.jsonl"
     path.write_text("".join(f"{json.dumps(document)}\n" for document in documents), encoding="utf-8")

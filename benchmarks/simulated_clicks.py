@@ -99,10 +99,16 @@ def run_reader(
     used = min(len(found.by_rank), len(truth))
     off = np.abs(np.array(found.by_rank[:used]) / truth[:used] - 1)
     result: dict[str, Any] = {
-        "site": site.name, "reader": name, "seed": seed, "searches": len(clicks), "clicks": int(clicks.clicked.sum()),
-        "propensities": found.to_json(), "truth": truth.tolist(), "propensities_off": float(off.max()),
+        "site": site.name,
+        "reader": name,
+        "seed": seed,
+        "searches": len(clicks),
+        "clicks": int(clicks.clicked.sum()),
+        "propensities": found.to_json(),
+        "truth": truth.tolist(),
+        "propensities_off": float(off.max()),
         "labels": {"MAP": float(labels["AP"].mean()), "asked": labels["asked"]},
-    }  # fmt: skip
+    }
     values = {}
     for way, propensities in (("naive", None), ("IPS", found.by_rank)):
         evidence, n_pairs = evidence_of(log, propensities, options.clip)
@@ -132,8 +138,16 @@ def means(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
         of = [one for one in results if (one["site"], one["reader"]) == (site, reader)]
         mean = {way: float(np.mean([one[way]["MAP"] for one in of])) for way in ("naive", "IPS", "labels")}
         gap = mean["labels"] - mean["naive"]
-        found.append({"site": site, "reader": reader, "seeds": len(of), **mean, "gap": gap,
-                      "closed": (mean["IPS"] - mean["naive"]) / gap})  # fmt: skip
+        found.append(
+            {
+                "site": site,
+                "reader": reader,
+                "seeds": len(of),
+                **mean,
+                "gap": gap,
+                "closed": (mean["IPS"] - mean["naive"]) / gap,
+            }
+        )
     return found
 
 
@@ -169,19 +183,30 @@ def main() -> None:
         results.append(result)
         print(line(result), flush=True)
         if options.json:
-            head = {"python": platform.python_version(), "queries": options.queries, "searches": options.searches,
-                    "page": PAGE, "randomised": RANDOMISED, "strategy": STRATEGY, "clip": options.clip,
-                    "small": options.small}  # fmt: skip
+            head = {
+                "python": platform.python_version(),
+                "queries": options.queries,
+                "searches": options.searches,
+                "page": PAGE,
+                "randomised": RANDOMISED,
+                "strategy": STRATEGY,
+                "clip": options.clip,
+                "small": options.small,
+            }
             write_results(options.json, {**head, "means": means(results), "runs": results})
 
-    print("| site | reader | seed | clicks | naive: MAP (asked) | IPS | labels | gap | closed | p of IPS over naive | "
-          "propensities, off by |\n" + "|" + "---|" * 11)  # fmt: skip
+    print(
+        "| site | reader | seed | clicks | naive: MAP (asked) | IPS | labels | gap | closed | p of IPS over naive | "
+        "propensities, off by |\n" + "|" + "---|" * 11
+    )
     for name in options.sites:
         for seed in options.seeds:
             run_site(name, seed, options, keep)
     for one in means(results):
-        print(f"{one['site']}, {one['reader']}, {one['seeds']} seeds: naive {one['naive']:.4f}, IPS {one['IPS']:.4f}, "
-              f"labels {one['labels']:.4f}: IPS closes {one['closed']:.0%} of {one['gap']:.4f}")  # fmt: skip
+        print(
+            f"{one['site']}, {one['reader']}, {one['seeds']} seeds: naive {one['naive']:.4f}, IPS {one['IPS']:.4f}, "
+            f"labels {one['labels']:.4f}: IPS closes {one['closed']:.0%} of {one['gap']:.4f}"
+        )
 
 
 if __name__ == "__main__":

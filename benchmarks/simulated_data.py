@@ -138,8 +138,17 @@ def movie_site(folder: Path, work: Path, *, n_asked: int, page: int, seed: int, 
     n_valid = min(300, len(train) // 4)
     asked = _distinct(train[n_valid:], data.texts)[:n_asked]
     pages = {query: rng.permutation(sorted(data.grades[query])).tolist()[:page] for query in asked}
-    return Site(data.name, data.docs, ("title^0.3", "text^1"), data.texts, data.grades, asked, train[:n_valid],
-                test[:1_500], pages)  # fmt: skip
+    return Site(
+        data.name,
+        data.docs,
+        ("title^0.3", "text^1"),
+        data.texts,
+        data.grades,
+        asked,
+        train[:n_valid],
+        test[:1_500],
+        pages,
+    )
 
 
 def documentation_site(folder: Path, work: Path, *, n_asked: int, page: int, seed: int, small: bool = False) -> Site:
@@ -164,8 +173,9 @@ def documentation_site(folder: Path, work: Path, *, n_asked: int, page: int, see
     targets = sorted({one for many in linked.values() for one in many})
     pages = {query: _page_of(query, linked, targets, page, rng) for query in asked}
     grades = {query: dict.fromkeys(linked[query], 1.0) for query in [*asked, *valid, *test]}
-    return Site(folder.name, folder / "docs_en.jsonl.gz", ("title^2", "text^1"), texts, grades, asked, valid, test,
-                pages)  # fmt: skip
+    return Site(
+        folder.name, folder / "docs_en.jsonl.gz", ("title^2", "text^1"), texts, grades, asked, valid, test, pages
+    )
 
 
 def _page_of(

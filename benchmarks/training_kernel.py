@@ -60,11 +60,23 @@ def kernel_run(n_words: int, zipf: bool, dim: int, n: int, screened: bool) -> Ca
     """Return a call that gives the tuples/s of one stretch of steps, all of which violate the margin."""
     *arrays, parameters = kernel_problem(n_words, zipf, dim)
     config = StepConfig.of(
-        rate_start=1e-6, rate_end=1e-6, n_total=10**9, identity=1e-3, max_norm=3 if screened else 0,
-        max_trials=100 if screened else 1, hard_negatives=screened, keyword_share=0, keyword_min=1, keyword_max=1,
-        query_dropout=0, document_dropout=0, stated_negative_ratio=0, n_columns=n_words, whole_from=10**9,
+        rate_start=1e-6,
+        rate_end=1e-6,
+        n_total=10**9,
+        identity=1e-3,
+        max_norm=3 if screened else 0,
+        max_trials=100 if screened else 1,
+        hard_negatives=screened,
+        keyword_share=0,
+        keyword_min=1,
+        keyword_max=1,
+        query_dropout=0,
+        document_dropout=0,
+        stated_negative_ratio=0,
+        n_columns=n_words,
+        whole_from=10**9,
         freeze_documents=False,
-    )  # fmt: skip
+    )
     state = np.array([7], np.uint64)
 
     def run() -> float:
@@ -131,9 +143,10 @@ def kernel(dim: int, n: int, rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for name in ("uniform", "zipf", "in_cache", "zipf, screened, capped", "numpy"):
         figures[name] = {
-            "tuples_per_s": best[name], "mac_per_s": best[name] * macs,
+            "tuples_per_s": best[name],
+            "mac_per_s": best[name] * macs,
             "row_bytes_per_s": best[name] * macs * 4,  # each row is read once and written back once
-        }  # fmt: skip
+        }
     figures["copy_bytes_per_s"] = best["copy_bytes"]
     figures["dot_memory_mac_per_s"], figures["dot_cache_mac_per_s"] = best["dot_memory"], best["dot_cache"]
     figures["uniform_traffic_over_copy"] = best["uniform"] * macs * 4 / best["copy_bytes"]

@@ -69,10 +69,18 @@ def main() -> None:
     corpus = Corpus(folder / "docs_en.jsonl.gz")
     train_model(corpus, links, config, compare=False, listener=Listener(progress=note))
     peak = resident("VmHWM")
-    print(json.dumps({
-        "after_imports_mb": after_imports, "peak_mb": peak, "held_mb": Sizes.held,
-        "beyond_mb": peak - after_imports - Sizes.held, "peak_by_phase_mb": phases, "numpy": np.__version__,
-    }))  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "after_imports_mb": after_imports,
+                "peak_mb": peak,
+                "held_mb": Sizes.held,
+                "beyond_mb": peak - after_imports - Sizes.held,
+                "peak_by_phase_mb": phases,
+                "numpy": np.__version__,
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -204,8 +204,10 @@ def summary(values: Values, groups: Mapping[str, str], strategy: str, by: str) -
             if system != MODEL:
                 test = paired_test(arrays[MODEL], found)
                 row[f"{MODEL} - {system}"] = {
-                    "difference": test.difference, "standard_error": test.standard_error, "p": test.p_t_test,
-                }  # fmt: skip
+                    "difference": test.difference,
+                    "standard_error": test.standard_error,
+                    "p": test.p_t_test,
+                }
         rows.append(row)
         cells = [f"{s} {row[s]['mean']:.4f} ± {row[s]['standard_error']:.4f}" for s in arrays]
         best = row[f"{MODEL} - bm25"]

@@ -158,9 +158,19 @@ def context_of(data: Data, config: TrainConfig, final: bool, lsi: float = 0.0) -
         return U, V
 
     return TrainingContext(
-        config, schedule, problem, NegativeMiner(problem, np.random.default_rng(config.seed)), validators, rng,
-        start, n_words, {}, None, lambda _: None, lambda *_: None,
-    )  # fmt: skip
+        config,
+        schedule,
+        problem,
+        NegativeMiner(problem, np.random.default_rng(config.seed)),
+        validators,
+        rng,
+        start,
+        n_words,
+        {},
+        None,
+        lambda _: None,
+        lambda *_: None,
+    )
 
 
 def validator(data: Data, identity: float, rng: np.random.Generator) -> Validator:
@@ -305,12 +315,22 @@ def main() -> None:
         values, n_parameters, note = VARIANTS[name](data, asked.seed)
         first = values if first is None else first
         test = paired_test(values, first)
-        row = {"variant": name, "map": values.mean(), "standard_error": standard_error(values),
-               "difference": test.difference, "p": test.p_t_test, "parameters": n_parameters,
-               "seconds": time.perf_counter() - started, "note": note}  # fmt: skip
+        row = {
+            "variant": name,
+            "map": values.mean(),
+            "standard_error": standard_error(values),
+            "difference": test.difference,
+            "p": test.p_t_test,
+            "parameters": n_parameters,
+            "seconds": time.perf_counter() - started,
+            "note": note,
+        }
         rows.append({key: value.item() if isinstance(value, np.generic) else value for key, value in row.items()})
-        print(f"{name:<28} {row['map']:6.4f} {row['standard_error']:5.3f} {test.difference:+8.4f} {test.p_t_test:8.2g} "
-              f"{n_parameters:11,} {row['seconds']:6.1f} {note}", flush=True)  # fmt: skip
+        print(
+            f"{name:<28} {row['map']:6.4f} {row['standard_error']:5.3f} {test.difference:+8.4f} {test.p_t_test:8.2g} "
+            f"{n_parameters:11,} {row['seconds']:6.1f} {note}",
+            flush=True,
+        )
     if asked.out:
         head = {"split": asked.split, "full": asked.full, "seed": asked.seed, "queries": n_queries}
         write_results(asked.out, {**head, "variants": rows})

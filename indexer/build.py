@@ -27,9 +27,13 @@ from reranker.releases import ControlRecord, forget_control, read_control, updat
 from reranker.text.view import TextView, nearest_paths, paths_of
 
 _KEPT_SETTINGS = (
-    "index.analysis.", "index.mapping.", "index.number_of_shards", "index.number_of_replicas", "index.similarity.",
+    "index.analysis.",
+    "index.mapping.",
+    "index.number_of_shards",
+    "index.number_of_replicas",
+    "index.similarity.",
     "index.knn",
-)  # fmt: skip
+)
 
 
 _MAX_PATHS = 10_000

@@ -240,8 +240,11 @@ def _error_of(result: WriteResult) -> EngineError:
         remedy = "; the index is blocked for writing: lift the block (index.blocks.*) and run again"
         return (EngineOverloaded if result.status == 429 else EngineRejected)(text + remedy, **data)
     classes: dict[int, type[EngineError]] = {
-        401: EngineAuthError, 403: EngineAuthError, 404: IndexMissing, 429: EngineOverloaded,
-    }  # fmt: skip
+        401: EngineAuthError,
+        403: EngineAuthError,
+        404: IndexMissing,
+        429: EngineOverloaded,
+    }
     return classes.get(result.status, EngineUnavailable if result.status >= 500 else EngineRejected)(text, **data)
 
 

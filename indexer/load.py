@@ -119,9 +119,14 @@ class _Load:
     """One run; of a document, the local store gets the row of the line that the engine holds."""
 
     def __init__(
-        self, engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions,
+        self,
+        engine: Engine,
+        index: str,
+        path: Path,
+        version: VersionEncoder | None,
+        options: LoadOptions,
         progress: Progress,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.engine, self.index, self.path = engine, index, path
         self.version, self.options, self.progress = version, options, progress
         parquet = is_parquet(path)
@@ -146,9 +151,14 @@ class _Load:
             self.rejects = RunRejects(options.reject_path, start.offset, *refused)
             with closing(self.rejects.log):
                 writer = BulkWriter(
-                    self.engine, self.index, rng=np.random.default_rng(options.seed), limits=options.limits,
-                    policy=options.policy, events=BulkEvents(self._settled, self._acked, notice), sleep=sleep,
-                )  # fmt: skip
+                    self.engine,
+                    self.index,
+                    rng=np.random.default_rng(options.seed),
+                    limits=options.limits,
+                    policy=options.policy,
+                    events=BulkEvents(self._settled, self._acked, notice),
+                    sleep=sleep,
+                )
                 self.report = report = writer.report
                 for name in ("read", "indexed", "superseded", "rejected"):
                     setattr(report, name, counts.get(name, 0))

@@ -154,8 +154,14 @@ def sync(
                 break
     if total.stopped is None:
         register(engine, index, target.model, promote=False)
-        target.note(state="complete", finished=utc_now(), documents=total.documents, synced_to=started,
-                    routes=list(version.routes), stale=total.stale)  # fmt: skip
+        target.note(
+            state="complete",
+            finished=utc_now(),
+            documents=total.documents,
+            synced_to=started,
+            routes=list(version.routes),
+            stale=total.stale,
+        )
     return total
 
 
@@ -229,9 +235,13 @@ class Renewer:
         self._started = clock()
 
     def run(
-        self, *, first: Mapping[str, Any] | None = None, verify: bool = True, force: bool = False,
+        self,
+        *,
+        first: Mapping[str, Any] | None = None,
+        verify: bool = True,
+        force: bool = False,
         rejects: RejectLog | None = None,
-    ) -> RenewReport:  # fmt: skip
+    ) -> RenewReport:
         """Return the report of renewing until nothing is left to do.
 
         ``first`` is the query of the first pass, None for documents without the version's fields; ``force`` begins with
@@ -274,9 +284,15 @@ class Renewer:
         report = self.report
         before = report.written + report.conflicts + report.gone
         writer = BulkWriter(
-            self.engine, self.index, rng=self._rng, limits=self.options.limits, policy=self.options.policy,
-            events=BulkEvents(self._settled, self._acked, self._notice), sleep=self._sleep, clock=self._clock,
-        )  # fmt: skip
+            self.engine,
+            self.index,
+            rng=self._rng,
+            limits=self.options.limits,
+            policy=self.options.policy,
+            events=BulkEvents(self._settled, self._acked, self._notice),
+            sleep=self._sleep,
+            clock=self._clock,
+        )
         report.stopped = writer.write(self._updates(query)).stopped
         self._acked(None)
         return report.written + report.conflicts + report.gone == before

@@ -263,8 +263,9 @@ def _stored_batches(path: Path, encoder_id: str) -> Iterator[Any]:
             raise EncoderMismatch(
                 f"the vectors of {str(path)!r} are of encoder {of[:12]}, and the model's is {encoder_id[:12]}: write "
                 "them again with `ssi vectorize` and this model, or give the model that made them",
-                vectors=of, model=encoder_id,
-            )  # fmt: skip
+                vectors=of,
+                model=encoder_id,
+            )
         yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
 
 

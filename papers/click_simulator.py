@@ -128,9 +128,14 @@ class SimulatedLog:
             )
             user = f"u{int(self.user[row])}"
             yield Impression(
-                f"q{row}", queries[int(self.query[row])], shown, session=f"s{user}", user=user, time=time,
+                f"q{row}",
+                queries[int(self.query[row])],
+                shown,
+                session=f"s{user}",
+                user=user,
+                time=time,
                 randomised=bool(self.randomised[row]),
-            )  # fmt: skip
+            )
 
 
 def simulate(

@@ -449,8 +449,15 @@ def _strategy_task(task: str, strategies: Sequence[str]) -> Task:
 
 
 TASKS: tuple[Task, ...] = (
-    Task("T8", "Content matching from clicks", _CORPORA, run_matching, (*RANDOM_SYSTEMS, *SKIPPED_SYSTEMS), {},
-         "SSI, section on content matching; its figures are lost"),
+    Task(
+        "T8",
+        "Content matching from clicks",
+        _CORPORA,
+        run_matching,
+        (*RANDOM_SYSTEMS, *SKIPPED_SYSTEMS),
+        {},
+        "SSI, section on content matching; its figures are lost",
+    ),
     *(_strategy_task(task, [strategy]) for task, strategy in STRATEGY_OF.items()),
     _strategy_task("T14", list(STRATEGY_OF.values())),
-)  # fmt: skip
+)

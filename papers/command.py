@@ -37,8 +37,15 @@ What is finished under --out is used again; the report is --out/report.html.
 @click.argument("tasks", nargs=-1, metavar="[TASK]...")
 @click.option("--systems", "names", metavar="A,B", help="Systems to run, or all.  [default: the task's own]")
 @click.option("--corpus", metavar="DIR", help="The corpus, or a folder of corpora by name.  [default: SSI_DATA]")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=Path("reproduced"),
-              show_default=True, metavar="DIR", help="Where results, runs and the report are kept.")  # fmt: skip
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("reproduced"),
+    show_default=True,
+    metavar="DIR",
+    help="Where results, runs and the report are kept.",
+)
 @click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers.")
 @click.option(
@@ -204,12 +211,24 @@ def _list(as_json: bool) -> None:
 
     tasks, systems = registry.tasks().values(), registry.systems().values()
     if as_json:
-        print_json({
-            "tasks": [{"id": task.id, "title": task.title, "corpora": list(task.corpora), "systems": list(task.systems),
-                       "source": task.source} for task in tasks],
-            "systems": [{"name": system.name, "ids": list(system.ids), "title": system.title,
-                         "needs": sorted(system.needs)} for system in systems],
-        })  # fmt: skip
+        print_json(
+            {
+                "tasks": [
+                    {
+                        "id": task.id,
+                        "title": task.title,
+                        "corpora": list(task.corpora),
+                        "systems": list(task.systems),
+                        "source": task.source,
+                    }
+                    for task in tasks
+                ],
+                "systems": [
+                    {"name": system.name, "ids": list(system.ids), "title": system.title, "needs": sorted(system.needs)}
+                    for system in systems
+                ],
+            }
+        )
         return
     of_tasks = RichTable("task", "title", "corpora", "systems", box=None, pad_edge=False)
     for task in tasks:

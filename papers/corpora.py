@@ -535,8 +535,9 @@ def read_collection(
         grades = some_queries(grades, max_queries, np.random.default_rng(seed))
     if small:
         grades = _small(grades)
-    return make_collection(name, documents, texts, grades, small=small, dropped=dropped,
-                           pseudo_documents=pseudo_documents)  # fmt: skip
+    return make_collection(
+        name, documents, texts, grades, small=small, dropped=dropped, pseudo_documents=pseudo_documents
+    )
 
 
 def make_collection(

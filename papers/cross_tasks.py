@@ -47,10 +47,9 @@ def directions_table(results: Results) -> Table:
     """Return accuracy and MRR of each direction apart."""
     columns = [measure + way for way in (FORWARD, BACKWARD) for measure in BOTH_WAYS]
     rows = [
-        (results.titles[name], *(results.figure(name, column)
-                                 for column in columns))
+        (results.titles[name], *(results.figure(name, column) for column in columns))
         for name in _measured(results, columns[0])
-    ]  # fmt: skip
+    ]
     note = "Forward: a query's mate among the documents; backward: a document's among the queries."
     return Table("Each direction apart", ("system", *columns), tuple(rows), note)
 
@@ -216,13 +215,22 @@ T4 = Task(
     corpora=("cppdocs",),
     run=run_retrieval,
     systems=(
-        "translated-tfidf-dice", "word-translated-tfidf-ibm", "word-translated-tfidf-dice", "translated-tfidf-ibm",
-        "translated-lsi", "translated-lsi-tfidf", "cl-lsi", "cl-lsi-tfidf", "translated-psi", "psi-cross",
-        "psi-cross-tfidf", "psi-cross-psi",
+        "translated-tfidf-dice",
+        "word-translated-tfidf-ibm",
+        "word-translated-tfidf-dice",
+        "translated-tfidf-ibm",
+        "translated-lsi",
+        "translated-lsi-tfidf",
+        "cl-lsi",
+        "cl-lsi-tfidf",
+        "translated-psi",
+        "psi-cross",
+        "psi-cross-tfidf",
+        "psi-cross-psi",
     ),
     paper=PSI_TABLE_6,
     source="Polynomial Semantic Indexing, table 6",
-)  # fmt: skip
+)
 T5 = Task(
     id="T5",
     title="Finding the mate",

@@ -230,8 +230,9 @@ def tuned_plain(
     def fit(point: tuple[float, float], n: int, what: str) -> tuple[Scorer, int]:
         rate, start = point
         rng = np.random.default_rng(seed)
-        return fit_sgd(job, shape, data, rate=rate, init_std=start, rng=rng, n_steps=n, view=view, document_view=view,
-                       what=what)  # fmt: skip
+        return fit_sgd(
+            job, shape, data, rate=rate, init_std=start, rng=rng, n_steps=n, view=view, document_view=view, what=what
+        )
 
     def probe(point: tuple[float, float]) -> float:
         try:

@@ -316,8 +316,17 @@ def _ssi(job: Job, shape: str, start: Literal["random", "pca"] = "random") -> Fi
     seed = int(job.rng.integers(2**31))
 
     def build(rate: float) -> Scorer:
-        return fit_sgd(job, plain, data, rate=rate, init_std=SMALL_START, rng=np.random.default_rng(seed),
-                       n_dims=n_dims, start=origin, sampler=sampler)[0]  # fmt: skip
+        return fit_sgd(
+            job,
+            plain,
+            data,
+            rate=rate,
+            init_std=SMALL_START,
+            rng=np.random.default_rng(seed),
+            n_dims=n_dims,
+            start=origin,
+            sampler=sampler,
+        )[0]
 
     settings = {"pairs": len(preferences), "dimensions": n_dims}
     rates = job.budget.rates[: job.budget.grid]
@@ -441,9 +450,11 @@ def _combination(job: Job) -> Fitted:
     kept = better[chosen], worse[chosen]
     ranker, settled = _settled(lambda: fit_pair_svm(table, kept, weight, rng=job.rng, C=COSTS[0]))
     settings = {
-        "parts": ["features", "bm25", "lsi", "ssi"], "weights": ranker.weights.round(4).tolist(), "C": COSTS[0],
+        "parts": ["features", "bm25", "lsi", "ssi"],
+        "weights": ranker.weights.round(4).tolist(),
+        "C": COSTS[0],
         "settled": settled,
-    }  # fmt: skip
+    }
     return Fitted(FeatureSum(features, ranker, parts), "counts", "counts", settings)
 
 
@@ -531,13 +542,20 @@ SYSTEMS: tuple[System, ...] = (
     System("graded-s2net-pull", ("M23",), "S2Net, regularised", partial(_s2net, pulls=PULLS), _JUDGED),
     System("graded-s2net-random", ("M24",), "S2Net, random start", partial(_s2net, start="random"), _JUDGED),
     System("graded-s2net-tfidf", ("M21",), "α S2Net + (1 - α) TF-IDF", _s2net_tfidf, _JUDGED),
-    System("graded-s2net-pseudo", ("M21",), "S2Net, pseudo-document queries", partial(_s2net, query_view=PSEUDO),
-           _JUDGED | {PSEUDO}),
+    System(
+        "graded-s2net-pseudo",
+        ("M21",),
+        "S2Net, pseudo-document queries",
+        partial(_s2net, query_view=PSEUDO),
+        _JUDGED | {PSEUDO},
+    ),
     System("graded-pointwise-svm", ("B22", "B23"), "pointwise SVM on features", _pointwise, _JUDGED | _MACHINES),
     System("graded-ranking-svm", ("B23", "B24"), "ranking SVM on features", _pairwise, _MACHINES),
-    System("graded-rsvm-ir", ("B23", "B25"), "RSVM-IR on features", partial(_pairwise, weighted=True),
-           _JUDGED | _MACHINES),
-    System("graded-combination", ("B24",), "ranking SVM on features, BM25, LSI, SSI", _combination,
-           _JUDGED | _MACHINES),
-)  # fmt: skip
+    System(
+        "graded-rsvm-ir", ("B23", "B25"), "RSVM-IR on features", partial(_pairwise, weighted=True), _JUDGED | _MACHINES
+    ),
+    System(
+        "graded-combination", ("B24",), "ranking SVM on features, BM25, LSI, SSI", _combination, _JUDGED | _MACHINES
+    ),
+)
 BY_NAME = {system.name: system for system in SYSTEMS}

@@ -60,8 +60,11 @@ def dcg_table(per_query: Results, reference: str) -> Table:
             for name in against:
                 test = per_query.paired(system, name, DCG)
                 same = system == name
-                cells += ["", ""] if same else [f"{test.difference:+.3f} ± {test.standard_error:.3f}",
-                                                p_value(test.p_t_test)]  # fmt: skip
+                cells += (
+                    ["", ""]
+                    if same
+                    else [f"{test.difference:+.3f} ± {test.standard_error:.3f}", p_value(test.p_t_test)]
+                )
             rows.append(tuple(cells))
     note = f"Paired t-tests over queries, as S2Net's for NDCG; its level is {LEVEL}."
     return Table("DCG@5 of each query, paired", tuple(columns), tuple(rows), note)
@@ -71,8 +74,10 @@ def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
     """Yield which systems differ from the reference at S2Net's level, in nDCG@10."""
     for kind, titles in told_apart(per_query, reference, "nDCG@10").items():
         if titles:
-            yield f"nDCG@10 {kind} {per_query.titles[reference]} (p {'≥' if 'not' in kind else '<'} {LEVEL}, paired " \
-                  f"t-test over queries): {', '.join(titles)}."  # fmt: skip
+            yield (
+                f"nDCG@10 {kind} {per_query.titles[reference]} (p {'≥' if 'not' in kind else '<'} {LEVEL}, paired "
+                f"t-test over queries): {', '.join(titles)}."
+            )
 
 
 def auc_table(results: Results, seed: int) -> Table:
@@ -91,8 +96,16 @@ def auc_table(results: Results, seed: int) -> Table:
         below = sum(test.difference < 0 and test.p_t_test < LEVEL for test in tests)
         mean = f"{np.mean([test.difference for test in tests]):+.3f}" if tests else ""
         verdict = f"{above} above, {below} below, of {len(tests)}" if tests else ""
-        rows.append((results.titles[name], f"{values.mean():.3f}", f"{error:.3f}", mean, verdict,
-                     PAPER.get(name, {}).get(AUC, "")))  # fmt: skip
+        rows.append(
+            (
+                results.titles[name],
+                f"{values.mean():.3f}",
+                f"{error:.3f}",
+                mean,
+                verdict,
+                PAPER.get(name, {}).get(AUC, ""),
+            )
+        )
     title = results.titles[reference]
     columns = ("system", AUC, "deviation over splits", f"minus {title}", f"splits with p < {LEVEL}", "AUC, paper")
     note = (
@@ -155,11 +168,25 @@ AD_LABELS = {3.0: 2.0, 2.0: 1.0, 1.0: 1.0, 0.0: 0.0}
 LABELS = {"esci_sample": AD_LABELS}
 
 T7_SYSTEMS = (
-    *PAPER_T7, "graded-bm25", "graded-likelihood", "graded-expansion", "graded-lsi", "graded-lsi-tfidf",
-    "graded-diagonal", "graded-ssi", "graded-ssi-pca", "graded-s2net-squared", "graded-s2net-pull",
-    "graded-s2net-random", "graded-s2net-tfidf", "graded-s2net-pseudo", "graded-pointwise-svm", "graded-ranking-svm",
-    "graded-rsvm-ir", "graded-combination",
-)  # fmt: skip
+    *PAPER_T7,
+    "graded-bm25",
+    "graded-likelihood",
+    "graded-expansion",
+    "graded-lsi",
+    "graded-lsi-tfidf",
+    "graded-diagonal",
+    "graded-ssi",
+    "graded-ssi-pca",
+    "graded-s2net-squared",
+    "graded-s2net-pull",
+    "graded-s2net-random",
+    "graded-s2net-tfidf",
+    "graded-s2net-pseudo",
+    "graded-pointwise-svm",
+    "graded-ranking-svm",
+    "graded-rsvm-ir",
+    "graded-combination",
+)
 JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in ("graded-tfidf", "graded-s2net-pseudo")))
 DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
@@ -279,12 +306,32 @@ def _run(
 
 SOURCE = "S2Net, advertisements, Tables 2 and 3"
 TASKS: tuple[Task, ...] = (
-    Task("T7a", "Filtering of query and ad pairs", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
-         run_filter, T7_SYSTEMS, PAPER, SOURCE),
-    Task("T7b", "Ranking of a query's ads", ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
-         partial(run_order, ads=True), T7_SYSTEMS, PAPER, SOURCE),
+    Task(
+        "T7a",
+        "Filtering of query and ad pairs",
+        ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
+        run_filter,
+        T7_SYSTEMS,
+        PAPER,
+        SOURCE,
+    ),
+    Task(
+        "T7b",
+        "Ranking of a query's ads",
+        ("esci_sample", "wikimedia_discernatron", "msrd_movies"),
+        partial(run_order, ads=True),
+        T7_SYSTEMS,
+        PAPER,
+        SOURCE,
+    ),
     Task("T12-T7", "Dimensions of spaces for ads", ("esci_sample",), run_dimensions, DIMENSION_SYSTEMS, {}, SOURCE),
-    Task("T7b-judged", "Rankers on a judged corpus",
-         ("cranfield", "cisi", "esci_sample", "msrd_movies", "wikimedia_discernatron"),
-         partial(run_order, ads=False), JUDGED_SYSTEMS, {}, "ours: every ranker side by side"),
-)  # fmt: skip
+    Task(
+        "T7b-judged",
+        "Rankers on a judged corpus",
+        ("cranfield", "cisi", "esci_sample", "msrd_movies", "wikimedia_discernatron"),
+        partial(run_order, ads=False),
+        JUDGED_SYSTEMS,
+        {},
+        "ours: every ranker side by side",
+    ),
+)

@@ -421,16 +421,28 @@ _ALONE: tuple[System, ...] = tuple(
     System(name, (id_,), title, fit, _TRANSLATED)
     for name, id_, title, fit in (
         (_TFIDF, "B15a", "TFIDF, texts translated (IBM 1)", partial(_translated_tfidf, view=VIEW)),
-        ("translated-tfidf-dice", "B15a", "TFIDF, texts translated (DICE)",
-         partial(_translated_tfidf, view="texts-dice")),
-        ("word-translated-tfidf-ibm", "B15b", "TFIDF, words translated (IBM 1)",
-         partial(_translated_tfidf, view="words-ibm")),
-        ("word-translated-tfidf-dice", "B15b", "TFIDF, words translated (DICE)",
-         partial(_translated_tfidf, view="words-dice")),
+        (
+            "translated-tfidf-dice",
+            "B15a",
+            "TFIDF, texts translated (DICE)",
+            partial(_translated_tfidf, view="texts-dice"),
+        ),
+        (
+            "word-translated-tfidf-ibm",
+            "B15b",
+            "TFIDF, words translated (IBM 1)",
+            partial(_translated_tfidf, view="words-ibm"),
+        ),
+        (
+            "word-translated-tfidf-dice",
+            "B15b",
+            "TFIDF, words translated (DICE)",
+            partial(_translated_tfidf, view="words-dice"),
+        ),
         ("translated-lsi", "B15c", "LSI, texts translated", _translated_lsi),
         ("translated-psi", "B15d", "PSI, texts translated", _translated_psi),
     )
-)  # fmt: skip
+)
 _MIXES: tuple[System, ...] = tuple(
     System(name, (id_,), title, partial(_mix, first=first, second=second), _TRANSLATED)
     for name, id_, title, first, second in (

@@ -47,10 +47,13 @@ def render(sections: Sequence[Section], requests: Sequence[Request], command: st
     environment = page_environment("papers")
     environment.filters["numeric"] = lambda text: bool(text) and not text[0].isalpha() and bool(_NUMBER.match(text))
     shown = [
-        (section, [(table, orders_of(table)) for table in section.tables],
-         [(picture, Markup(picture.svg.decode("utf-8"))) for picture in section.pictures])  # noqa: S704 - ours
+        (
+            section,
+            [(table, orders_of(table)) for table in section.tables],
+            [(picture, Markup(picture.svg.decode("utf-8"))) for picture in section.pictures],  # noqa: S704 - ours
+        )
         for section in sections
-    ]  # fmt: skip
+    ]
     page: str = environment.get_template("systems.html.j2").render(
         sections=shown, facts=facts(requests), command=command, finished=finished, small=requests[0].small
     )

@@ -388,9 +388,12 @@ def spread(results: Results, measure: str, title: str) -> Table:
     rows = []
     for name in results.systems:
         means = np.array(
-            [np.nanmean(found[measure]) for (_, system), found in results.values.items()
-             if system == name and measure in found]
-        )  # fmt: skip
+            [
+                np.nanmean(found[measure])
+                for (_, system), found in results.values.items()
+                if system == name and measure in found
+            ]
+        )
         if len(means):
             deviation = float(means.std(ddof=1)) if len(means) > 1 else 0.0
             figures = (means.mean(), deviation, means.min(), means.max())
@@ -404,9 +407,10 @@ def _per_query(results: Results, system: str) -> list[str]:
     found = [(study, results.values.get((study, system), {})) for study in results.studies]
     names = found[0][1] if found else {}
     return [
-        name for name in names
+        name
+        for name in names
         if all(name in values and len(values[name]) == len(results.groups[study]) for study, values in found)
-    ]  # fmt: skip
+    ]
 
 
 def _by_group(results: Results, system: str, measure: str) -> Float64:

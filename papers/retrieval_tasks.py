@@ -26,13 +26,32 @@ DIMS, SMALL_DIMS = (50, 100, 200, 500), (5, 10)
 SMALL = "Small mode: few texts, words and steps. The figures mean nothing; they show that everything works."
 
 _LIMITED = (
-    "tf-idf", "query-expansion", "lsi", "lsi-tf-idf", "bm25", "diagonal", "margin-ranking-perceptron", "zero-diagonal",
-    "utu-plus-i", "utv", "utv-plus-i", "psi-3",
-)  # fmt: skip
+    "tf-idf",
+    "query-expansion",
+    "lsi",
+    "lsi-tf-idf",
+    "bm25",
+    "diagonal",
+    "margin-ranking-perceptron",
+    "zero-diagonal",
+    "utu-plus-i",
+    "utv",
+    "utv-plus-i",
+    "psi-3",
+)
 _FULL = (
-    "tf-idf", "query-expansion", "lsi-tf-idf", "hash-kernels-3m", "hash-kernels-diagonal-3m", "utv-plus-i",
-    "restricted-utv-plus-i", "psi-3", "cfh-1-grams", "cfh-2-grams", "cfh-1-2-grams",
-)  # fmt: skip
+    "tf-idf",
+    "query-expansion",
+    "lsi-tf-idf",
+    "hash-kernels-3m",
+    "hash-kernels-diagonal-3m",
+    "utv-plus-i",
+    "restricted-utv-plus-i",
+    "psi-3",
+    "cfh-1-grams",
+    "cfh-2-grams",
+    "cfh-1-2-grams",
+)
 _KEYWORDS = ("tf-idf", "query-expansion", "lsi-tf-idf", "bm25", "utu-plus-i", "utv-plus-i", "psi-3")
 _KEYWORDS_FULL = ("tf-idf", "query-expansion", "lsi-tf-idf", "utv-plus-i", "restricted-utv-plus-i", "cfh-1-grams")
 
@@ -311,10 +330,18 @@ TASKS: tuple[Task, ...] = (
     _plain("T3a", "Keyword retrieval, 5 words", Variant("", keywords=5), _KEYWORDS),
     _plain("T3b", "Keyword retrieval, 10 words", Variant("", keywords=10), _KEYWORDS),
     _plain("T3c", "Keyword retrieval, 20 words", Variant("", keywords=20), _KEYWORDS),
-    _plain("T3d", "Keyword retrieval, 10 words, full vocabulary", Variant("", n_words=None, keywords=10),
-           _KEYWORDS_FULL),
+    _plain(
+        "T3d", "Keyword retrieval, 10 words, full vocabulary", Variant("", n_words=None, keywords=10), _KEYWORDS_FULL
+    ),
     Task("T9", _T9, CORPORA, _training_size, _SIZES, {}, "SSI, training-size study; spec T9"),
-    Task("T12", _T12, CORPORA, _dimensions, _SIZED, {"utv-plus-i": {RANK_LOSS: "0.39 % / 0.30 % / 0.31 %"}},
-         "SSI; spec 5.7"),
+    Task(
+        "T12",
+        _T12,
+        CORPORA,
+        _dimensions,
+        _SIZED,
+        {"utv-plus-i": {RANK_LOSS: "0.39 % / 0.30 % / 0.31 %"}},
+        "SSI; spec 5.7",
+    ),
     Task("T13", _T13, CORPORA, _scatter, _SCATTERED, {}, "SSI, Figure 1; spec T13"),
-)  # fmt: skip
+)

@@ -37,17 +37,49 @@ _NAMES = {
     "reranker.quickstart": ("index", "search", "train"),
     "reranker.records": ("Document", "Hit", "RankedHit"),
     "reranker.rerank": ("RerankSettings", "RerankedPage", "Reranker"),
-    "reranker.training": ("Corpus", "Listener", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
-                          "from_pairs", "train_model"),
-}  # fmt: skip
+    "reranker.training": (
+        "Corpus",
+        "Listener",
+        "TrainConfig",
+        "TrainingReport",
+        "from_judgements",
+        "from_links",
+        "from_pairs",
+        "train_model",
+    ),
+}
 """The modules that define the public names."""
 
 __all__ = [
-    "Corpus", "Document", "EngineSettings", "Hit", "Listener", "RankedHit", "RankingModel", "RerankSettings",
-    "RerankedPage", "Reranker", "RerankerError", "TrainConfig", "TrainingReport", "from_judgements", "from_links",
-    "from_pairs", "index", "load_model", "open_engine", "read_documents", "read_links", "read_pairs", "read_qrels",
-    "read_queries", "save_model", "search", "train", "train_model",
-]  # fmt: skip
+    "Corpus",
+    "Document",
+    "EngineSettings",
+    "Hit",
+    "Listener",
+    "RankedHit",
+    "RankingModel",
+    "RerankSettings",
+    "RerankedPage",
+    "Reranker",
+    "RerankerError",
+    "TrainConfig",
+    "TrainingReport",
+    "from_judgements",
+    "from_links",
+    "from_pairs",
+    "index",
+    "load_model",
+    "open_engine",
+    "read_documents",
+    "read_links",
+    "read_pairs",
+    "read_qrels",
+    "read_queries",
+    "save_model",
+    "search",
+    "train",
+    "train_model",
+]
 
 
 def __getattr__(name: str) -> Any:

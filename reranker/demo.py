@@ -40,10 +40,29 @@ from reranker.text.view import TextView
 from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
 
 SKIPPED = frozenset(
-    ("test", "tests", "idlelib", "lib2to3", "turtledemo", "pydoc_data", "site-packages", "dist-packages", "encodings",
-     "ensurepip", "distutils", "lib-dynload", "__pycache__", "__phello__", "_pyrepl", "ntpath", "nturl2path",
-     "antigravity", "this", "__main__")
-)  # fmt: skip
+    (
+        "test",
+        "tests",
+        "idlelib",
+        "lib2to3",
+        "turtledemo",
+        "pydoc_data",
+        "site-packages",
+        "dist-packages",
+        "encodings",
+        "ensurepip",
+        "distutils",
+        "lib-dynload",
+        "__pycache__",
+        "__phello__",
+        "_pyrepl",
+        "ntpath",
+        "nturl2path",
+        "antigravity",
+        "this",
+        "__main__",
+    )
+)
 """Folders and files left out: tests, programs, tables, and doubles of other modules."""
 
 MIN_WORDS = 3
@@ -502,10 +521,19 @@ class Demo:
         places, query = self.places, self.examples[0].query if self.examples else FIRST_QUERY
         search = ["ssi", "search", query, "--engine", self.engine_spec, "--index", INDEX, "--model", str(places.model)]
         train = [
-            "ssi", "train", "--docs", str(places.documents), "--links", str(places.links("train")),
-            "--valid", str(places.links("valid")), "--fields", "title^1,text^1",
-            "--model", str(places.folder / "my-model"),
-        ]  # fmt: skip
+            "ssi",
+            "train",
+            "--docs",
+            str(places.documents),
+            "--links",
+            str(places.links("train")),
+            "--valid",
+            str(places.links("valid")),
+            "--fields",
+            "title^1,text^1",
+            "--model",
+            str(places.folder / "my-model"),
+        ]
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
     def _reranker(self, engine: Engine) -> Reranker:
@@ -582,6 +610,11 @@ def _example(measured: Measured, number: int, document: str, reranker: Reranker)
     helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
     first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}
     return Example(
-        topic.query, source, document, *measured.ranks(number, document), first["bm25"],
-        first["reranked"], tuple(helpful[:N_PAIRS]),
-    )  # fmt: skip
+        topic.query,
+        source,
+        document,
+        *measured.ranks(number, document),
+        first["bm25"],
+        first["reranked"],
+        tuple(helpful[:N_PAIRS]),
+    )

@@ -36,9 +36,16 @@ STYLE = {
 """Of the pictures in reports: light lines, a grid, and texts that stay texts."""
 BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
 ON_PAGES = {
-    BLUE: "--link", RED: "--down", GREY: "--soft", LIGHT: "--bar", "#9aa4b2": "--soft", "#3d4653": "--text",
-    "#e8ecf1": "--grid", "#1d2530": "--text", "#000000": "--text",
-}  # fmt: skip
+    BLUE: "--link",
+    RED: "--down",
+    GREY: "--soft",
+    LIGHT: "--bar",
+    "#9aa4b2": "--soft",
+    "#3d4653": "--text",
+    "#e8ecf1": "--grid",
+    "#1d2530": "--text",
+    "#000000": "--text",
+}
 """The colours of ``style.css`` that stand for those of pictures within a page: they change where it is dark."""
 _WIDTH, _HEIGHT = 5.4, 2.7
 

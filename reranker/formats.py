@@ -526,11 +526,12 @@ def read_documents(
         yield from rows
         return
     yield from read_records(
-        path, lambda line: _document(
-            parse_json(line.data), id_field, seen, line.number, line.offset, line.end_offset
-        ),
-        rejects=sink, max_line_bytes=max_line_bytes, part=part,
-    )  # fmt: skip
+        path,
+        lambda line: _document(parse_json(line.data), id_field, seen, line.number, line.offset, line.end_offset),
+        rejects=sink,
+        max_line_bytes=max_line_bytes,
+        part=part,
+    )
 
 
 def document_parts(path: _Path, n_bytes: int) -> list[FilePart]:

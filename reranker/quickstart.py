@@ -95,9 +95,14 @@ def index(engine: str | Engine, name: str, docs: str | Path, model: RankingModel
 
 
 def search(
-    engine: str | Engine, name: str, model: RankingModel, query: str, body: Mapping[str, Any] | None = None,
-    *, size: int = 10,
-) -> RerankedPage:  # fmt: skip
+    engine: str | Engine,
+    name: str,
+    model: RankingModel,
+    query: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    size: int = 10,
+) -> RerankedPage:
     """Return the first page of a search, reranked, by the calibration that the index keeps for the model.
 
     ``body`` is a search body with ``{{query}}`` where the text belongs; None searches the text fields of the model.

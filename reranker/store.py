@@ -170,9 +170,13 @@ def _open_regular(path: Path) -> BufferedReader:
 
 
 def _map_array(
-    path: Path, dtype: str, shape: tuple[int, ...], reading: Reading = "in order", copy: CopyFile | None = None,
+    path: Path,
+    dtype: str,
+    shape: tuple[int, ...],
+    reading: Reading = "in order",
+    copy: CopyFile | None = None,
     sha256: str = "",
-) -> AnyArray:  # fmt: skip
+) -> AnyArray:
     """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``.
 
     With ``copy``, the map is of a private copy, whose content has the hash ``sha256``.
@@ -363,9 +367,14 @@ class Segment:
     """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
 
     def __init__(
-        self, root: Path, record: SegmentRecord, dims: int, quantisation: str, reading: Reading = "in order",
+        self,
+        root: Path,
+        record: SegmentRecord,
+        dims: int,
+        quantisation: str,
+        reading: Reading = "in order",
         copy: CopyFile | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         folder = _folder(root, "segment", record.number)
         files = _segment_files(record, dims, quantisation)
         arrays = {

@@ -266,8 +266,9 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
         colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=18)
         for place, ((word, _), (x, y)) in enumerate(zip(spots, points.tolist(), strict=True)):
-            axes.annotate(word, (x, y), xytext=(4, 4), textcoords="offset points",
-                          fontweight="bold" if place == 0 else "normal")  # fmt: skip
+            axes.annotate(
+                word, (x, y), xytext=(4, 4), textcoords="offset points", fontweight="bold" if place == 0 else "normal"
+            )
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
         path.write_bytes(picture_bytes(figure, kind[1:], dpi=120))

@@ -91,9 +91,13 @@ def tables_of(
     users = [f"u{one}" for one in log.user.tolist()]
     texts = [queries[one] for one in log.query.tolist()]
     there: dict[str, list[Any]] = {
-        "query_id": ids, "query": texts, "session": [f"s{one}" for one in users], "user": users,
-        "time": log.time.tolist(), "randomised": log.randomised.tolist(),
-    }  # fmt: skip
+        "query_id": ids,
+        "query": texts,
+        "session": [f"s{one}" for one in users],
+        "user": users,
+        "time": log.time.tolist(),
+        "randomised": log.randomised.tolist(),
+    }
     clicks = np.flatnonzero(log.clicked[rows, ranks])
     seen = np.arange(len(rows)) if impressions else np.arange(0)
     chosen = np.concatenate([seen, clicks])

@@ -31,13 +31,18 @@ def _searched(clause: dict[str, Any]) -> list[dict[str, Any]]:
         {"query": TEXT, "aggs": {"a": {"filters": {"filters": {"b": clause}}}}},
         {"query": TEXT, "aggs": {"a": {"terms": {"field": "tag"}, "aggs": {"b": {"filters": {"filters": [clause]}}}}}},
         {"query": TEXT, "highlight": {"fields": {"text": {"highlight_query": clause}}}},
-        {"query": TEXT, "collapse": {"field": "tag", "inner_hits": {"name": "x", "highlight": {
-            "highlight_query": clause, "fields": {"text": {}}}}}},
+        {
+            "query": TEXT,
+            "collapse": {
+                "field": "tag",
+                "inner_hits": {"name": "x", "highlight": {"highlight_query": clause, "fields": {"text": {}}}},
+            },
+        },
         {"query": TEXT, "sort": [{"tag": {"order": "asc", "nested": {"path": "a", "filter": clause}}}]},
         {"query": TEXT, "knn": {"field": "v", "query_vector": [1.0], "k": 1, "num_candidates": 1, "filter": clause}},
         {"retriever": {"standard": {"query": TEXT, "filter": clause}}},
         {"retriever": {"rrf": {"retrievers": [{"standard": {"query": filtered}}]}}},
-    ]  # fmt: skip
+    ]
 
 
 LOOKUPS: Final[tuple[dict[str, Any], ...]] = (
@@ -68,23 +73,55 @@ SCRIPTED: Final[tuple[dict[str, Any], ...]] = (
     {"agentic": {"query_text": "a"}},
 )
 WHOLE: Final[tuple[dict[str, Any], ...]] = (
-    {"runtime_mappings": {"x": {"type": "lookup", "target_index": OTHER, "input_field": "tag", "target_field": "tag",
-                                "fetch_fields": ["secret"]}}, "fields": ["x"]},
+    {
+        "runtime_mappings": {
+            "x": {
+                "type": "lookup",
+                "target_index": OTHER,
+                "input_field": "tag",
+                "target_field": "tag",
+                "fetch_fields": ["secret"],
+            }
+        },
+        "fields": ["x"],
+    },
     {"runtime_mappings": {"x": {"type": "long", "script": {"source": "emit(1)"}}}, "fields": ["x"]},
     {"derived": {"x": {"type": "text", "script": {"source": "emit('a')"}}}},
     {"script_fields": {"x": {"script": SCRIPT}}},
     {"sort": [{"_script": {"type": "number", "script": SCRIPT}}]},
     {"sort": {"_script": {"type": "number", "script": SCRIPT}}},
-    {"aggs": {"a": {"scripted_metric": {"init_script": "state.x = 1", "map_script": "1", "combine_script": "1",
-                                        "reduce_script": "1"}}}},
+    {
+        "aggs": {
+            "a": {
+                "scripted_metric": {
+                    "init_script": "state.x = 1",
+                    "map_script": "1",
+                    "combine_script": "1",
+                    "reduce_script": "1",
+                }
+            }
+        }
+    },
     {"aggs": {"a": {"terms": {"script": SCRIPT}}}},
     {"aggs": {"a": {"avg": {"field": "n", "script": SCRIPT}}}},
-    {"aggs": {"a": {"terms": {"field": "tag"}, "aggs": {"b": {"bucket_script": {
-        "buckets_path": "x", "script": "1"}}}}}},
-    {"aggs": {"a": {"terms": {"field": "tag"}, "aggs": {"b": {"bucket_selector": {
-        "buckets_path": {}, "script": "1"}}}}}},
-    {"aggs": {"a": {"histogram": {"field": "n", "interval": 1}, "aggs": {"b": {"moving_fn": {
-        "buckets_path": "x", "window": 2, "script": "1"}}}}}},
+    {
+        "aggs": {
+            "a": {"terms": {"field": "tag"}, "aggs": {"b": {"bucket_script": {"buckets_path": "x", "script": "1"}}}}
+        }
+    },
+    {
+        "aggs": {
+            "a": {"terms": {"field": "tag"}, "aggs": {"b": {"bucket_selector": {"buckets_path": {}, "script": "1"}}}}
+        }
+    },
+    {
+        "aggs": {
+            "a": {
+                "histogram": {"field": "n", "interval": 1},
+                "aggs": {"b": {"moving_fn": {"buckets_path": "x", "window": 2, "script": "1"}}},
+            }
+        }
+    },
     {"aggs": {"a": {"weighted_avg": {"value": {"script": SCRIPT}, "weight": {"field": "n"}}}}},
     {"aggs": {"a": {"composite": {"sources": [{"x": {"terms": {"script": SCRIPT}}}]}}}},
     {"aggs": {"a": {"top_hits": {"script_fields": {"x": {"script": SCRIPT}}}}}},
@@ -93,19 +130,46 @@ WHOLE: Final[tuple[dict[str, Any], ...]] = (
     {"aggs": {"a": {"inference": {"model_id": "a", "buckets_path": {}}}}},
     {"collapse": {"field": "tag", "inner_hits": {"name": "x", "script_fields": {"x": {"script": SCRIPT}}}}},
     {"suggest": {"a": {"text": "b", "phrase": {"field": "text", "collate": {"query": {"source": {}}}}}}},
-    {"pit": {"id": "abc", "keep_alive": "1m"}}, {"slice": {"id": 0, "max": 2}}, {"scroll": "1m"},
-    {"search_pipeline": "a"}, {"search_pipeline": {"request_processors": []}},
-    {"ext": {"other": {}}}, {"ext": {"generative_qa_parameters": {"llm_model": "x"}}},
-    {"indices_boost": [{OTHER: 2}]}, {"stats": ["a"]}, {"profile": True}, {"rank": {"rrf": {}}},
-    {"sub_searches": [{"query": TEXT}]}, {"template": {}}, {"point_in_time": {}}, {"from_other_version": 1},
-    {"retriever": {"text_similarity_reranker": {"retriever": {"standard": {"query": TEXT}}, "field": "text",
-                                                "inference_text": "a"}}},
+    {"pit": {"id": "abc", "keep_alive": "1m"}},
+    {"slice": {"id": 0, "max": 2}},
+    {"scroll": "1m"},
+    {"search_pipeline": "a"},
+    {"search_pipeline": {"request_processors": []}},
+    {"ext": {"other": {}}},
+    {"ext": {"generative_qa_parameters": {"llm_model": "x"}}},
+    {"indices_boost": [{OTHER: 2}]},
+    {"stats": ["a"]},
+    {"profile": True},
+    {"rank": {"rrf": {}}},
+    {"sub_searches": [{"query": TEXT}]},
+    {"template": {}},
+    {"point_in_time": {}},
+    {"from_other_version": 1},
+    {
+        "retriever": {
+            "text_similarity_reranker": {
+                "retriever": {"standard": {"query": TEXT}},
+                "field": "text",
+                "inference_text": "a",
+            }
+        }
+    },
     {"retriever": {"rule": {"retriever": {"standard": {"query": TEXT}}, "ruleset_ids": ["a"]}}},
-    {"knn": {"field": "v", "k": 1, "num_candidates": 1,
-             "query_vector_builder": {"lookup": {"id": "1", "index": OTHER, "path": "v"}}}},
-)  # fmt: skip
+    {
+        "knn": {
+            "field": "v",
+            "k": 1,
+            "num_candidates": 1,
+            "query_vector_builder": {"lookup": {"id": "1", "index": OTHER, "path": "v"}},
+        }
+    },
+)
 COSTLY: Final[tuple[dict[str, Any], ...]] = (
-    {"size": 2147483648}, {"size": 10_001}, {"size": -1}, {"size": "10"}, {"from": 9_995, "size": 10},
+    {"size": 2147483648},
+    {"size": 10_001},
+    {"size": -1},
+    {"size": "10"},
+    {"from": 9_995, "size": 10},
     {"query": {"match": {"text": {"query": "{{query}}", "boost": 3e38}}}},
     {"query": {"bool": {"must": [TEXT], "should": [{"term": {"tag": "a"}}] * 1025}}},
     {"query": {"intervals": {"text": {"any_of": {"intervals": [{"match": {"query": "a"}}] * 1025}}}}},
@@ -118,12 +182,15 @@ COSTLY: Final[tuple[dict[str, Any], ...]] = (
     {"aggs": {"a": {"composite": {"size": 10_000, "sources": []}, "aggs": {"b": {"top_hits": {"size": 100}}}}}},
     {"collapse": {"field": "tag", "inner_hits": {"name": "x", "size": 10_000}}},
     {"collapse": {"field": "tag", "max_concurrent_group_searches": 1000}},
-    {"rescore": {"window_size": 10**6, "query": {"rescore_query": TEXT}}}, {"timeout": "10d"}, {"timeout": -1},
+    {"rescore": {"window_size": 10**6, "query": {"rescore_query": TEXT}}},
+    {"timeout": "10d"},
+    {"timeout": -1},
     {"highlight": {"fields": {"text": {"number_of_fragments": 10**6}}}},
     {"suggest": {"a": {"text": "b", "term": {"field": "text", "size": 10**6}}}},
-    {"terminate_after": 2**40}, {"query": {"function_score": {"query": TEXT, "weight": 1e38}}},
+    {"terminate_after": 2**40},
+    {"query": {"function_score": {"query": TEXT, "weight": 1e38}}},
     {"knn": {"field": "v", "query_vector": [1.0], "k": 10**6, "num_candidates": 10**6}},
-)  # fmt: skip
+)
 
 
 def hostile_bodies(other: str = "users") -> Iterator[dict[str, Any]]:

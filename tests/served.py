@@ -133,9 +133,11 @@ class Served:
         self.engine.refresh(self.index)
         if vectors:
             with StoreWriter(
-                self.store_path, self.model.encoder_id, self.model.encoder.n_dims,
+                self.store_path,
+                self.model.encoder_id,
+                self.model.encoder.n_dims,
                 quantisation=self.model.encoder.quantisation,
-            ) as store:  # fmt: skip
+            ) as store:
                 there = np.flatnonzero(encoded.has_text)
                 names = list(documents)
                 store.add(
@@ -169,9 +171,11 @@ def serve(
 
 
 SIGNAL_FIELDS = {
-    "votes": {"type": "long"}, "price": {"type": "double"}, "released": {"type": "date"},
+    "votes": {"type": "long"},
+    "price": {"type": "double"},
+    "released": {"type": "date"},
     "shop": {"properties": {"stock": {"type": "boolean"}}},
-}  # fmt: skip
+}
 
 
 def with_numbers(documents: Documents, seed: int = 7) -> Documents:
@@ -181,9 +185,11 @@ def with_numbers(documents: Documents, seed: int = 7) -> Documents:
     for place, (name, source) in enumerate(documents.items()):
         day = f"20{rng.integers(0, 25):02d}-{rng.integers(1, 13):02d}-{rng.integers(1, 29):02d}T10:00:00Z"
         numbers: dict[str, Any] = {
-            "votes": int(rng.integers(0, 4)), "price": float(rng.normal(0.0, 50.0)), "released": day,
+            "votes": int(rng.integers(0, 4)),
+            "price": float(rng.normal(0.0, 50.0)),
+            "released": day,
             "shop": {"stock": bool(rng.integers(0, 2))},
-        }  # fmt: skip
+        }
         if place % 10 == 0:
             numbers |= {"price": [9e12, -3.5], "votes": 10**15}
         if place % 7 == 0:

@@ -77,9 +77,12 @@ class Site:
         save_model(self.second, self.models / "second")
         promote(served, self.first.model_id)
         self.state: ServiceState = open_state(
-            served.engine, ServiceSettings(index=served.index, **settings), models=self.models, golden=golden,
+            served.engine,
+            ServiceSettings(index=served.index, **settings),
+            models=self.models,
+            golden=golden,
             store=served.store_path if settings.get("route") == "beside" else None,
-        )  # fmt: skip
+        )
         assert self.state.watcher is not None
         self.watcher: Watcher = self.state.watcher
 

@@ -10,8 +10,17 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TESTS_OF_TEXT = {
-    "startswith", "endswith", "match", "search", "fullmatch", "find", "index", "split", "partition", "rpartition",
-}  # fmt: skip
+    "startswith",
+    "endswith",
+    "match",
+    "search",
+    "fullmatch",
+    "find",
+    "index",
+    "split",
+    "partition",
+    "rpartition",
+}
 WORDS = ("message", "reason")
 """Attributes and variables that hold a message for people."""
 JUSTIFIED = {

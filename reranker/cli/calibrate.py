@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from reranker.rerank.calibrate import Fit, Topic
 
 
-@click.command("calibrate", epilog="""\b
+@click.command(
+    "calibrate",
+    epilog="""\b
 Examples:
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ \\
                 --qrels qrels.tsv --query-file queries.tsv --body body.json
@@ -25,7 +27,8 @@ Examples:
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
                 --qrels qrels.tsv --query-file queries.tsv --signals popularity,price:lower,released
 Fit on queries that the model was not trained on, if you can: those it knows flatter it.
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @common.model_option()
 @common.body_option
@@ -34,17 +37,24 @@ Fit on queries that the model was not trained on, if you can: those it knows fla
 @click.option("--links", type=FILE, help="Links: source id, target id; needs --docs.")
 @click.option("--docs", type=FILE, help="The documents the links start from.")
 @common.id_field_option
-@click.option("--queries", default="title", metavar="title|keywords:K",
-              help="With --links: the query that a document becomes.")  # fmt: skip
-@click.option("--signals", "signals_text", metavar="FIELD[:lower],...",
-              help="Numbers, dates or truth values of the documents that may count too: higher is better, or "
-                   "lower.")  # fmt: skip
-@click.option("--probability", is_flag=True,
-              help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as "
-                   "score.")  # fmt: skip
+@click.option(
+    "--queries", default="title", metavar="title|keywords:K", help="With --links: the query that a document becomes."
+)
+@click.option(
+    "--signals",
+    "signals_text",
+    metavar="FIELD[:lower],...",
+    help="Numbers, dates or truth values of the documents that may count too: higher is better, or lower.",
+)
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as score.",
+)
 @common.window_option
-@click.option("--route", type=common.ROUTE, default=DEFAULT_ROUTE,
-              help="Where scores are computed; all give the same alpha.")  # fmt: skip
+@click.option(
+    "--route", type=common.ROUTE, default=DEFAULT_ROUTE, help="Where scores are computed; all give the same alpha."
+)
 @common.read_store_option
 @click.option(
     "--max-queries",
@@ -81,23 +91,43 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     signals = typed(signals, engine, index) if signals else ()
     topics = sample(_topics(model.encoder, seed, **options), options["max_queries"], seed)
     reranker = open_reranker(
-        engine, index, model, options["model_path"], route=options["route"], store_path=options["store_path"],
-        settings=RerankSettings(window=window, deadline_ms=None), body=body,
-    )  # fmt: skip
+        engine,
+        index,
+        model,
+        options["model_path"],
+        route=options["route"],
+        store_path=options["store_path"],
+        settings=RerankSettings(window=window, deadline_ms=None),
+        body=body,
+    )
     if not dry_run:
         read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
         measure = "AP" if options["links"] else "nDCG@10"
         fit = fit_alpha(
-            reranker, topics, measure, body, seed=seed, progress=update, signals=signals,
+            reranker,
+            topics,
+            measure,
+            body,
+            seed=seed,
+            progress=update,
+            signals=signals,
             probability=options["probability"],
-        )  # fmt: skip
+        )
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)
     if as_json:
-        common.print_json({"index": index, "body": template, "window": window, "kept": not dry_run, **fit.to_json(),
-                    "warnings": warnings_of(fit)})  # fmt: skip
+        common.print_json(
+            {
+                "index": index,
+                "body": template,
+                "window": window,
+                "kept": not dry_run,
+                **fit.to_json(),
+                "warnings": warnings_of(fit),
+            }
+        )
         return
     _show_fit(fit, kept=not dry_run)
     for warning in warnings_of(fit):

@@ -45,11 +45,16 @@ EXPORT_FORMS = {
 """What ``--to`` of ``ssi clicks export`` takes."""
 
 
-@click.group("clicks", cls=common.CommandGroup, variables="SSI_CLICKS", epilog="""\b
+@click.group(
+    "clicks",
+    cls=common.CommandGroup,
+    variables="SSI_CLICKS",
+    epilog="""\b
 Examples:
   ssi clicks import ubi_queries.ndjson ubi_events.ndjson --log clicks/
   ssi clicks forget 3f2a77c0 --log clicks/
-""")  # fmt: skip
+""",
+)
 def clicks() -> None:
     """Keep click logs without personal data, examine them, and make pairs of them to learn from.
 
@@ -57,22 +62,31 @@ def clicks() -> None:
     """
 
 
-@clicks.command("import", short_help="Bring logs into a click log: one form, no personal data, nothing twice.",
-                epilog="""\b
+@clicks.command(
+    "import",
+    short_help="Bring logs into a click log: one form, no personal data, nothing twice.",
+    epilog="""\b
 Examples:
   ssi clicks import ubi_queries.ndjson ubi_events.ndjson.gz --log clicks/
   ssi clicks import clicks.jsonl --log clicks/ --rejects bad.jsonl
   ssi clicks import --engine opensearch:http://localhost:9200 --since 2026-11-01 --log clicks/
-""")  # fmt: skip
+""",
+)
 @click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
 @log_option
 @format_option
-@click.option("--engine", "engine_spec", metavar="SPEC",
-              help="Read the indexes of UBI from elasticsearch:URL or opensearch:URL instead of files.")  # fmt: skip
+@click.option(
+    "--engine",
+    "engine_spec",
+    metavar="SPEC",
+    help="Read the indexes of UBI from elasticsearch:URL or opensearch:URL instead of files.",
+)
 @ubi_indexes_options
-@click.option("--since", metavar="TIME",
-              help="With --engine: read from this time on (2026-11-20 or ISO 8601); a log goes on where it ended.",
-              )  # fmt: skip
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="With --engine: read from this time on (2026-11-20 or ISO 8601); a log goes on where it ended.",
+)
 @click.option("--until", metavar="TIME", help="With --engine: read up to this time.")
 @key_option
 @rejects_option
@@ -127,16 +141,25 @@ def _show_import(report: ImportReport, log: ClickLog, sink: RejectLog, as_json: 
         console.print(f"rejected {sink.summary()}")
 
 
-@clicks.command("forget", short_help="Remove all rows of a person.", epilog="""\b
+@clicks.command(
+    "forget",
+    short_help="Remove all rows of a person.",
+    epilog="""\b
 Examples:
   ssi clicks forget 3f2a77c0-9a41 --log clicks/
   ssi clicks forget customer-812 --log clicks/ --key /etc/ssi/clicks.key --json
-""")  # fmt: skip
+""",
+)
 @click.argument("user")
 @log_option
 @key_option
-@click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
-              help="Folder of the model folders of `ssi retrain`: those that remember queries are named.")  # fmt: skip
+@click.option(
+    "--models",
+    type=PATH,
+    default=Path("models"),
+    metavar="DIR",
+    help="Folder of the model folders of `ssi retrain`: those that remember queries are named.",
+)
 @common.json_option
 def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_json: bool) -> None:
     """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
@@ -166,10 +189,14 @@ def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_
         raise UnknownPerson(f"{message}: give the id as the site logs it")
 
 
-@clicks.command("expire", short_help="Remove all rows older than a number of days.", epilog="""\b
+@clicks.command(
+    "expire",
+    short_help="Remove all rows older than a number of days.",
+    epilog="""\b
 Examples:
   ssi clicks expire --days 90 --log clicks/
-""")  # fmt: skip
+""",
+)
 @click.option("--days", required=True, type=click.IntRange(0), help="A row stays for this many days after its own.")
 @log_option
 @common.json_option
@@ -200,18 +227,29 @@ def _show_removed(
         )
 
 
-@clicks.command("doctor", short_help="Say whether it would be sound to learn from a log, and what to mend.",
-                epilog="""\b
+@clicks.command(
+    "doctor",
+    short_help="Say whether it would be sound to learn from a log, and what to mend.",
+    epilog="""\b
 Examples:
   ssi clicks doctor ubi_queries.ndjson ubi_events.ndjson
   ssi clicks doctor clicks/ --engine opensearch:http://localhost:9200 --index products --picture clicks.html
-""")  # fmt: skip
+""",
+)
 @log_arguments
-@click.option("--engine", "engine_spec", metavar="SPEC",
-              help="Look shown ids up here: tantivy:PATH, elasticsearch:URL or opensearch:URL.")  # fmt: skip
+@click.option(
+    "--engine",
+    "engine_spec",
+    metavar="SPEC",
+    help="Look shown ids up here: tantivy:PATH, elasticsearch:URL or opensearch:URL.",
+)
 @click.option("--index", metavar="NAME", help="Index (or alias) that was searched; belongs to --engine.")
-@click.option("--picture", type=PATH, metavar="FILE",
-              help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.")  # fmt: skip
+@click.option(
+    "--picture",
+    type=PATH,
+    metavar="FILE",
+    help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.",
+)
 @common.json_option
 def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
     """Examine a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
@@ -249,18 +287,27 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
         )
 
 
-@clicks.command("propensities", short_help="How much each rank is looked at.", epilog="""\b
+@clicks.command(
+    "propensities",
+    short_help="How much each rank is looked at.",
+    epilog="""\b
 Examples:
   ssi clicks propensities clicks/ --out propensities.json
   ssi clicks propensities clicks/ --method rate
-""")  # fmt: skip
+""",
+)
 @log_arguments
-@click.option("--method", type=click.Choice(METHODS), default="auto",
-              help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. em: the "
-                   "same by expectation maximisation, for documents seen often. rate: the click rate itself. auto: "
-                   "randomised where there are many such lists, else harvest, else rate.")  # fmt: skip
-@click.option("--out", "target", type=PATH, metavar="FILE",
-              help="Write them as JSON, for --propensities of `ssi clicks pairs`.")  # fmt: skip
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="auto",
+    help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. em: the "
+    "same by expectation maximisation, for documents seen often. rate: the click rate itself. auto: "
+    "randomised where there are many such lists, else harvest, else rate.",
+)
+@click.option(
+    "--out", "target", type=PATH, metavar="FILE", help="Write them as JSON, for --propensities of `ssi clicks pairs`."
+)
 @common.json_option
 def propensities(method: str, target: Path | None, as_json: bool, **options: Any) -> None:
     """Find how much each rank of the result lists is looked at, relative to the rank looked at most.
@@ -287,17 +334,27 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
         console.print(f"{rank:>4}  {propensity:.4f}  clicked {clicked[rank - 1]:,} of {shown[rank - 1]:,}")
 
 
-@clicks.command("pairs", short_help="Preference pairs of clicks, to train on.", epilog=STRATEGY_LINES + """\b
+@clicks.command(
+    "pairs",
+    short_help="Preference pairs of clicks, to train on.",
+    epilog=STRATEGY_LINES
+    + """\b
 Examples:
   ssi clicks pairs clicks/ --out pairs.parquet
   ssi clicks pairs ubi_queries.ndjson ubi_events.ndjson --strategy clicked-over-next --out pairs.tsv
   ssi clicks pairs clicks/ --propensities propensities.json --min-dwell 10 --min-users 2 --out pairs.parquet
   ssi clicks pairs /data/clicks/ --backend spark --spark-master spark://host:7077 --out pairs.parquet
   ssi train --docs docs.jsonl --pairs pairs.parquet --model model/
-""")  # fmt: skip
+""",
+)
 @log_arguments
-@click.option("--out", "target", required=True, type=FILE,
-              help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.")  # fmt: skip
+@click.option(
+    "--out",
+    "target",
+    required=True,
+    type=FILE,
+    help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.",
+)
 @pair_options
 @common.json_option
 def pairs(target: Path, as_json: bool, **options: Any) -> None:
@@ -329,22 +386,36 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
         console.print(f"{counts['too_few_people']:,} pairs were said by too few people, or weigh nothing")
 
 
-@clicks.command("export", short_help="Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
-                epilog=summary_lines("Forms", EXPORT_FORMS, 9) + """\b
+@clicks.command(
+    "export",
+    short_help="Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
+    epilog=summary_lines("Forms", EXPORT_FORMS, 9)
+    + """\b
 Examples:
   ssi clicks export clicks/ --to trec --out clicks.qrels
   ssi clicks export clicks/ --to srw --min-people 5 --propensities propensities.json --out judgements.json
   ssi clicks export ubi_queries.ndjson ubi_events.ndjson --to quepid --by pairs --out ratings.csv
-""")  # fmt: skip
+""",
+)
 @log_arguments
 @click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="What to write, see below.")
-@click.option("--out", "target", required=True, type=FILE,
-              help="File to write; trec also writes the queries' texts, FILE.queries.tsv.")  # fmt: skip
-@click.option("--by", "basis", type=click.Choice(["clicks", "pairs"]), default="clicks",
-              help="What judges: the share of clicks among those who looked, or of the pairs' weight that was "
-                   "won.")  # fmt: skip
-@click.option("--min-people", type=click.IntRange(1), default=1,
-              help="By clicks: people to whom a document must have been shown.")  # fmt: skip
+@click.option(
+    "--out",
+    "target",
+    required=True,
+    type=FILE,
+    help="File to write; trec also writes the queries' texts, FILE.queries.tsv.",
+)
+@click.option(
+    "--by",
+    "basis",
+    type=click.Choice(["clicks", "pairs"]),
+    default="clicks",
+    help="What judges: the share of clicks among those who looked, or of the pairs' weight that was won.",
+)
+@click.option(
+    "--min-people", type=click.IntRange(1), default=1, help="By clicks: people to whom a document must have been shown."
+)
 @click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
 @pair_options
 @common.json_option

@@ -199,21 +199,30 @@ def all_of(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 
 engine_options = all_of(
     click.option(
-        "--engine", "engine_spec", required=True, metavar="SPEC",
+        "--engine",
+        "engine_spec",
+        required=True,
+        metavar="SPEC",
         help="tantivy:PATH (embedded), elasticsearch:URL or opensearch:URL. "
         "Credentials come from SSI_ENGINE_USER, SSI_ENGINE_PASSWORD, SSI_ENGINE_API_KEY or the [engine] table.",
     ),
     click.option("--index", "index", required=True, metavar="NAME", help="Index (or alias) in the engine."),
-)  # fmt: skip
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON on standard output.")
-body_option = click.option("--body", "body_path", type=FILE,
-                           help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text "
-                                "fields]")  # fmt: skip
+body_option = click.option(
+    "--body",
+    "body_path",
+    type=FILE,
+    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
+)
 window_option = setting(RerankSettings, "window", help="Hits reranked.")
 read_store_option = click.option(
-    "--store", "store_path", type=FOLDER, metavar="DIR",
+    "--store",
+    "store_path",
+    type=FOLDER,
+    metavar="DIR",
     help="Store of route beside.  [default: the one `ssi index --write-store default` writes]",
-)  # fmt: skip
+)
 neighbours_option = setting(RerankSettings, "neighbours", help="Documents that `--retrieve hybrid` asks for.")
 alpha_option = setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted it]")
 keep_top_option = setting(RerankSettings, "keep_top", help="First hits that never move.")
@@ -231,17 +240,28 @@ def _parts(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
     return tuple(dict.fromkeys(part for value in values for part in value.split(",")))
 
 
-routes_option = click.option("--routes", type=_ChoiceList(STORED_ROUTES), multiple=True,
-                             default=(DEFAULT_ROUTE,), callback=_parts,
-                             help="Fields stored for the model: one, or several with commas between them.")  # fmt: skip
+routes_option = click.option(
+    "--routes",
+    type=_ChoiceList(STORED_ROUTES),
+    multiple=True,
+    default=(DEFAULT_ROUTE,),
+    callback=_parts,
+    help="Fields stored for the model: one, or several with commas between them.",
+)
 write_store_option = all_of(
-    click.option("--write-store", "store", metavar="DIR",
-                 help="Also write the local store of route `beside`: a folder, or `default`."),
+    click.option(
+        "--write-store",
+        "store",
+        metavar="DIR",
+        help="Also write the local store of route `beside`: a folder, or `default`.",
+    ),
     renamed_option("--store", "--write-store", kind=click.STRING),
-)  # fmt: skip
-id_field_option = click.option("--id-field", metavar="FIELD",
-                               help="Where a document of the file has its id, such as sku or product.sku.  [default: "
-                                    "id or _id]")  # fmt: skip
+)
+id_field_option = click.option(
+    "--id-field",
+    metavar="FIELD",
+    help="Where a document of the file has its id, such as sku or product.sku.  [default: id or _id]",
+)
 
 
 def check_id_field(options: dict[str, Any]) -> None:
@@ -259,8 +279,14 @@ def check_id_field(options: dict[str, Any]) -> None:
 
 def model_option(required: bool = True) -> Callable[[F], F]:
     """Add ``--model``, the folder that `ssi train` wrote."""
-    return click.option("--model", "model_path", required=required, type=PATH, metavar="DIR",
-                        help="Model folder written by `ssi train`.")  # fmt: skip
+    return click.option(
+        "--model",
+        "model_path",
+        required=required,
+        type=PATH,
+        metavar="DIR",
+        help="Model folder written by `ssi train`.",
+    )
 
 
 def open_engine_of(spec: str, *, retry: bool = False) -> Engine:
@@ -349,8 +375,12 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
     """Yield a callback that shows progress: a bar on a terminal, else a line every ten seconds, anew a pass."""
     if sys.stderr.isatty():
         columns = (
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(unit), TimeRemainingColumn(),
-        )  # fmt: skip
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            _Rate(unit),
+            TimeRemainingColumn(),
+        )
         with ExitStack() as stack:
             bar = stack.enter_context(ProgressBar(*columns, console=err(), transient=False))
             _bar_consoles.append(bar.console)

@@ -26,27 +26,40 @@ if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
 
 
-@click.command("demo", epilog="""\b
+@click.command(
+    "demo",
+    epilog="""\b
 Examples:
   ssi demo
   ssi demo --dir /tmp/python-docs --dim 50
   ssi demo --engine elasticsearch:http://127.0.0.1:9200
   ssi demo --json > demo.json
-""")  # fmt: skip
-@click.option("--dir", "folder", type=PATH, default=Path(".demo"), metavar="DIR",
-              help="Where documents, links, model and index are written; emptied first if it is an earlier "
-                   "demonstration's.")  # fmt: skip
+""",
+)
+@click.option(
+    "--dir",
+    "folder",
+    type=PATH,
+    default=Path(".demo"),
+    metavar="DIR",
+    help="Where documents, links, model and index are written; emptied first if it is an earlier demonstration's.",
+)
 @click.option(
     "--dim", type=click.IntRange(1, 2000), default=default_of(TrainConfig, "dim"), help="Dimensions of the model."
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of all random choices.")
 @click.option(
-    "--engine", "engine_spec", metavar="SPEC", default="", show_default="embedded, in --dir",
+    "--engine",
+    "engine_spec",
+    metavar="SPEC",
+    default="",
+    show_default="embedded, in --dir",
     help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
-)  # fmt: skip
+)
 @click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and its index are there.")
-@click.option("--wait-s", type=click.FloatRange(0), default=0,
-              help="Seconds to wait for an engine that is still starting.")  # fmt: skip
+@click.option(
+    "--wait-s", type=click.FloatRange(0), default=0, help="Seconds to wait for an engine that is still starting."
+)
 @common.json_option
 def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool) -> None:
     """Learn to search the documentation of the installed Python, in about two minutes.

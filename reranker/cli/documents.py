@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
 
 vectors_option = click.option(
-    "--vectors", "vectors_path", type=FILE,
+    "--vectors",
+    "vectors_path",
+    type=FILE,
     help="Send the vectors of this file, written by `ssi vectorize`, in place of encoding. Documents that it "
-         "does not hold, or holds with another text, are encoded here, and counted.",
-)  # fmt: skip
+    "does not hold, or holds with another text, are encoded here, and counted.",
+)
 
-rejects_option = click.option("--rejects", "reject_path", type=FILE,
-                               help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this "
-                                    "folder]")  # fmt: skip
+rejects_option = click.option(
+    "--rejects",
+    "reject_path",
+    type=FILE,
+    help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
+)
 
 max_docs_option = common.setting(BulkLimits, "max_ops", "--max-docs", "max_docs", help="Documents a request.")
 

@@ -9,11 +9,14 @@ import click
 from reranker.cli import common
 
 
-@click.command("drift", epilog="""\b
+@click.command(
+    "drift",
+    epilog="""\b
 Examples:
   ssi drift --engine elasticsearch:http://localhost:9200 --index shop --model model/
   ssi drift --engine tantivy:./index --index docs --model model/ --sample 1000 --json
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @common.model_option()
 @click.option("--sample", type=click.IntRange(1), default=5000, help="Documents looked at, at most.")

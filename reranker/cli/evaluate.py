@@ -40,29 +40,41 @@ Examples:
 @click.option("--links-test", type=FILE, help="Test links, source TAB target: targets are relevant.")
 @click.option("--qrels", type=FILE, help="Judgements, query TAB document TAB grade, or TREC's form.")
 @click.option("--query-file", type=FILE, help="Query texts of --qrels, id TAB text.")
-@click.option("--known", type=FILE, multiple=True,
-              help="Links that the model has seen (train, validation): their targets do not take part. "
-                   "Repeatable.")  # fmt: skip
+@click.option(
+    "--known",
+    type=FILE,
+    multiple=True,
+    help="Links that the model has seen (train, validation): their targets do not take part. Repeatable.",
+)
 @click.option("--pool", type=FILE, help="Ids of the documents to rank, one a line; default: all.")
 @common.model_option()
-@click.option("--queries", default="document", metavar="KIND",
-              help="What a link's source asks with: document (all of it) or keywords:K (K random distinct "
-                   "words).")  # fmt: skip
 @click.option(
-    "--baselines", metavar="LIST",
+    "--queries",
+    default="document",
+    metavar="KIND",
+    help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
+)
+@click.option(
+    "--baselines",
+    metavar="LIST",
     help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries that they are relevant to), "
-         "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
-         "that remembers queries]",
-)  # fmt: skip
-@click.option("--tune", type=FILE,
-              help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the "
-                   "--known links.")  # fmt: skip
-@click.option("--without-reverse", type=FILE,
-              help="Report also without the test links whose reverse is among these links.")  # fmt: skip
+    "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
+    "that remembers queries]",
+)
 @click.option(
-    "--run-dir", type=FOLDER, metavar="DIR",
+    "--tune",
+    type=FILE,
+    help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the --known links.",
+)
+@click.option(
+    "--without-reverse", type=FILE, help="Report also without the test links whose reverse is among these links."
+)
+@click.option(
+    "--run-dir",
+    type=FOLDER,
+    metavar="DIR",
     help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt there.",
-)  # fmt: skip
+)
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Of all random choices.")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
 @common.json_option
@@ -149,18 +161,27 @@ def _compare(
     fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
     comparisons = [
         compare_systems(
-            experiment.model, fitted, experiment.evaluation, np.random.default_rng(seed),
-            run_dir=options["run_dir"] if number == 0 else None, progress=lambda name: _say(f"ranking by {name}"),
+            experiment.model,
+            fitted,
+            experiment.evaluation,
+            np.random.default_rng(seed),
+            run_dir=options["run_dir"] if number == 0 else None,
+            progress=lambda name: _say(f"ranking by {name}"),
         )
         for number, experiment in enumerate(experiments)
-    ]  # fmt: skip
+    ]
     return comparisons, fitted
 
 
 def _judged(
-    options: dict[str, Any], names: Sequence[str], model: RankingModel, corpus: EncodedCorpus, known: Links,
-    pool: set[str], rejects: RejectLog,
-) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:  # fmt: skip
+    options: dict[str, Any],
+    names: Sequence[str],
+    model: RankingModel,
+    corpus: EncodedCorpus,
+    known: Links,
+    pool: set[str],
+    rejects: RejectLog,
+) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:
     """Return the corpus (remembering, where a baseline asks for it), the experiment, and the judgements to tune on."""
     import numpy as np
 

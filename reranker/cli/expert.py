@@ -17,18 +17,55 @@ from reranker.cli.common import option_key, options_of
 
 SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "train": (
-        "docs", "links", "qrels", "query_file", "pairs", "model", "fields", "valid", "engine", "index", "dim", "seed",
-        "report", "json",
+        "docs",
+        "links",
+        "qrels",
+        "query_file",
+        "pairs",
+        "model",
+        "fields",
+        "valid",
+        "engine",
+        "index",
+        "dim",
+        "seed",
+        "report",
+        "json",
     ),
     "serve": (
-        "engine", "index", "model", "models", "route", "body", "proxy", "window", "shadow", "percent", "sink", "host",
-        "port", "api_keys", "new_key",
+        "engine",
+        "index",
+        "model",
+        "models",
+        "route",
+        "body",
+        "proxy",
+        "window",
+        "shadow",
+        "percent",
+        "sink",
+        "host",
+        "port",
+        "api_keys",
+        "new_key",
     ),
     "retrain": (
-        "engine", "index", "clicks", "models", "warm_start", "links", "qrels", "query_file", "since", "body", "window",
-        "report", "dry_run", "json",
+        "engine",
+        "index",
+        "clicks",
+        "models",
+        "warm_start",
+        "links",
+        "qrels",
+        "query_file",
+        "since",
+        "body",
+        "window",
+        "report",
+        "dry_run",
+        "json",
     ),
-}  # fmt: skip
+}
 """Keys (names with underscores, as in the configuration file) of the options that the help of a command shows."""
 
 
@@ -50,10 +87,14 @@ class ExpertCommand(click.Command):
         self.params.append(_set_option(len(self.expert_options)))
         self.params.append(
             click.Option(
-                ["--help-expert"], is_flag=True, expose_value=False, is_eager=True, callback=_show_expert_settings,
+                ["--help-expert"],
+                is_flag=True,
+                expose_value=False,
+                is_eager=True,
+                callback=_show_expert_settings,
                 help="List the expert settings, with their defaults, and end.",
             )
-        )  # fmt: skip
+        )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments, each ``--set KEY=VALUE`` as the option of that key."""
@@ -97,9 +138,12 @@ class ExpertCommand(click.Command):
 
 def _set_option(n_settings: int) -> click.Option:
     return click.Option(
-        ["--set"], multiple=True, metavar="KEY=VALUE", expose_value=False,
+        ["--set"],
+        multiple=True,
+        metavar="KEY=VALUE",
+        expose_value=False,
         help=f"One of {n_settings} expert settings (--help-expert); can be repeated.",
-    )  # fmt: skip
+    )
 
 
 def _show_expert_settings(context: click.Context, option: click.Parameter, value: bool) -> None:

@@ -9,15 +9,19 @@ import click
 from reranker.cli import common
 
 
-@click.command("gc", epilog="""\b
+@click.command(
+    "gc",
+    epilog="""\b
 Examples:
   ssi gc --engine elasticsearch:http://localhost:9200 --index shop --dry-run
   ssi gc --engine elasticsearch:http://localhost:9200 --index shop --keep 2
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @click.option("--keep", type=click.IntRange(0), default=1, help="How many earlier live versions stay, for a rollback.")
-@click.option("--unfinished", is_flag=True,
-              help="Also delete the indexes of interrupted rebuilds and half-written versions.")  # fmt: skip
+@click.option(
+    "--unfinished", is_flag=True, help="Also delete the indexes of interrupted rebuilds and half-written versions."
+)
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
 def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool) -> None:
@@ -37,16 +41,20 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
         if as_json:
             common.print_json(asdict(plan))
         else:
-            common.out().print(f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
-                        f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}")  # fmt: skip
+            common.out().print(
+                f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
+                f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}"
+            )
         return
     with common.progress(f"gc {index}", total=plan.documents) as update:
         report = collect(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
     if as_json:
         common.print_json(report.to_json())
     else:
-        common.out().print(f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
-                    f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
+        common.out().print(
+            f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
+            f"{', '.join(report.deleted) or 'no index'}"
+        )
         if plan.unfinished:
             common.out().print(
                 f"kept: unfinished {', '.join(plan.unfinished)} (finish it, or delete it with --unfinished)"

@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from indexer.build import BuildReport
 
 
-@click.command("index", epilog="""\b
+@click.command(
+    "index",
+    epilog="""\b
 Examples:
   ssi index docs.jsonl --engine tantivy:./index --index docs
   ssi index docs.jsonl --engine elasticsearch:http://localhost:9200 --index docs --model model/
   ssi index docs.jsonl.gz --engine opensearch:http://localhost:9200 --index docs --model model/ --rebuild
   ssi index docs.parquet --engine tantivy:./index --index docs --model model/ --write-store default \\
             --version-field updated
-""")  # fmt: skip
+""",
+)
 @click.argument("file", type=FILE)
 @common.engine_options
 @common.model_option(required=False)
@@ -32,9 +35,11 @@ Examples:
 @common.write_store_option
 @common.routes_option
 @click.option("--rebuild", is_flag=True, help="Fill a new index and swap the alias at the end: no downtime.")
-@click.option("--version-field", metavar="FIELD",
-              help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
-              )  # fmt: skip
+@click.option(
+    "--version-field",
+    metavar="FIELD",
+    help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
+)
 @common.id_field_option
 @rejects_option
 @click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
@@ -66,11 +71,13 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
         raise click.UsageError(f"--{name} keeps a model's vectors: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(
-        version_field=options["version_field"], id_field=options["id_field"], reject_path=rejects,
+        version_field=options["version_field"],
+        id_field=options["id_field"],
+        reject_path=rejects,
         restart=options["restart"],
         limits=BulkLimits(options["max_docs"], int(options["max_mb"] * 1_000_000)),
         policy=RetryPolicy(deadline_s=options["timeout"]),
-    )  # fmt: skip
+    )
     store_path = common.store_path_of(options["store"], model_path, engine, index)
     build = BuildOptions(options["routes"], store_path, options["rebuild"], load)
     with common.progress(f"indexing {file.name}") as update:

@@ -96,15 +96,19 @@ def judgements_of(engine: Engine) -> dict[str, dict[str, str]]:
     return ratings
 
 
-@click.command("init", epilog="""\b
+@click.command(
+    "init",
+    epilog="""\b
 Examples:
   ssi init --engine elasticsearch:http://localhost:9200 --index shop
   ssi init --engine opensearch:http://localhost:9200 --index shop --dir shop/
   SSI_ENGINE_API_KEY=... ssi init --engine elasticsearch:https://search:9243 --index shop
-""")  # fmt: skip
+""",
+)
 @common.engine_options
-@click.option("--dir", "folder", type=common.FOLDER, default=Path(), show_default="this folder",
-              help="Folder to write to.")  # fmt: skip
+@click.option(
+    "--dir", "folder", type=common.FOLDER, default=Path(), show_default="this folder", help="Folder to write to."
+)
 @click.option("--force", is_flag=True, help="Write over the files of an earlier call.")
 @common.json_option
 def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bool) -> None:
@@ -159,10 +163,18 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
         write_file(folder / name, text.encode("utf-8"))
     steps = next_steps(engine, min(logged.values()), bool(ratings))
     if as_json:
-        common.print_json({
-            "documents": engine.count(index), "fields": [field._asdict() for field in fields], "analyzer": analyzer,
-            "note": note, "logged": logged, "judged_queries": len(ratings), "written": sorted(files), "next": steps,
-        })  # fmt: skip
+        common.print_json(
+            {
+                "documents": engine.count(index),
+                "fields": [field._asdict() for field in fields],
+                "analyzer": analyzer,
+                "note": note,
+                "logged": logged,
+                "judged_queries": len(ratings),
+                "written": sorted(files),
+                "next": steps,
+            }
+        )
         return
     console = common.out()
     console.print(f"{engine.count(index):,} documents in {index}; looked at {len(sample):,}")
@@ -193,8 +205,12 @@ def next_steps(engine: Engine, n_logged: int, judged: bool) -> list[str]:
         train = ["ssi train --qrels qrels.tsv --query-file queries.tsv"]
         fit = ["ssi calibrate --qrels qrels.tsv --query-file queries.tsv"]
     elif n_logged:
-        train = [f"ssi clicks import --engine {engine.spec} --log clicks/", "ssi clicks doctor clicks/",
-                 "ssi clicks pairs clicks/ --out pairs.parquet", "ssi train --pairs pairs.parquet"]  # fmt: skip
+        train = [
+            f"ssi clicks import --engine {engine.spec} --log clicks/",
+            "ssi clicks doctor clicks/",
+            "ssi clicks pairs clicks/ --out pairs.parquet",
+            "ssi train --pairs pairs.parquet",
+        ]
         fit = []
     else:
         train = ["ssi train --links links.tsv    # or --qrels qrels.tsv --query-file queries.tsv"]

@@ -15,11 +15,16 @@ from reranker.engines.protocol import refresh_if_allowed
 from reranker.errors import ConfigError, InputError
 
 
-@click.group("interleave", cls=common.CommandGroup, variables="SSI_INTERLEAVE", epilog="""\b
+@click.group(
+    "interleave",
+    cls=common.CommandGroup,
+    variables="SSI_INTERLEAVE",
+    epilog="""\b
 Examples:
   ssi serve --engine opensearch:http://localhost:9200 --index shop --models models/ --interleave 3f2a77c0 --sink engine
   ssi interleave report --engine opensearch:http://localhost:9200
-""")  # fmt: skip
+""",
+)
 def interleave() -> None:
     """Compare two versions by the clicks of visitors who see both in one list (team-draft interleaving).
 
@@ -27,12 +32,16 @@ def interleave() -> None:
     """
 
 
-@interleave.command("report", short_help="Say which of two interleaved versions visitors prefer.", epilog="""\b
+@interleave.command(
+    "report",
+    short_help="Say which of two interleaved versions visitors prefer.",
+    epilog="""\b
 Examples:
   ssi interleave report impressions.ndjson
   ssi interleave report --engine opensearch:http://localhost:9200
   ssi interleave report impressions.ndjson --json
-""")  # fmt: skip
+""",
+)
 @click.argument("logs", nargs=-1, type=PATH, metavar="[LOG...]")
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Read the engine's UBI indexes instead of files.")
 @click.option("--queries-index", default="ubi_queries", metavar="NAME", help="Index of queries.")

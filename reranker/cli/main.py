@@ -194,9 +194,14 @@ _SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"],
 
 
 @click.group(cls=MainGroup, context_settings=_SETTINGS)
-@click.option("--config", type=common.PATH, envvar="SSI_CONFIG", metavar="FILE",
-              help="TOML file: tables are commands, keys their options; [default] is for all commands, [engine] says "
-                   "how to reach the engine.  [default: ssi.toml, if it is there]")  # fmt: skip
+@click.option(
+    "--config",
+    type=common.PATH,
+    envvar="SSI_CONFIG",
+    metavar="FILE",
+    help="TOML file: tables are commands, keys their options; [default] is for all commands, [engine] says "
+    "how to reach the engine.  [default: ssi.toml, if it is there]",
+)
 @click.version_option(package_name="ssi-reranker", prog_name="ssi")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:

@@ -31,8 +31,13 @@ METHODS = ("auto", "randomised", "harvest", "em", "rate")
 
 
 # Options and readers of several commands
-format_option = click.option("--format", "log_format", type=click.Choice(LOG_FORMATS), default="auto",
-                             help="Form of raw log files; auto looks at their first lines.")  # fmt: skip
+format_option = click.option(
+    "--format",
+    "log_format",
+    type=click.Choice(LOG_FORMATS),
+    default="auto",
+    help="Form of raw log files; auto looks at their first lines.",
+)
 
 
 rejects_option = click.option(
@@ -70,9 +75,12 @@ log_option = click.option(
 
 
 key_option = click.option(
-    "--key", "key_file", type=PATH, metavar="FILE",
+    "--key",
+    "key_file",
+    type=PATH,
+    metavar="FILE",
     help="Key of the hashes of people's ids; without it, the file key in the click log's folder.",
-)  # fmt: skip
+)
 
 
 @contextmanager
@@ -90,41 +98,79 @@ def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
 
 # Pairs: how a log becomes pairs, and where that is computed
 pair_options = common.all_of(
-    common.setting(PairConfig, "strategy", type=click.Choice(list(STRATEGIES)),
-                 help="How clicks become preferences, see below."),
+    common.setting(
+        PairConfig, "strategy", type=click.Choice(list(STRATEGIES)), help="How clicks become preferences, see below."
+    ),
     common.setting(PairConfig, "above_only", help="clicked-over-unclicked: compare with documents further up only."),
-    common.setting(PairConfig, "last_by_time",
-                 help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
-                      "of the lowest in the list, which needs no clock."),
-    common.setting(PairConfig, "min_dwell_s", "--min-dwell", "min_dwell_s", metavar="SECONDS",
-                 help="Clicks known to be shorter do not count; their documents take no part."),
-    common.setting(PairConfig, "once_a_session", "--once-a-session/--every-time",
-                 help="A session says a pair once, however often it was shown."),
-    common.setting(PairConfig, "user_cap",
-                 help="How often one person can say a pair at most, in sessions; 0: no cap, here and below."),
-    common.setting(PairConfig, "document_cap",
-                 help="Pairs of one person for one document of a query that count in full."),
-    common.setting(PairConfig, "person_cap",
-                 help="Pairs of one person over all queries that count in full."),
-    common.setting(PairConfig, "network_cap",
-                 help="People of one network for one document of a query that count in full; 0 on an intranet."),
+    common.setting(
+        PairConfig,
+        "last_by_time",
+        help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
+        "of the lowest in the list, which needs no clock.",
+    ),
+    common.setting(
+        PairConfig,
+        "min_dwell_s",
+        "--min-dwell",
+        "min_dwell_s",
+        metavar="SECONDS",
+        help="Clicks known to be shorter do not count; their documents take no part.",
+    ),
+    common.setting(
+        PairConfig,
+        "once_a_session",
+        "--once-a-session/--every-time",
+        help="A session says a pair once, however often it was shown.",
+    ),
+    common.setting(
+        PairConfig,
+        "user_cap",
+        help="How often one person can say a pair at most, in sessions; 0: no cap, here and below.",
+    ),
+    common.setting(
+        PairConfig, "document_cap", help="Pairs of one person for one document of a query that count in full."
+    ),
+    common.setting(PairConfig, "person_cap", help="Pairs of one person over all queries that count in full."),
+    common.setting(
+        PairConfig,
+        "network_cap",
+        help="People of one network for one document of a query that count in full; 0 on an intranet.",
+    ),
     common.setting(PairConfig, "min_users", help="People who must have said a pair."),
-    click.option("--propensities", "propensity_file", type=PATH, metavar="FILE",
-                 help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank."),
-    common.setting(PairConfig, "clip",
-                 help="The most that one person's pair may weigh for it."),
-    click.option("--robots/--no-robots", "judge_robots", default=True,
-                 help="Leave out robots: agent, speed, number of clicks, one document over and over."),
+    click.option(
+        "--propensities",
+        "propensity_file",
+        type=PATH,
+        metavar="FILE",
+        help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank.",
+    ),
+    common.setting(PairConfig, "clip", help="The most that one person's pair may weigh for it."),
+    click.option(
+        "--robots/--no-robots",
+        "judge_robots",
+        default=True,
+        help="Leave out robots: agent, speed, number of clicks, one document over and over.",
+    ),
     click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
     click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
-    click.option("--backend", type=click.Choice(list(BACKENDS)), default="duckdb",
-                 help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + "."),
+    click.option(
+        "--backend",
+        type=click.Choice(list(BACKENDS)),
+        default="duckdb",
+        help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + ".",
+    ),
     click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
-    click.option("--memory", "memory_mb", type=click.IntRange(100), default=default_of(Resources, "memory_mb"),
-                 metavar="MB", help="Rows that duckdb keeps in memory; the process needs some 300 MB more."),
+    click.option(
+        "--memory",
+        "memory_mb",
+        type=click.IntRange(100),
+        default=default_of(Resources, "memory_mb"),
+        metavar="MB",
+        help="Rows that duckdb keeps in memory; the process needs some 300 MB more.",
+    ),
     click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
     click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
-)  # fmt: skip
+)
 
 
 def pair_config(options: dict[str, Any]) -> PairConfig:

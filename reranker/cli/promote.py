@@ -8,11 +8,14 @@ from reranker.cli import common
 from reranker.cli.releases import force_option, show_live
 
 
-@click.command("promote", epilog="""\b
+@click.command(
+    "promote",
+    epilog="""\b
 Examples:
   ssi promote 3f2a9c81d0aa --engine elasticsearch:http://localhost:9200 --index shop
   ssi promote 3f2a9c81d0aa --engine tantivy:./index --index docs --json
-""")  # fmt: skip
+""",
+)
 @click.argument("version")
 @common.engine_options
 @force_option

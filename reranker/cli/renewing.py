@@ -21,12 +21,21 @@ renewal_options = common.all_of(
     common.model_option(),
     common.routes_option,
     common.write_store_option,
-    click.option("--max-docs-per-second", "rate", type=click.FloatRange(0, min_open=True), metavar="N",
-                 help="Speed limit, so that the engine keeps answering searches."),
+    click.option(
+        "--max-docs-per-second",
+        "rate",
+        type=click.FloatRange(0, min_open=True),
+        metavar="N",
+        help="Speed limit, so that the engine keeps answering searches.",
+    ),
     max_docs_option,
-    click.option("--rejects", "reject_path", type=FILE,
-                 help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]"),
-)  # fmt: skip
+    click.option(
+        "--rejects",
+        "reject_path",
+        type=FILE,
+        help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]",
+    ),
+)
 
 
 def target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:

@@ -39,64 +39,112 @@ Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to l
 
 _retrain_options = common.all_of(
     common.engine_options,
-    click.option("--clicks", "clicks", type=PATH, multiple=True, metavar="LOG",
-                 help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times."),
-    click.option("--from-index", is_flag=True,
-                 help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log."),
+    click.option(
+        "--clicks",
+        "clicks",
+        type=PATH,
+        multiple=True,
+        metavar="LOG",
+        help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times.",
+    ),
+    click.option(
+        "--from-index",
+        is_flag=True,
+        help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log.",
+    ),
     ubi_indexes_options,
     format_option,
     click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
-    click.option("--models", type=PATH, default=Path("models"), metavar="DIR",
-                 help="Folder of the model folders; the live model must be there, and the new one is saved there."),
-    common.setting(RetrainSettings, "base", "--warm-start", "base", type=PATH, metavar="DIR",
-                   help="Model to start from, of links or judgements only.  [default: the one that the live model was "
-                      "started from, else the live model]"),
+    click.option(
+        "--models",
+        type=PATH,
+        default=Path("models"),
+        metavar="DIR",
+        help="Folder of the model folders; the live model must be there, and the new one is saved there.",
+    ),
+    common.setting(
+        RetrainSettings,
+        "base",
+        "--warm-start",
+        "base",
+        type=PATH,
+        metavar="DIR",
+        help="Model to start from, of links or judgements only.  [default: the one that the live model was "
+        "started from, else the live model]",
+    ),
     common.renamed_option("--base", "--warm-start", kind=PATH),
     click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
-    click.option("--qrels", type=PATH, metavar="FILE",
-                 help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
-                      "half, always the same, is for the gate."),
+    click.option(
+        "--qrels",
+        type=PATH,
+        metavar="FILE",
+        help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
+        "half, always the same, is for the gate.",
+    ),
     common.renamed_option("--judgments", "--qrels", kind=PATH),
     common.renamed_option("--judgements", "--qrels", kind=PATH),
     click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
-    common.setting(RetrainSettings, "click_weight",
-                   help="Share of the training that clicks get; links get 1, judgements 1."),
-    common.setting(RetrainSettings, "query_side_only",
-                   help="Learn what words mean in queries only: no document's vector changes."),
+    common.setting(
+        RetrainSettings, "click_weight", help="Share of the training that clicks get; links get 1, judgements 1."
+    ),
+    common.setting(
+        RetrainSettings, "query_side_only", help="Learn what words mean in queries only: no document's vector changes."
+    ),
     click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
-    click.option("--propensities", type=PATH, metavar="FILE",
-                 help="Of `ssi clicks propensities`.  [default: found from the log]"),
-    click.option("--newest", default=str(Newest().share), metavar="SHARE|DAYSd",
-                 help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d)."),
-    common.setting(GateConfig, "margin",
-                   help="By how much nDCG of the clicks must be better, at the lower bound of its interval."),
+    click.option(
+        "--propensities", type=PATH, metavar="FILE", help="Of `ssi clicks propensities`.  [default: found from the log]"
+    ),
+    click.option(
+        "--newest",
+        default=str(Newest().share),
+        metavar="SHARE|DAYSd",
+        help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d).",
+    ),
+    common.setting(
+        GateConfig, "margin", help="By how much nDCG of the clicks must be better, at the lower bound of its interval."
+    ),
     common.setting(GateConfig, "confidence", help="Of that bound."),
-    common.setting(GateConfig, "min_clusters", "--min-people", "min_people",
-                   help="Least number of people (that weigh the same) in the newest slice."),
+    common.setting(
+        GateConfig,
+        "min_clusters",
+        "--min-people",
+        "min_people",
+        help="Least number of people (that weigh the same) in the newest slice.",
+    ),
     common.body_option,
-    common.setting(RetrainSettings, "window",
-                   help="Hits reranked when served; with the body it names the calibration."),
-    common.setting(RetrainSettings, "docs", type=PATH, metavar="FILE",
-                   help="Documents to train on.  [default: those of the index]"),
+    common.setting(
+        RetrainSettings, "window", help="Hits reranked when served; with the body it names the calibration."
+    ),
+    common.setting(
+        RetrainSettings, "docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"
+    ),
     common.id_field_option,
     common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]"),
     common.setting(TrainConfig, "rate", help="Learning rate.  [default: by the data]"),
     common.setting(TrainConfig, "seed", help="Of all random numbers."),
     common.write_store_option,
-    common.setting(RetrainSettings, "max_docs_per_s", "--max-docs-per-second", "rate_limit", metavar="N",
-                   help="Speed limit of the writes, so that the engine keeps answering searches."),
-    common.setting(RetrainSettings, "max_judged",
-                   help="Impressions that the gate looks at; more are sampled."),
-    common.setting(RetrainSettings, "study", "--size-study", "size_study",
-                   help="Also learn from parts of the log, for the report."),
+    common.setting(
+        RetrainSettings,
+        "max_docs_per_s",
+        "--max-docs-per-second",
+        "rate_limit",
+        metavar="N",
+        help="Speed limit of the writes, so that the engine keeps answering searches.",
+    ),
+    common.setting(RetrainSettings, "max_judged", help="Impressions that the gate looks at; more are sampled."),
+    common.setting(
+        RetrainSettings, "study", "--size-study", "size_study", help="Also learn from parts of the log, for the report."
+    ),
     click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report, which works offline."),
     rejects_option,
-    common.setting(RetrainSettings, "allow_unsound",
-                   help="Learn even from a log that `ssi clicks doctor` calls unsound."),
-    common.setting(RetrainSettings, "dry_run",
-                   help="Train and compare, but leave the index and its record as they are."),
+    common.setting(
+        RetrainSettings, "allow_unsound", help="Learn even from a log that `ssi clicks doctor` calls unsound."
+    ),
+    common.setting(
+        RetrainSettings, "dry_run", help="Train and compare, but leave the index and its record as they are."
+    ),
     common.json_option,
-)  # fmt: skip
+)
 
 
 @click.command("retrain", cls=ExpertCommand, epilog=_RETRAIN_EXAMPLES)
@@ -144,8 +192,19 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
     if bool(options["qrels"]) != bool(options["query_file"]):
         raise ConfigError("--qrels names queries by id, and --query-file holds their texts: give both or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
-    same = ("models", "base", "click_weight", "query_side_only", "window", "docs", "id_field", "store",
-            "max_judged", "allow_unsound", "dry_run")  # fmt: skip
+    same = (
+        "models",
+        "base",
+        "click_weight",
+        "query_side_only",
+        "window",
+        "docs",
+        "id_field",
+        "store",
+        "max_judged",
+        "allow_unsound",
+        "dry_run",
+    )
     return RetrainSettings(
         train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
         pairs=PairConfig(**strategy),
@@ -195,8 +254,12 @@ def _show_retraining(result: RetrainResult, as_json: bool) -> None:
     for measure in result.verdict["measured"]:
         change = measure["difference"]
         values = dict(zip(measure["compared"], (measure["live"], measure["candidate"]), strict=True))
-        table.add_row(measure["name"], *(f"{values[order]:.4f}" if order in values else "" for order in orders),
-                      f"{change['estimate']:+.4f}", f"{change['lower']:+.4f}")  # fmt: skip
+        table.add_row(
+            measure["name"],
+            *(f"{values[order]:.4f}" if order in values else "" for order in orders),
+            f"{change['estimate']:+.4f}",
+            f"{change['lower']:+.4f}",
+        )
     console.print(table)
     _show_queries("lost most", result.verdict["losers"][:5])
     _show_queries("gained most", result.verdict["winners"][:5])

@@ -12,12 +12,15 @@ from reranker.cli.documents import end_with, vectors_option
 from reranker.cli.renewing import renewal_options, show_plan, show_report, target_of
 
 
-@click.command("revectorize", epilog="""\b
+@click.command(
+    "revectorize",
+    epilog="""\b
 Examples:
   ssi revectorize --engine elasticsearch:http://localhost:9200 --index shop --model model/ --dry-run
   ssi revectorize --engine opensearch:http://localhost:9200 --index shop --model model/ --max-docs-per-second 500
   ssi promote VERSION --engine opensearch:http://localhost:9200 --index shop
-""")  # fmt: skip
+""",
+)
 @renewal_options
 @vectors_option
 @click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")

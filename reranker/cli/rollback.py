@@ -8,11 +8,14 @@ from reranker.cli import common
 from reranker.cli.releases import force_option, show_live
 
 
-@click.command("rollback", epilog="""\b
+@click.command(
+    "rollback",
+    epilog="""\b
 Examples:
   ssi rollback --engine elasticsearch:http://localhost:9200 --index shop
   ssi rollback --engine tantivy:./index --index docs --json
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @force_option
 @common.json_option

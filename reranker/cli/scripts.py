@@ -20,24 +20,34 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
 
 _script_options = common.all_of(
-    click.option("--engine", "engine_spec", required=True, metavar="SPEC",
-                 help="elasticsearch:URL or opensearch:URL."),
+    click.option("--engine", "engine_spec", required=True, metavar="SPEC", help="elasticsearch:URL or opensearch:URL."),
     common.model_option(required=False),
-    click.option("--service", metavar="URL",
-                 help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}."),
+    click.option(
+        "--service",
+        metavar="URL",
+        help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}.",
+    ),
     click.option("--name", default="ssi", help="Of endpoint and pipeline."),
     click.option("--field", "text_field", default="text", help="Field whose text the engine sends to the service."),
-    click.option("--id-field", metavar="FIELD",
-                 help="Field with the document's id, sent instead of the text: stored vectors are used."),
-)  # fmt: skip
+    click.option(
+        "--id-field",
+        metavar="FIELD",
+        help="Field with the document's id, sent instead of the text: stored vectors are used.",
+    ),
+)
 
 
-@click.group("scripts", cls=common.CommandGroup, variables="SSI_SCRIPTS", epilog="""\b
+@click.group(
+    "scripts",
+    cls=common.CommandGroup,
+    variables="SSI_SCRIPTS",
+    epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --index shop --query "red shoes"
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
   ssi scripts install --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
-""")  # fmt: skip
+""",
+)
 def scripts() -> None:
     """Let an engine rerank by itself: stored scripts, search pipelines, inference endpoints.
 
@@ -58,23 +68,34 @@ def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingMod
     model = load_model(options["model_path"], engine) if options["model_path"] else None
     key = os.environ.get(KEY_VARIABLE, "none") if secret else "(the service's key)"
     setup = Setup(
-        model.encoder_id if model else None, options["service"], options["name"], options["text_field"],
-        options["id_field"], key, trusted_of(engine) if options["service"] else (),
-    )  # fmt: skip
+        model.encoder_id if model else None,
+        options["service"],
+        options["name"],
+        options["text_field"],
+        options["id_field"],
+        key,
+        trusted_of(engine) if options["service"] else (),
+    )
     return engine, model, setup
 
 
-@scripts.command("show", short_help="Print what would be put in, what the engine cannot take, and how to search with "
-                 "it.", epilog="""\b
+@scripts.command(
+    "show",
+    short_help="Print what would be put in, what the engine cannot take, and how to search with it.",
+    epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/ --index shop --query "red shoes" \\
                    --body body.json --window 1000
   ssi scripts show --engine elasticsearch:http://localhost:9200 --service http://ssi:8080 --field title
-""")  # fmt: skip
+""",
+)
 @_script_options
-@click.option("--query", help="Also print a whole search of --index for this text that the engine reranks by the "
-                              "stored script, in the order served now.")  # fmt: skip
+@click.option(
+    "--query",
+    help="Also print a whole search of --index for this text that the engine reranks by the "
+    "stored script, in the order served now.",
+)
 @click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
 @common.body_option
 @common.window_option
@@ -142,12 +163,15 @@ def _search_body(
     return f"POST /{index}/_search?preference={preference_of(query)}\n", body
 
 
-@scripts.command("install", short_help="Put in stored scripts, and with --service the engine's own reranking by the "
-                 "service.", epilog="""\b
+@scripts.command(
+    "install",
+    short_help="Put in stored scripts, and with --service the engine's own reranking by the service.",
+    epilog="""\b
 Examples:
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
   ssi scripts install --engine opensearch:http://localhost:9200 --service http://ssi:8080 --id-field sku
-""")  # fmt: skip
+""",
+)
 @_script_options
 @common.json_option
 def install(as_json: bool, **options: Any) -> None:
@@ -165,11 +189,15 @@ def install(as_json: bool, **options: Any) -> None:
         click.get_current_context().exit(7)
 
 
-@scripts.command("remove", short_help="Take it out again.", epilog="""\b
+@scripts.command(
+    "remove",
+    short_help="Take it out again.",
+    epilog="""\b
 Examples:
   ssi scripts remove --engine opensearch:http://localhost:9200 --model model/
   ssi scripts remove --engine elasticsearch:http://localhost:9200 --service http://ssi:8080
-""")  # fmt: skip
+""",
+)
 @_script_options
 @common.json_option
 def remove(as_json: bool, **options: Any) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 TITLE_LENGTH = 60
 
 
-@click.command("search", epilog="""\b
+@click.command(
+    "search",
+    epilog="""\b
 Examples:
   ssi search "vector iterator" --engine tantivy:./index --index docs --model model/
   ssi search "red shoes" --engine elasticsearch:http://localhost:9200 --index shop --model model/ --explain
@@ -28,17 +30,25 @@ Examples:
              --body body.json --route beside --window 100 --from 10 --json
 A body is the team's own search body with {{query}} where the text belongs:
   {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}, "_source": ["title"]}
-""")  # fmt: skip
+""",
+)
 @click.argument("query")
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--route", type=common.ROUTE, default=DEFAULT_ROUTE,
-              help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
-                   "answer, or inside the engine.")  # fmt: skip
-@common.setting(RerankSettings, "retrieve", type=common.RETRIEVE,
-              help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's "
-                   "words.")  # fmt: skip
+@click.option(
+    "--route",
+    type=common.ROUTE,
+    default=DEFAULT_ROUTE,
+    help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
+    "answer, or inside the engine.",
+)
+@common.setting(
+    RerankSettings,
+    "retrieve",
+    type=common.RETRIEVE,
+    help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's words.",
+)
 @common.neighbours_option
 @common.read_store_option
 @common.window_option
@@ -46,8 +56,12 @@ A body is the team's own search body with {{query}} where the text belongs:
 @click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
 @common.alpha_option
 @common.keep_top_option
-@click.option("--deadline-ms", type=click.FloatRange(0, min_open=True), default=5000,
-              help="Past it the engine's own order is shown.")  # fmt: skip
+@click.option(
+    "--deadline-ms",
+    type=click.FloatRange(0, min_open=True),
+    default=5000,
+    help="Past it the engine's own order is shown.",
+)
 @click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
 @common.json_option
 def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> None:
@@ -62,9 +76,15 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
     engine = common.open_engine_of(options["engine_spec"])
     model = load_model(options["model_path"], engine)
     reranker = open_reranker(
-        engine, options["index"], model, options["model_path"], route=options["route"],
-        store_path=options["store_path"], settings=RerankSettings(**common.stated(RerankSettings, options)), body=body,
-    )  # fmt: skip
+        engine,
+        options["index"],
+        model,
+        options["model_path"],
+        route=options["route"],
+        store_path=options["store_path"],
+        settings=RerankSettings(**common.stated(RerankSettings, options)),
+        body=body,
+    )
     page = reranker.search(query, body, size=options["size"], from_=options["first"], explain=explain)
     if as_json:
         common.print_json(page.to_json())

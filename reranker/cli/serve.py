@@ -32,7 +32,10 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
     context.exit()
 
 
-@click.command("serve", cls=ExpertCommand, epilog="""\b
+@click.command(
+    "serve",
+    cls=ExpertCommand,
+    epilog="""\b
 Examples:
   ssi serve --engine tantivy:./index --index docs --model model/
   ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --api-keys keys.txt --shadow
@@ -42,77 +45,143 @@ Examples:
   ssi serve --new-key website
   curl -s localhost:8080/search -H 'Content-Type: application/json' -d '{"query": "red shoes"}'
 Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @click.option("--model", "model_path", type=FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
 @click.option(
-    "--models", "models_path", type=FOLDER, metavar="DIR",
+    "--models",
+    "models_path",
+    type=FOLDER,
+    metavar="DIR",
     help="Folder of model folders; `ssi promote` says which one answers.",
-)  # fmt: skip
+)
 @common.setting(ServiceSettings, "route", type=common.ROUTE, help="Where vectors come from.")
-@common.setting(RerankSettings, "retrieve", type=common.RETRIEVE,
-              help="Candidates: the engine's own hits, or also documents of near vectors.")  # fmt: skip
+@common.setting(
+    RerankSettings,
+    "retrieve",
+    type=common.RETRIEVE,
+    help="Candidates: the engine's own hits, or also documents of near vectors.",
+)
 @common.neighbours_option
 @common.read_store_option
-@click.option("--body", "body_path", type=FILE,
-              help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]")  # fmt: skip
-@click.option("--named-body", "named_bodies", multiple=True, metavar="NAME=FILE",
-              help="Another body, which requests take by its name; can be repeated.")  # fmt: skip
-@click.option("--page", "page_fields", multiple=True, metavar="NAME=FIELD",
-              help="Field that the search page shows as title, text, url, image or one of the facts; can be repeated.",
-              )  # fmt: skip
+@click.option(
+    "--body",
+    "body_path",
+    type=FILE,
+    help="Search body (JSON) with {{query}} in it.  [default: BM25 over the text fields]",
+)
+@click.option(
+    "--named-body",
+    "named_bodies",
+    multiple=True,
+    metavar="NAME=FILE",
+    help="Another body, which requests take by its name; can be repeated.",
+)
+@click.option(
+    "--page",
+    "page_fields",
+    multiple=True,
+    metavar="NAME=FIELD",
+    help="Field that the search page shows as title, text, url, image or one of the facts; can be repeated.",
+)
 @common.setting(ServiceSettings, "fixed_body", help="Refuse requests that bring a search body of their own.")
 @common.setting(ServiceSettings, "proxy", help="Also answer the engine's own _search, _msearch and _count.")
 @common.window_option
 @common.setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted]")
 @common.keep_top_option
-@common.setting(RerankSettings, "deadline_ms",
-              help="For every request, waiting included; past it the engine's order, or 503.")  # fmt: skip
+@common.setting(
+    RerankSettings, "deadline_ms", help="For every request, waiting included; past it the engine's order, or 503."
+)
 @common.setting(ServiceSettings, "shadow", help="Score and log, but answer in the engine's order.")
-@common.setting(ServiceSettings, "percent",
-              help="Share of sessions whose searches are reranked.")  # fmt: skip
-@common.setting(ServiceSettings, "explore", metavar="PERCENT",
-              help="Share of sessions whose first pages are shuffled: their clicks measure each rank's examination.",
-              )  # fmt: skip
+@common.setting(ServiceSettings, "percent", help="Share of sessions whose searches are reranked.")
+@common.setting(
+    ServiceSettings,
+    "explore",
+    metavar="PERCENT",
+    help="Share of sessions whose first pages are shuffled: their clicks measure each rank's examination.",
+)
 @common.setting(ServiceSettings, "salt", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
-@click.option("--interleave", "challenger", metavar="VERSION",
-              help="Show this version and the live one in one list: see `ssi interleave report`.")  # fmt: skip
-@click.option("--sink", "sink_spec", default="none", metavar="engine|FILE|none",
-              help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.")  # fmt: skip
-@click.option("--golden", "golden_path", type=FILE,
-              help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.')  # fmt: skip
-@click.option("--no-verify", is_flag=True,
-              help="Map model and store where they lie, without private copies, and the store unchecked: for stores "
-              "too large to copy. Then replace their files only by renaming, as the commands of ssi do: a copy over "
-              "them (cp, rsync --inplace) ends the service.")  # fmt: skip
+@click.option(
+    "--interleave",
+    "challenger",
+    metavar="VERSION",
+    help="Show this version and the live one in one list: see `ssi interleave report`.",
+)
+@click.option(
+    "--sink",
+    "sink_spec",
+    default="none",
+    metavar="engine|FILE|none",
+    help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.",
+)
+@click.option(
+    "--golden",
+    "golden_path",
+    type=FILE,
+    help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.',
+)
+@click.option(
+    "--no-verify",
+    is_flag=True,
+    help="Map model and store where they lie, without private copies, and the store unchecked: for stores "
+    "too large to copy. Then replace their files only by renaming, as the commands of ssi do: a copy over "
+    "them (cp, rsync --inplace) ends the service.",
+)
 @common.setting(ServiceSettings, "host", help="Where to listen.")
 @common.setting(ServiceSettings, "port", help="Port to listen on.")
 @click.option("--api-keys", "keys_path", type=FILE, help="Hashed keys; every request must show one.")
 @common.setting(ServiceSettings, "without_keys", help="Listen on any host without keys.")
-@click.option("--new-key", metavar="NAME[:ROLE]", callback=_print_key, is_eager=True, expose_value=False,
-              help="Print a new key (role search, events or admin) and end.")  # fmt: skip
+@click.option(
+    "--new-key",
+    metavar="NAME[:ROLE]",
+    callback=_print_key,
+    is_eager=True,
+    expose_value=False,
+    help="Print a new key (role search, events or admin) and end.",
+)
 @common.setting(ServiceSettings, "tls_cert", type=FILE, help="Certificate chain, PEM.")
 @common.setting(ServiceSettings, "tls_key", type=FILE, help="Its key, PEM.")
-@common.setting(ServiceSettings, "poll_s",
-              help="Seconds between two looks for another live version.")  # fmt: skip
-@click.option("--workers", type=click.IntRange(1, 64), default=1,
-              help="Processes, each a whole service, that take requests from one port.")  # fmt: skip
+@common.setting(ServiceSettings, "poll_s", help="Seconds between two looks for another live version.")
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=1,
+    help="Processes, each a whole service, that take requests from one port.",
+)
 @common.setting(Limits, "threads", help="Requests that a process computes at once.")
-@common.setting(Limits, "max_waiting",
-              help="Requests that may wait; more are answered with 429.")  # fmt: skip
-@click.option("--max-body-mb", type=click.FloatRange(0, 1024, min_open=True),
-              default=default_of(Limits, "max_body_bytes") // MIB,
-              help="Largest request body with documents (the rerank routes), or with several searches.")  # fmt: skip
-@click.option("--max-search-kb", type=click.FloatRange(0, 1024**2, min_open=True),
-              default=default_of(Limits, "max_search_bytes") // 1024,
-              help="Largest request body of every other route: one search, events.")  # fmt: skip
-@common.setting(ServiceSettings, "events_per_second",
-              help="Events taken from one address (a tenth of them from one session); 0: any number.")  # fmt: skip
-@click.option("--allowed-host", "allowed_hosts", multiple=True, metavar="NAME",
-              help="Name by which the service may be called; can be repeated.  "
-                   "[default: without keys on a loopback address its names, else any]")  # fmt: skip
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info",
-              help="Lines of JSON on standard error.")  # fmt: skip
+@common.setting(Limits, "max_waiting", help="Requests that may wait; more are answered with 429.")
+@click.option(
+    "--max-body-mb",
+    type=click.FloatRange(0, 1024, min_open=True),
+    default=default_of(Limits, "max_body_bytes") // MIB,
+    help="Largest request body with documents (the rerank routes), or with several searches.",
+)
+@click.option(
+    "--max-search-kb",
+    type=click.FloatRange(0, 1024**2, min_open=True),
+    default=default_of(Limits, "max_search_bytes") // 1024,
+    help="Largest request body of every other route: one search, events.",
+)
+@common.setting(
+    ServiceSettings,
+    "events_per_second",
+    help="Events taken from one address (a tenth of them from one session); 0: any number.",
+)
+@click.option(
+    "--allowed-host",
+    "allowed_hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name by which the service may be called; can be repeated.  "
+    "[default: without keys on a loopback address its names, else any]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    help="Lines of JSON on standard error.",
+)
 def command(**options: Any) -> None:
     """Serve search with reranking, the rerank APIs and the search page over HTTP.
 
@@ -148,10 +217,15 @@ def command(**options: Any) -> None:
     if settings.proxy:
         requests_of(engine)  # an embedded engine has no clients
     state = open_state(
-        engine, settings,
-        model=options["model_path"], models=options["models_path"], store=options["store_path"],
-        sink=open_sink(options["sink_spec"], engine), golden=golden, work=inherited_folder(),
-    )  # fmt: skip
+        engine,
+        settings,
+        model=options["model_path"],
+        models=options["models_path"],
+        store=options["store_path"],
+        sink=open_sink(options["sink_spec"], engine),
+        golden=golden,
+        work=inherited_folder(),
+    )
     parts = all_parts(options["challenger"], settings.index if settings.proxy else None)
     run_server(create_app(settings, state, parts), state, settings, shared)
     end_process()
@@ -168,9 +242,11 @@ def _settings(options: dict[str, Any]) -> ServiceSettings:
     facts = [value for name, value in page if name == "facts"]
     max_body = int(options["max_body_mb"] * MIB)
     limits = Limits(
-        max_body_bytes=max_body, max_search_bytes=int(options["max_search_kb"] * 1024),
-        max_buffered_bytes=4 * max(max_body, MIB), **common.stated(Limits, options),
-    )  # fmt: skip
+        max_body_bytes=max_body,
+        max_search_bytes=int(options["max_search_kb"] * 1024),
+        max_buffered_bytes=4 * max(max_body, MIB),
+        **common.stated(Limits, options),
+    )
     return ServiceSettings(
         rerank=RerankSettings(**common.stated(RerankSettings, options)),
         body=None if options["body_path"] is None else read_body(options["body_path"], as_template=True),

@@ -14,19 +14,30 @@ if TYPE_CHECKING:
     from indexer.renewal import RenewReport
 
 
-@click.command("sync", epilog="""\b
+@click.command(
+    "sync",
+    epilog="""\b
 Examples:
   ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/
   ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --updated-field modified
   ssi sync --engine opensearch:http://localhost:9200 --index shop --model model/ --follow --interval 30
-""")  # fmt: skip
+""",
+)
 @renewal_options
-@click.option("--updated-field", metavar="FIELD",
-              help="Date field set on every change: read only what changed since the last sync.")  # fmt: skip
+@click.option(
+    "--updated-field",
+    metavar="FIELD",
+    help="Date field set on every change: read only what changed since the last sync.",
+)
 @click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
 @click.option("--follow", is_flag=True, help="Run until stopped; rounds with nothing to do are not reported.")
-@click.option("--interval", type=click.FloatRange(0), default=60.0, metavar="SECONDS",
-              help="Pause between two rounds of --follow.")  # fmt: skip
+@click.option(
+    "--interval",
+    type=click.FloatRange(0),
+    default=60.0,
+    metavar="SECONDS",
+    help="Pause between two rounds of --follow.",
+)
 @common.json_option
 def sync_command(
     updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
@@ -41,8 +52,9 @@ def sync_command(
 
     def once() -> RenewReport:
         with common.progress(f"sync {target.index}") as update:
-            return renewing.sync(target, renewal, updated_field=updated_field, verify=verify, progress=update,
-                                 notice=common.warn)  # fmt: skip
+            return renewing.sync(
+                target, renewal, updated_field=updated_field, verify=verify, progress=update, notice=common.warn
+            )
 
     if not follow:
         report = once()

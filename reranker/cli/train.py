@@ -28,8 +28,19 @@ if TYPE_CHECKING:
     from reranker.training import Corpus, TrainingReport, TrainingSet
 
 # What a model to start from has decided.
-_DECIDED = ("fields", "analyzer", "html", "max_chars", "tf", "max_words", "max_rows", "min_df", "dim", "tied",
-            "model_class")  # fmt: skip
+_DECIDED = (
+    "fields",
+    "analyzer",
+    "html",
+    "max_chars",
+    "tf",
+    "max_words",
+    "max_rows",
+    "min_df",
+    "dim",
+    "tied",
+    "model_class",
+)
 _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
 
 EXAMPLES = """\b
@@ -46,8 +57,9 @@ Examples:
 
 
 @click.command("train", cls=ExpertCommand, epilog=EXAMPLES)
-@click.option("--docs", type=PATH, metavar="FILE",
-              help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]")  # fmt: skip
+@click.option(
+    "--docs", type=PATH, metavar="FILE", help="Documents: JSON lines (also gz) or Parquet.  [default: those of --index]"
+)
 @common.id_field_option
 @click.option("--links", type=PATH, metavar="FILE", help="Links: source id TAB target id, no header.")
 @click.option("--qrels", type=PATH, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
@@ -55,32 +67,63 @@ Examples:
 @click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
-@common.setting(TrainConfig, "model_class", type=click.Choice((*MODEL_CLASSES, AUTO)),
-              help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
-                   f"worse than the best on validation.")  # fmt: skip
+@common.setting(
+    TrainConfig,
+    "model_class",
+    type=click.Choice((*MODEL_CLASSES, AUTO)),
+    help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
+    f"worse than the best on validation.",
+)
 @common.setting(TrainConfig, "dim", help="N, the dimensions of a vector.")
-@common.setting(TrainConfig, "recipe", type=click.Choice(RECIPES),
-              help="paper: uniform negatives, N(0,1) start, constant rate, no cap.")  # fmt: skip
-@common.setting(TrainConfig, "queries", metavar="KIND",
-              help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
-                   "queries of up to 10 words.")  # fmt: skip
-@common.setting(TrainConfig, "generalise", type=click.Choice(GENERALISE),
-              help="Learn for documents not seen in training, or for new links between known ones.")  # fmt: skip
-@common.setting(TrainConfig, "memory", type=click.Choice(AUTO_OR_OFF),
-              help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
-                   "more field; auto: where validation is better for it.")  # fmt: skip
-@common.setting(TrainConfig, "word_weights", type=click.Choice(AUTO_OR_OFF),
-              help="Let the words of a query count in the lexical score what the training queries (--qrels, --pairs) "
-                   "say; auto: where validation is better for it.")  # fmt: skip
+@common.setting(
+    TrainConfig,
+    "recipe",
+    type=click.Choice(RECIPES),
+    help="paper: uniform negatives, N(0,1) start, constant rate, no cap.",
+)
+@common.setting(
+    TrainConfig,
+    "queries",
+    metavar="KIND",
+    help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
+    "queries of up to 10 words.",
+)
+@common.setting(
+    TrainConfig,
+    "generalise",
+    type=click.Choice(GENERALISE),
+    help="Learn for documents not seen in training, or for new links between known ones.",
+)
+@common.setting(
+    TrainConfig,
+    "memory",
+    type=click.Choice(AUTO_OR_OFF),
+    help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
+    "more field; auto: where validation is better for it.",
+)
+@common.setting(
+    TrainConfig,
+    "word_weights",
+    type=click.Choice(AUTO_OR_OFF),
+    help="Let the words of a query count in the lexical score what the training queries (--qrels, --pairs) "
+    "say; auto: where validation is better for it.",
+)
 @common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Keep q.d in the score.")
 @common.setting(TrainConfig, "tied", help="U = V: the same as --model-class tied.")
-@click.option("--fields", default="title,text", metavar="LIST",
-              help="Field paths, each with an optional weight in the lexical score (title^2); those left out are "
-                   "tuned.")  # fmt: skip
-@click.option("--analyzer", default="auto", metavar="NAME",
-              help="auto (unicode, with English stems, and with bigrams, where the training queries find more by "
-                   "them), unicode[,stem=LANG][,stop=english][,bigrams], a language by its name (german), japanese, or "
-                   "engine:INDEX/FIELD (with --engine).")  # fmt: skip
+@click.option(
+    "--fields",
+    default="title,text",
+    metavar="LIST",
+    help="Field paths, each with an optional weight in the lexical score (title^2); those left out are tuned.",
+)
+@click.option(
+    "--analyzer",
+    default="auto",
+    metavar="NAME",
+    help="auto (unicode, with English stems, and with bigrams, where the training queries find more by "
+    "them), unicode[,stem=LANG][,stop=english][,bigrams], a language by its name (german), japanese, or "
+    "engine:INDEX/FIELD (with --engine).",
+)
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of --index, and of an engine: analyzer.")
 @click.option("--index", metavar="NAME", help="Without --docs: read the documents of this index.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
@@ -89,17 +132,28 @@ Examples:
 @click.option("--max-words", type=int, metavar="N", help="Words in the vocabulary at most; the most frequent stay.")
 @common.setting(TrainConfig, "max_rows", metavar="N", help="Learn rows for the N most frequent words only.")
 @click.option("--min-df", default=1, help="Least number of documents that hold a word.")
-@click.option("--quantisation", type=click.Choice(["float16", "float32", "int8"]), default="float16",
-              help="Precision of stored vectors.")  # fmt: skip
+@click.option(
+    "--quantisation",
+    type=click.Choice(["float16", "float32", "int8"]),
+    default="float16",
+    help="Precision of stored vectors.",
+)
 @common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]")
 @common.setting(TrainConfig, "rate", help="Learning rate at the start.  [default: found on validation]")
-@common.setting(TrainConfig, "identity_scale", "--margin-identity", "margin_identity", metavar="A",
-              help="Weight of q.d against the margin while learning.  [default: found on validation]")  # fmt: skip
+@common.setting(
+    TrainConfig,
+    "identity_scale",
+    "--margin-identity",
+    "margin_identity",
+    metavar="A",
+    help="Weight of q.d against the margin while learning.  [default: found on validation]",
+)
 @common.setting(TrainConfig, "max_norm", help="Cap on the length of a word's row; 0: none.  [default: 3]")
 @common.setting(TrainConfig, "max_trials", help="Candidates tried a step.  [default: by the data]")
 @common.setting(TrainConfig, "query_dropout", help="Share of query words left out.  [default: by the data]")
-@common.setting(TrainConfig, "document_dropout",
-              help="Share of document words left out.  [default: found on validation]")  # fmt: skip
+@common.setting(
+    TrainConfig, "document_dropout", help="Share of document words left out.  [default: found on validation]"
+)
 @common.setting(TrainConfig, "init_std", help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
 @common.setting(TrainConfig, "patience", help="Epochs without a better validation MAP.")
 @common.setting(TrainConfig, "threads", help="More than 1 is faster and not reproducible.")
@@ -108,9 +162,12 @@ Examples:
 @click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
 @click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
-@click.option("--report", "report_path", type=common.FILE,
-              help="Write an HTML report: data, settings tried, baselines, words, queries won and lost, "
-                   "advice.")  # fmt: skip
+@click.option(
+    "--report",
+    "report_path",
+    type=common.FILE,
+    help="Write an HTML report: data, settings tried, baselines, words, queries won and lost, advice.",
+)
 @click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
 @common.json_option
 def command(**options: Any) -> None:
@@ -158,9 +215,15 @@ def command(**options: Any) -> None:
                 _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index, update)
             listener = Listener(common.say, update, rejects)
             model, report = train_model(
-                corpus, evidence, config, valid=valid, base=base, checkpoint=checkpoint,
-                compare=options["compare"], listener=listener,
-            )  # fmt: skip
+                corpus,
+                evidence,
+                config,
+                valid=valid,
+                base=base,
+                checkpoint=checkpoint,
+                compare=options["compare"],
+                listener=listener,
+            )
         refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
             message = "" if refusal is None else str(refusal)
@@ -247,9 +310,15 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     analyzer = None if analysis is None else make_analyzer(analysis, analyze)
     return Corpus(
-        options["docs"] or of_index, view, analyzer, options["tf"], options["max_words"], options["min_df"],
-        options["quantisation"], options["id_field"],
-    )  # fmt: skip
+        options["docs"] or of_index,
+        view,
+        analyzer,
+        options["tf"],
+        options["max_words"],
+        options["min_df"],
+        options["quantisation"],
+        options["id_field"],
+    )
 
 
 def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
@@ -272,22 +341,24 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
 
     model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)
     if as_json:
-        common.print_json({
-            "model": str(path),
-            "model_id": model_id,
-            "encoder_id": encoder_id,
-            "model_class": report.model_class,
-            "summary": summary,
-            "split": report.split,
-            "lexical_map": report.lexical_map,
-            "valid_map": report.valid_map,
-            "scale": report.scale,
-            "best_epoch": report.result.best_epoch,
-            "memory": report.memory._asdict(),
-            "dropped": report.dropped,
-            "rejected_lines": rejects.count,
-            "comparison": report.comparison.to_json() if report.comparison else None,
-        })  # fmt: skip
+        common.print_json(
+            {
+                "model": str(path),
+                "model_id": model_id,
+                "encoder_id": encoder_id,
+                "model_class": report.model_class,
+                "summary": summary,
+                "split": report.split,
+                "lexical_map": report.lexical_map,
+                "valid_map": report.valid_map,
+                "scale": report.scale,
+                "best_epoch": report.result.best_epoch,
+                "memory": report.memory._asdict(),
+                "dropped": report.dropped,
+                "rejected_lines": rejects.count,
+                "comparison": report.comparison.to_json() if report.comparison else None,
+            }
+        )
         return
     console = common.out()
     held_out = "evidence (--valid)" if report.split == "given" else report.split

@@ -9,11 +9,14 @@ import click
 from reranker.cli import common
 
 
-@click.command("uninstall", epilog="""\b
+@click.command(
+    "uninstall",
+    epilog="""\b
 Examples:
   ssi uninstall --engine elasticsearch:http://localhost:9200 --index shop --dry-run
   ssi uninstall --engine elasticsearch:http://localhost:9200 --index shop
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
@@ -45,8 +48,10 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     if as_json:
         common.print_json(report.to_json())
     else:
-        common.out().print(f"took {len(plan.drop)} versions out of {report.emptied:,} documents, deleted "
-                    f"{', '.join(report.deleted) or 'no index'}")  # fmt: skip
+        common.out().print(
+            f"took {len(plan.drop)} versions out of {report.emptied:,} documents, deleted "
+            f"{', '.join(report.deleted) or 'no index'}"
+        )
         if note := remaining_note(plan):
             common.out().print(note)
     if report.error is not None:

@@ -12,18 +12,25 @@ from reranker.cli.common import FILE
 from reranker.cli.documents import end_with, rejects_option
 
 
-@click.command("vectorize", epilog="""\b
+@click.command(
+    "vectorize",
+    epilog="""\b
 Examples:
   ssi vectorize --docs docs.jsonl --model model/ --out vectors.parquet
   ssi vectorize --docs /data/docs.parquet --model /data/model/ --out /data/vectors.parquet --backend spark
   ssi index docs.jsonl --engine tantivy:./index --index docs --model model/ --vectors vectors.parquet
-""")  # fmt: skip
+""",
+)
 @click.option("--docs", "file", required=True, type=FILE, help="Documents: JSON lines (also gz) or Parquet.")
 @common.model_option()
 @click.option("--out", "target", required=True, type=FILE, help="File of vectors to write (Parquet).")
-@click.option("--backend", type=click.Choice(["local", "spark"]), default="local",
-              help="local: this process; spark: a local Spark or a cluster, whose machines see documents, model and "
-                   "target under the same paths.")  # fmt: skip
+@click.option(
+    "--backend",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    help="local: this process; spark: a local Spark or a cluster, whose machines see documents, model and "
+    "target under the same paths.",
+)
 @click.option(
     "--spark-master", metavar="URL", help="Cluster of spark; else SPARK_REMOTE, or all cores of this machine."
 )

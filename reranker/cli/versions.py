@@ -11,11 +11,14 @@ from reranker.cli import common
 from reranker.releases import read_control
 
 
-@click.command("versions", epilog="""\b
+@click.command(
+    "versions",
+    epilog="""\b
 Examples:
   ssi versions --engine elasticsearch:http://localhost:9200 --index shop
   ssi versions --engine tantivy:./index --index docs --json
-""")  # fmt: skip
+""",
+)
 @common.engine_options
 @click.option("--quick", is_flag=True, help="Do not read the texts: how many vectors are stale is not counted.")
 @common.json_option
@@ -31,21 +34,28 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
         states = list_versions(engine, index, count_stale=not quick, progress=update)
     record = read_control(engine, index).without_leftovers(engine.index_names(index))
     if as_json:
-        common.print_json({
-            "index": index,
-            "live": record.live,
-            "versions": [asdict(state) for state in states],
-            "retired": record.retired,
-            "building": record.building,
-        })  # fmt: skip
+        common.print_json(
+            {
+                "index": index,
+                "live": record.live,
+                "versions": [asdict(state) for state in states],
+                "retired": record.retired,
+                "building": record.building,
+            }
+        )
         return
     table = Table("", "version", "encoder", "documents with vector", "stale", "calibrated", "registered", "state")
     for state in states:
         table.add_row(
-            "live" if state.live else "", (state.model_id or "(not registered)")[:16], state.encoder_id[:12],
-            f"{state.with_vector:,} of {state.documents:,}", "?" if state.stale is None else f"{state.stale:,}",
-            "yes" if state.calibrated else "no", state.created, state.state,
-        )  # fmt: skip
+            "live" if state.live else "",
+            (state.model_id or "(not registered)")[:16],
+            state.encoder_id[:12],
+            f"{state.with_vector:,} of {state.documents:,}",
+            "?" if state.stale is None else f"{state.stale:,}",
+            "yes" if state.calibrated else "no",
+            state.created,
+            state.state,
+        )
     common.out().print(table if states else f"{index} has no versions: ssi index or ssi revectorize makes one")
     for title, names in (("replaced by a rebuild", record.retired), ("unfinished rebuild", record.building)):
         if names:

@@ -19,33 +19,55 @@ _DOCUMENTS = click.Path(exists=True, dir_okay=False, path_type=Path)
 _SIDE = click.Choice(["documents", "queries"])
 
 
-@click.group("words", cls=common.CommandGroup, variables="SSI_WORDS", epilog="""\b
+@click.group(
+    "words",
+    cls=common.CommandGroup,
+    variables="SSI_WORDS",
+    epilog="""\b
 Examples:
   ssi words similar iterator --model model/
   ssi words pairs --query "read a file line by line" --model model/
   ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
-""")  # fmt: skip
+""",
+)
 def words() -> None:
     """Look into a model: which words it takes for near, and which words of documents it relates to a query."""
 
 
-@words.command("similar", short_help="List the words nearest to a word.", epilog="""\b
+@words.command(
+    "similar",
+    short_help="List the words nearest to a word.",
+    epilog="""\b
 Examples:
   ssi words similar iterator --model model/
   ssi words similar iterator --model model/ --by cosine --n 20 --picture iterator.svg
   ssi words similar 検索 --of queries --model japanese-english/
-""")  # fmt: skip
+""",
+)
 @click.argument("word")
 @common.model_option()
 @click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
-@click.option("--of", "side", type=_SIDE, default="documents",
-              help="The vectors the word is looked up in: V (documents) or U (queries).")  # fmt: skip
+@click.option(
+    "--of",
+    "side",
+    type=_SIDE,
+    default="documents",
+    help="The vectors the word is looked up in: V (documents) or U (queries).",
+)
 @click.option("--among", type=_SIDE, default="documents", help="The vectors its neighbours are looked up in.")
-@click.option("--by", "measure", type=click.Choice(["distance", "cosine"]), default="distance",
-              help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at "
-                   "lengths.")  # fmt: skip
-@click.option("--min-documents", type=click.IntRange(0), default=3,
-              help="Leave rarer words out: little has been learned about them.")  # fmt: skip
+@click.option(
+    "--by",
+    "measure",
+    type=click.Choice(["distance", "cosine"]),
+    default="distance",
+    help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at lengths.",
+)
+@click.option(
+    "--min-documents",
+    type=click.IntRange(0),
+    default=3,
+    help="Leave rarer words out: little has been learned about them.",
+)
 @click.option("--picture", type=FILE, help="Draw the words on a plane: a file .png or .svg.")
 @common.json_option
 def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
@@ -68,23 +90,37 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
     common.out().print(table)
 
 
-@words.command("dice", short_help="List the words that share documents with a word or an n-gram most.", epilog="""\b
+@words.command(
+    "dice",
+    short_help="List the words that share documents with a word or an n-gram most.",
+    epilog="""\b
 Examples:
   ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
   ssi words dice 検索 --docs docs_ja.jsonl.gz --analyzer japanese --n 20 --json
   ssi words dice iterator --docs docs.jsonl.gz --model model/
-""")  # fmt: skip
+""",
+)
 @click.argument("terms", nargs=-1, required=True, metavar="TERM...")
-@click.option("--docs", "path", required=True, type=_DOCUMENTS, metavar="FILE",
-              help="Documents to count in: JSON lines (may be gzipped) or Parquet.")  # fmt: skip
+@click.option(
+    "--docs",
+    "path",
+    required=True,
+    type=_DOCUMENTS,
+    metavar="FILE",
+    help="Documents to count in: JSON lines (may be gzipped) or Parquet.",
+)
 @common.renamed_option("--documents", "--docs", kind=_DOCUMENTS)
 @common.id_field_option
 @common.model_option(required=False)
 @click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
 @click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
 @click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
-@click.option("--max-words", type=click.IntRange(1), default=30_000,
-              help="Neighbours are chosen among this many of the most frequent words.")  # fmt: skip
+@click.option(
+    "--max-words",
+    type=click.IntRange(1),
+    default=30_000,
+    help="Neighbours are chosen among this many of the most frequent words.",
+)
 @common.json_option
 def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **options: Any) -> None:
     """List the frequent words that share documents with each TERM most regularly: a word, or words in a row in quotes.
@@ -138,16 +174,24 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
     common.out().print(table)
 
 
-@words.command("pairs", short_help="List the words of documents that a query's words stand for.", epilog="""\b
+@words.command(
+    "pairs",
+    short_help="List the words of documents that a query's words stand for.",
+    epilog="""\b
 Examples:
   ssi words pairs --query "read a file line by line" --model model/
   ssi words pairs --query sort --model model/ --n 30 --json
-""")  # fmt: skip
+""",
+)
 @click.option("--query", required=True, metavar="TEXT", help="The query.")
 @common.model_option()
 @click.option("--n", type=click.IntRange(1), default=10, help="Pairs.")
-@click.option("--min-documents", type=click.IntRange(0), default=3,
-              help="Leave rarer words of documents out, except the query's own.")  # fmt: skip
+@click.option(
+    "--min-documents",
+    type=click.IntRange(0),
+    default=3,
+    help="Leave rarer words of documents out, except the query's own.",
+)
 @common.json_option
 def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
     """List the words of documents that raise the score of a query most, each with the query's word it comes from.

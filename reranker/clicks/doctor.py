@@ -118,55 +118,80 @@ def _clicks(of: Numbers) -> Said:
     usable, everything = of["clicks_on_lists"], of["clicks"]
     numbers = {"clicks": everything, "clicks_on_lists": usable}
     if not everything:
-        return "unsound", ("There is no click in the log: check that events are logged with the action click and the "
-                           "query_id of their search."), numbers  # fmt: skip
+        return (
+            "unsound",
+            (
+                "There is no click in the log: check that events are logged with the action click and the "
+                "query_id of their search."
+            ),
+            numbers,
+        )
     if not usable:
-        return "unsound", (f"None of the {everything:,.0f} clicks is on a known result list: log the ids of the shown "
-                           "documents with each query, and its query_id with each click."), numbers  # fmt: skip
+        return (
+            "unsound",
+            (
+                f"None of the {everything:,.0f} clicks is on a known result list: log the ids of the shown "
+                "documents with each query, and its query_id with each click."
+            ),
+            numbers,
+        )
     if usable < MIN_CLICKS:
-        return "warning", (f"{usable:,.0f} clicks on known result lists are few: expect little from fewer than "
-                           f"{MIN_CLICKS:,}; log for longer."), numbers  # fmt: skip
+        return (
+            "warning",
+            (
+                f"{usable:,.0f} clicks on known result lists are few: expect little from fewer than "
+                f"{MIN_CLICKS:,}; log for longer."
+            ),
+            numbers,
+        )
     return "ok", f"{usable:,.0f} clicks on known result lists.", numbers
 
 
 def _lists(of: Numbers) -> Said:
     without, searches = of["searches_without_list"], of["searches_kept"]
     return _by_share(
-        _share(without, searches), (0.05, 0.9), {"searches_without_list": without, "searches": searches},
+        _share(without, searches),
+        (0.05, 0.9),
+        {"searches_without_list": without, "searches": searches},
         "What was shown is known for {rest} of the searches.",
         "For {share} of the searches nothing says what was shown: log the result ids with the query "
         "(query_response_hit_ids), or an impression event for each document that was seen.",
-    )  # fmt: skip
+    )
 
 
 def _queries(of: Numbers) -> Said:
     lost, nameless = of["clicks_without_query"], of["events_without_query_id"]
     return _by_share(
-        _share(lost + nameless, of["clicks"] + nameless), (0.01, 0.9),
+        _share(lost + nameless, of["clicks"] + nameless),
+        (0.01, 0.9),
         {"clicks_without_query": lost, "events_without_query_id": nameless},
         "Clicks find the query that they belong to.",
         "{share} of the clicks and other events name no query, or one that was not logged: import ubi_queries with "
         "ubi_events, of the same time, and send query_id with every event.",
-    )  # fmt: skip
+    )
 
 
 def _texts(of: Numbers) -> Said:
     without, searches = of.get("no_query_text", 0), of["searches"]
     return _by_share(
-        _share(without, searches), (0.05, 0.95), {"no_query_text": without, "searches": searches},
+        _share(without, searches),
+        (0.05, 0.95),
+        {"no_query_text": without, "searches": searches},
         "The text is known of {rest} of the searches.",
         "{share} of the searches have no text: log user_query with each query (or with its events).",
-    )  # fmt: skip
+    )
 
 
 def _shown_documents(of: Numbers) -> Said:
     there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
     return _by_share(
-        _share(missing, there + missing), (0.05, 0.5), {"clicks_on_lists": there, "clicks_off_lists": missing},
+        _share(missing, there + missing),
+        (0.05, 0.5),
+        {"clicks_on_lists": there, "clicks_off_lists": missing},
         "Clicked documents are among those that were shown.",
         "{share} of the clicks are on documents that were not shown by their query: log the same kind of id with "
         "events (object_id) and results, set object_id_field, and start a new query_id with each search.",
-    )  # fmt: skip
+    )
 
 
 def _lucene_ids(of: Numbers) -> Said:
@@ -192,11 +217,13 @@ def _lucene_ids(of: Numbers) -> Said:
 def _resolving(of: Numbers) -> Said:
     asked, there = of["ids_asked"], of["ids_found"]
     return _by_share(
-        _share(asked - there, asked), (0.05, 0.5), {"ids_asked": asked, "ids_found": there},
+        _share(asked - there, asked),
+        (0.05, 0.5),
+        {"ids_asked": asked, "ids_found": there},
         "{rest} of the shown ids are documents of the index.",
         "{share} of the shown ids are no documents of the index: name the index that was searched; if it is, log "
         "document ids (object_id_field) in place of Lucene's numbers or another field.",
-    )  # fmt: skip
+    )
 
 
 def _ordinals(of: Numbers) -> Said:
@@ -205,13 +232,21 @@ def _ordinals(of: Numbers) -> Said:
     numbers = {name: of[name] for name in names}
     share = 1 - agree / stated if stated else 0.0
     if share > 0.1:
-        return "warning", (
-            f"{share:.1%} of the positions in events are not the place of the document in its result list, counted "
-            f"from 0 or from 1: log the place on the page in position.ordinal; the result list is believed, not they."
-        ), numbers  # fmt: skip
+        return (
+            "warning",
+            (
+                f"{share:.1%} of the positions in events are not the place of the document in its result list, "
+                "counted from 0 or from 1: log the place on the page in position.ordinal; the result list is "
+                "believed, not they."
+            ),
+            numbers,
+        )
     if mixed:
-        return "warning", (f"{mixed:,.0f} applications log position 0 now and then: count from 1 everywhere, or from "
-                           "0 everywhere."), numbers  # fmt: skip
+        return (
+            "warning",
+            (f"{mixed:,.0f} applications log position 0 now and then: count from 1 everywhere, or from 0 everywhere."),
+            numbers,
+        )
     if not stated:
         return "ok", "No event states a position.", numbers
     moved = f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
@@ -223,22 +258,36 @@ def _robots(of: Numbers) -> Said:
     share = _share(sum(by_reason.values()), of["searches"])
     why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {n:,.0f}" for name, n in by_reason.items())
     return _by_share(
-        share, (0.1, 0.95), {"share": share, **by_reason},
+        share,
+        (0.1, 0.95),
+        {"share": share, **by_reason},
         "{share} of the searches are by robots; they are left out.",
         f"{{share}} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
         "check the limits if these are people.",
-    )  # fmt: skip
+    )
 
 
 def _people(of: Numbers) -> Said:
     share, top = _share(of["searches_anonymous"], of["searches"]), of["clicks_of_busiest"]
     numbers = {"anonymous": share, "people": of["people"], "clicks_of_busiest": top}
     if share > 0.5:
-        return "warning", (f"{share:.1%} of the searches name neither user nor session, so that one visitor can count "
-                           "as many: send client_id (or session_id) with queries and events."), numbers  # fmt: skip
+        return (
+            "warning",
+            (
+                f"{share:.1%} of the searches name neither user nor session, so that one visitor can count "
+                "as many: send client_id (or session_id) with queries and events."
+            ),
+            numbers,
+        )
     if _share(top, of["clicks_kept"]) > 0.1:
-        return "warning", (f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, "
-                           "and a log of more people says more."), numbers  # fmt: skip
+        return (
+            "warning",
+            (
+                f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, "
+                "and a log of more people says more."
+            ),
+            numbers,
+        )
     return "ok", f"{of['people']:,.0f} people; none makes more than a tenth of the clicks.", numbers
 
 
@@ -246,10 +295,14 @@ def _spellings(of: Numbers) -> Said:
     n = of.get("note_camel_case", 0)
     if not n:
         return "ok", "Fields are spelt as UBI says.", {"camel_case": 0}
-    return "warning", (
-        f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
-        f"and judgement tools of the engine will not find their fields."
-    ), {"camel_case": n}  # fmt: skip
+    return (
+        "warning",
+        (
+            f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
+            f"and judgement tools of the engine will not find their fields."
+        ),
+        {"camel_case": n},
+    )
 
 
 def _values(of: Numbers) -> Said:
@@ -261,8 +314,14 @@ def _values(of: Numbers) -> Said:
         return "ok", "Times and positions can be read.", numbers
     faults = [f"{count:,.0f} {_NOTED[name]}" for name, count in rows_by_fault.items()]
     faults += [f"{undated:,.0f} searches have no time"] if undated else []
-    return "warning", (f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the newest searches "
-                       "apart), positions from 1, and queries that were answered."), numbers  # fmt: skip
+    return (
+        "warning",
+        (
+            f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the newest searches "
+            "apart), positions from 1, and queries that were answered."
+        ),
+        numbers,
+    )
 
 
 def _coverage(of: Numbers) -> Said:
@@ -283,10 +342,15 @@ def _shape(rates: Sequence[RankRate]) -> Said:
         return "ok", "Too few showings to say more of the click rate by rank.", numbers
     first, best = enough[0], max(enough, key=lambda rate: rate.rate)
     if best.rank > 1 and first.rate < 0.8 * best.rate:
-        return "warning", (
-            f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that clicks on "
-            f"it are logged (an advertisement above the list counts as none), and whether positions are off by one."
-        ), numbers  # fmt: skip
+        return (
+            "warning",
+            (
+                f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that "
+                "clicks on it are logged (an advertisement above the list counts as none), and whether positions are "
+                "off by one."
+            ),
+            numbers,
+        )
     return "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers
 
 
@@ -294,20 +358,43 @@ def _exploration(of: Numbers) -> Said:
     lists, clicks = of["searches_randomised"], of.get("randomised_clicks_of_rarest_rank", 0)
     numbers = {"searches_randomised": lists, "clicks_of_rarest_rank": clicks}
     if not lists:
-        return "ok", ("No list was shuffled: how often each rank is looked at is inferred from orders that changed; "
-                      "`ssi serve --explore 1` measures it."), numbers  # fmt: skip
+        return (
+            "ok",
+            (
+                "No list was shuffled: how often each rank is looked at is inferred from orders that changed; "
+                "`ssi serve --explore 1` measures it."
+            ),
+            numbers,
+        )
     if clicks >= MIN_RANDOMISED_CLICKS:
         return "ok", f"{lists:,.0f} shuffled lists are enough to measure how often each rank is looked at.", numbers
     more = f"about {lists * (MIN_RANDOMISED_CLICKS / clicks - 1):,.0f} more such lists are" if clicks else "more are"
-    return "ok", (f"{lists:,.0f} lists were shuffled, with {clicks:,.0f} clicks at the rank that has the fewest: "
-                  f"{more} needed for {MIN_RANDOMISED_CLICKS} clicks at each."), numbers  # fmt: skip
+    return (
+        "ok",
+        (
+            f"{lists:,.0f} lists were shuffled, with {clicks:,.0f} clicks at the rank that has the fewest: "
+            f"{more} needed for {MIN_RANDOMISED_CLICKS} clicks at each."
+        ),
+        numbers,
+    )
 
 
 CHECKS: dict[str, Callable[[Numbers], Said]] = {
-    "clicks": _clicks, "texts": _texts, "lists": _lists, "queries": _queries, "shown_documents": _shown_documents,
-    "lucene_ids": _lucene_ids, "resolving": _resolving, "ordinals": _ordinals, "robots": _robots, "people": _people,
-    "spellings": _spellings, "values": _values, "coverage": _coverage, "exploration": _exploration,
-}  # fmt: skip
+    "clicks": _clicks,
+    "texts": _texts,
+    "lists": _lists,
+    "queries": _queries,
+    "shown_documents": _shown_documents,
+    "lucene_ids": _lucene_ids,
+    "resolving": _resolving,
+    "ordinals": _ordinals,
+    "robots": _robots,
+    "people": _people,
+    "spellings": _spellings,
+    "values": _values,
+    "coverage": _coverage,
+    "exploration": _exploration,
+}
 """The checks of numbers by code, in the order in which the doctor reports them, before the one of the click rates;
 ``resolving`` only where shown ids were looked up."""
 
@@ -323,9 +410,13 @@ _IDS = "SELECT document FROM (SELECT DISTINCT document FROM result_lists) ORDER 
 
 
 def examine(
-    log: ClickLog, engine: Engine | None = None, index: str | None = None, *, config: PairConfig | None = None,
+    log: ClickLog,
+    engine: Engine | None = None,
+    index: str | None = None,
+    *,
+    config: PairConfig | None = None,
     resources: Resources | None = None,
-) -> Diagnosis:  # fmt: skip
+) -> Diagnosis:
     """Return what is wrong with a click log, and the click rate by rank.
 
     With ``engine`` and ``index`` up to 1,000 of the shown ids are looked up there; ``config`` says who is a robot.
@@ -380,8 +471,10 @@ def query_losses(
     columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
     pa = arrow()
     types = (pa.string(), pa.string(), pa.int64())
-    ranks = pa.table([pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
-                     names=["query_id", "document", "rank"])  # fmt: skip
+    ranks = pa.table(
+        [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
+        names=["query_id", "document", "rank"],
+    )
     with prepared(Task(log, PairConfig(), "impressions"), resources or Resources()) as connection:
         connection.register("engine_ranks", ranks)
         return [QueryLoss(*row) for row in connection.execute(sql_text("query_losses", least=LEAST_PEOPLE)).fetchall()]

@@ -631,20 +631,22 @@ class UbiReader(LineReader):
             session = attributes.session_id
         user, client, dwell = row.user_id or attributes.user_id, row.client_id, attributes.dwell_time
         agent, ip = attributes.browser or attributes.user_agent or row.user_agent, attributes.ip or row.ip
-        rows.events.append((
-            values.query_id(row.query_id),
-            values.action(row.action_name or ""),
-            values.document(document),
-            ordinal,
-            time,
-            dwell if dwell is None else values.dwell(dwell),
-            values.session(session),
-            values.user(client) if client and not user else rows.user(client, user, time),
-            values.network(ip) if ip else "",
-            values.query(row.user_query) if row.user_query else "",
-            values.name(row.application),
-            values.robot(agent) if agent else "",
-        ))  # fmt: skip
+        rows.events.append(
+            (
+                values.query_id(row.query_id),
+                values.action(row.action_name or ""),
+                values.document(document),
+                ordinal,
+                time,
+                dwell if dwell is None else values.dwell(dwell),
+                values.session(session),
+                values.user(client) if client and not user else rows.user(client, user, time),
+                values.network(ip) if ip else "",
+                values.query(row.user_query) if row.user_query else "",
+                values.name(row.application),
+                values.robot(agent) if agent else "",
+            )
+        )
 
     def _ordinal(self, ordinal: Any, attributes: _EventAttributes) -> int | None:
         if isinstance(ordinal, _Ordinal):
@@ -662,17 +664,19 @@ class UbiReader(LineReader):
         documents = [document_id(id_, "hit id") for id_ in ids] if ids else []
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
-        rows.queries.append((
-            query_id,
-            values.query(row.user_query),
-            values.session(row.session_id if row.session_id is not None else attributes.session_id),
-            rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
-            values.network(row.ip or attributes.ip or ""),
-            time,
-            values.name(row.application if row.application is not None else attributes.application),
-            values.robot(agent) if agent else "",
-            attributes.is_randomised,
-        ))  # fmt: skip
+        rows.queries.append(
+            (
+                query_id,
+                values.query(row.user_query),
+                values.session(row.session_id if row.session_id is not None else attributes.session_id),
+                rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
+                values.network(row.ip or attributes.ip or ""),
+                time,
+                values.name(row.application if row.application is not None else attributes.application),
+                values.robot(agent) if agent else "",
+                attributes.is_randomised,
+            )
+        )
         if documents:
             rows.add_hits(query_id, documents, time, values.ordinal(attributes.ssi_first) or 0)
         elif ids is not None:
@@ -723,10 +727,22 @@ class JsonLinesReader(LineReader):
         acts: list[_EventRow] = []
         for action, acts_of_kind in ((CLICK, line.clicks), (CART, line.add_to_cart), (PURCHASE, line.purchases)):
             acts += [
-                (query_id, action, document_id(act.doc), values.ordinal(act.rank), values.time(act.time),
-                 _dwell(act.time, act.end_time), session, user, network, query, application, agent)
+                (
+                    query_id,
+                    action,
+                    document_id(act.doc),
+                    values.ordinal(act.rank),
+                    values.time(act.time),
+                    _dwell(act.time, act.end_time),
+                    session,
+                    user,
+                    network,
+                    query,
+                    application,
+                    agent,
+                )
                 for act in acts_of_kind or ()
-            ]  # fmt: skip
+            ]
         rows.queries.append((query_id, query, session, user, network, time, application, agent, randomised))
         rows.add_hits(query_id, documents, time)
         rows.events += acts
@@ -791,10 +807,22 @@ class MetarankReader(LineReader):
         network = values.network(texts.get("ip", ""))
         agent = values.robot(texts.get("user_agent") or texts.get("ua") or "")
         if event.event == "interaction":
-            rows.events.append((
-                values.query_id(event.ranking), values.action(event.type or ""), document_id(event.item, "item"),
-                None, values.time(event.timestamp), None, session, user, network, "", "", agent,
-            ))  # fmt: skip
+            rows.events.append(
+                (
+                    values.query_id(event.ranking),
+                    values.action(event.type or ""),
+                    document_id(event.item, "item"),
+                    None,
+                    values.time(event.timestamp),
+                    None,
+                    session,
+                    user,
+                    network,
+                    "",
+                    "",
+                    agent,
+                )
+            )
             return
         query_id = values.query_id(event.id)
         if not query_id:

@@ -454,8 +454,13 @@ class ImportReport:
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         read = {"good": self.read.good, "skipped": self.read.skipped, "bad": self.read.bad}
-        return {"rows": self.rows, "records": read, "notes": dict(sorted(self.read.notes.items())),
-                "known": self.known, "resumed": self.resumed}  # fmt: skip
+        return {
+            "rows": self.rows,
+            "records": read,
+            "notes": dict(sorted(self.read.notes.items())),
+            "known": self.known,
+            "resumed": self.resumed,
+        }
 
 
 def import_files(
@@ -639,9 +644,15 @@ class _IndexImport:
     """
 
     def __init__(
-        self, transaction: LogTransaction, engine: Engine, index: str, rows: LogRows, sink: PrivateSink,
-        report: ImportReport, progress: Progress,
-    ) -> None:  # fmt: skip
+        self,
+        transaction: LogTransaction,
+        engine: Engine,
+        index: str,
+        rows: LogRows,
+        sink: PrivateSink,
+        report: ImportReport,
+        progress: Progress,
+    ) -> None:
         self.transaction, self.engine, self.index, self.rows = transaction, engine, index, rows
         self.sink, self.report, self.progress = sink, report, progress
         self.reader = UbiReader(rows)

@@ -62,8 +62,12 @@ TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: 
 def _arrow_schema(table: str) -> Any:
     pa = arrow()
     types = {
-        "string": pa.string(), "int32": pa.int32(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_(),
-    }  # fmt: skip
+        "string": pa.string(),
+        "int32": pa.int32(),
+        "int64": pa.int64(),
+        "double": pa.float64(),
+        "bool": pa.bool_(),
+    }
     return pa.schema([(name, types[kind]) for name, kind in STORED[table].items()])
 
 

@@ -94,9 +94,15 @@ class PairConfig:
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "user_cap": "[0, inf)", "document_cap": "[0, inf)", "person_cap": "[0, inf)", "network_cap": "[0, inf)",
-        "min_dwell_s": "[0, inf)", "session_gap_s": "[0, inf)", "min_users": "[1, inf)", "clip": "[1, inf)",
-    }  # fmt: skip
+        "user_cap": "[0, inf)",
+        "document_cap": "[0, inf)",
+        "person_cap": "[0, inf)",
+        "network_cap": "[0, inf)",
+        "min_dwell_s": "[0, inf)",
+        "session_gap_s": "[0, inf)",
+        "min_users": "[1, inf)",
+        "clip": "[1, inf)",
+    }
 
     strategy: str = DEFAULT_STRATEGY
     """A name of `STRATEGIES`."""
@@ -151,9 +157,15 @@ class PairConfig:
     def unprotected(self) -> PairConfig:
         """Return the same strategy believing everybody, as often as they click: what caps and rules are measured by."""
         return replace(
-            self, once_a_session=False, user_cap=0, document_cap=0, person_cap=0, network_cap=0, min_users=1,
+            self,
+            once_a_session=False,
+            user_cap=0,
+            document_cap=0,
+            person_cap=0,
+            network_cap=0,
+            min_users=1,
             robots=None,
-        )  # fmt: skip
+        )
 
     def rank_units(self) -> tuple[int, ...]:
         """Return the weight in millionths of a pair whose better document stood at rank 1, 2, ...; the last holds on.
@@ -172,9 +184,15 @@ _NEWEST = 2**63 - 1
 _OFF = 1e300
 
 STATUSES = (
-    "no_query_text", "robot_agent", "robot_session_clicks", "robot_speed", "robot_day_clicks", "robot_one_document",
-    "out_of_range", "no_click",
-)  # fmt: skip
+    "no_query_text",
+    "robot_agent",
+    "robot_session_clicks",
+    "robot_speed",
+    "robot_day_clicks",
+    "robot_one_document",
+    "out_of_range",
+    "no_click",
+)
 """Why queries are left out before their lists are built, in the order of the checks (``statuses.sql``)."""
 
 
@@ -226,31 +244,79 @@ class Step:
 
 
 _KEPT = {
-    "joined_queries", "searches", "document_events", "first_ordinals", "robots", "statuses", "kept", "actions",
-    "results", "result_lists", "impressions", "clicked_impressions", "preferences", "votes", "person_votes",
+    "joined_queries",
+    "searches",
+    "document_events",
+    "first_ordinals",
+    "robots",
+    "statuses",
+    "kept",
+    "actions",
+    "results",
+    "result_lists",
+    "impressions",
+    "clicked_impressions",
+    "preferences",
+    "votes",
+    "person_votes",
     "summed_votes",
-}  # fmt: skip
+}
 _TO_LISTS = (
-    "queries_from_log", "queries_from_events", "joined_queries", "document_events", "searches", "first_ordinals",
-    "clicks", "robots", "statuses", "kept", "actions", "results", "result_lists", "page_offsets", "impressions",
+    "queries_from_log",
+    "queries_from_events",
+    "joined_queries",
+    "document_events",
+    "searches",
+    "first_ordinals",
+    "clicks",
+    "robots",
+    "statuses",
+    "kept",
+    "actions",
+    "results",
+    "result_lists",
+    "page_offsets",
+    "impressions",
     "counted_impressions",
-)  # fmt: skip
+)
 _PART_BY = {
-    **dict.fromkeys((
-        "queries_from_log", "queries_from_events", "joined_queries", "document_events", "statuses", "kept", "actions",
-        "results", "result_lists", "page_offsets", "impressions", "counted_impressions", "clicked_impressions",
-        "preferences", "stated_preferences", "examinations",
-    ), "query_id"),
+    **dict.fromkeys(
+        (
+            "queries_from_log",
+            "queries_from_events",
+            "joined_queries",
+            "document_events",
+            "statuses",
+            "kept",
+            "actions",
+            "results",
+            "result_lists",
+            "page_offsets",
+            "impressions",
+            "counted_impressions",
+            "clicked_impressions",
+            "preferences",
+            "stated_preferences",
+            "examinations",
+        ),
+        "query_id",
+    ),
     **dict.fromkeys(("votes", "capped_votes", "summed_votes", "ratings"), "query"),
-}  # fmt: skip
+}
 _AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
     "pairs": (
-        "clicked_impressions", "preferences", "stated_preferences", "votes", "person_votes", "capped_votes",
-        "summed_votes", "pairs",
+        "clicked_impressions",
+        "preferences",
+        "stated_preferences",
+        "votes",
+        "person_votes",
+        "capped_votes",
+        "summed_votes",
+        "pairs",
     ),
     "impressions": ("impression_rows",),
     "ratings": ("examinations", "ratings"),
-}  # fmt: skip
+}
 
 
 def steps(task: Task) -> list[Step]:
@@ -358,9 +424,16 @@ _SPLIT = {
 }
 """By the first of some steps by parts: the tables whose rows are then written to a folder a part."""
 _HANDED_ON = {
-    "joined_queries", "document_events", "statuses", "kept", "stated_preferences", "examinations", "votes",
-    "summed_votes", "ratings",
-}  # fmt: skip
+    "joined_queries",
+    "document_events",
+    "statuses",
+    "kept",
+    "stated_preferences",
+    "examinations",
+    "votes",
+    "summed_votes",
+    "ratings",
+}
 """The tables of a part that are needed when it is done; where lists are asked for, these are, too."""
 
 

@@ -227,8 +227,9 @@ class Propensities:
         """Return the propensities that `to_json` wrote, or of a list of numbers; `InputError` for anything else."""
         table: dict[str, Any] = {"by_rank": value} if isinstance(value, list) else value
         try:
-            return cls(tuple(float(p) for p in table["by_rank"]), str(table.get("method", "given")),
-                       int(table.get("n", 0)))  # fmt: skip
+            return cls(
+                tuple(float(p) for p in table["by_rank"]), str(table.get("method", "given")), int(table.get("n", 0))
+            )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
                 f"{str(value)[:80]!r} are no propensities: give a JSON object with by_rank, a list of numbers, as "

@@ -27,9 +27,16 @@ _PLACE = "{{query}}"
 
 
 _SHOWN_OF_HITS = (
-    "_source", "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "_source",
+    "fields",
+    "docvalue_fields",
+    "stored_fields",
+    "script_fields",
+    "highlight",
+    "explain",
+    "version",
     "seq_no_primary_term",
-)  # fmt: skip
+)
 
 
 _SHOWN_ONLY = frozenset({*_SHOWN_OF_HITS, "from", "size", "track_scores", "profile"})

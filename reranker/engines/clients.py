@@ -101,21 +101,42 @@ def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elastic
         if settings.aws_region is not None:
             raise ConfigError("requests to Elasticsearch are not signed for AWS: name the engine as opensearch:URL")
         return Elasticsearch(
-            url, node_class=type("Node", (DeadlineNode,), {"settings": settings}),
+            url,
+            node_class=type("Node", (DeadlineNode,), {"settings": settings}),
             basic_auth=None if settings.user is None else (settings.user, settings.password or ""),
-            api_key=settings.api_key, headers=headers, connections_per_node=settings.connections,
-            request_timeout=settings.read_timeout_s, max_retries=0, retry_on_timeout=False, retry_on_status=(),
-            serializers={JSON: _Untouched(), NDJSON: _Untouched(), "application/vnd.elasticsearch+json": _Untouched(),
-                         "application/vnd.elasticsearch+x-ndjson": _Untouched(), "text/*": _Untouched()}, **tls,
-        )  # fmt: skip
+            api_key=settings.api_key,
+            headers=headers,
+            connections_per_node=settings.connections,
+            request_timeout=settings.read_timeout_s,
+            max_retries=0,
+            retry_on_timeout=False,
+            retry_on_status=(),
+            serializers={
+                JSON: _Untouched(),
+                NDJSON: _Untouched(),
+                "application/vnd.elasticsearch+json": _Untouched(),
+                "application/vnd.elasticsearch+x-ndjson": _Untouched(),
+                "text/*": _Untouched(),
+            },
+            **tls,
+        )
     if settings.api_key is not None:
         headers["authorization"] = f"ApiKey {settings.api_key}"
     return OpenSearch(
-        [url], connection_class=type("Connection", (DeadlineConnection,), {"settings": settings}),
-        http_auth=_login(settings), headers=headers, pool_maxsize=settings.connections, use_ssl=secure,
-        timeout=settings.read_timeout_s, max_retries=0, retry_on_timeout=False, retry_on_status=(),
-        serializer=_UntouchedText(), serializers={JSON: _UntouchedText(), "text/html": _UntouchedText()}, **tls,
-    )  # fmt: skip
+        [url],
+        connection_class=type("Connection", (DeadlineConnection,), {"settings": settings}),
+        http_auth=_login(settings),
+        headers=headers,
+        pool_maxsize=settings.connections,
+        use_ssl=secure,
+        timeout=settings.read_timeout_s,
+        max_retries=0,
+        retry_on_timeout=False,
+        retry_on_status=(),
+        serializer=_UntouchedText(),
+        serializers={JSON: _UntouchedText(), "text/html": _UntouchedText()},
+        **tls,
+    )
 
 
 def spec_of(client: Elasticsearch | OpenSearch) -> str:
@@ -179,9 +200,14 @@ class EngineClient:
     """
 
     def __init__(
-        self, client: Elasticsearch | OpenSearch, spec: str, settings: EngineSettings, retries: Retries | None = None,
-        *, keep_open: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        client: Elasticsearch | OpenSearch,
+        spec: str,
+        settings: EngineSettings,
+        retries: Retries | None = None,
+        *,
+        keep_open: bool = False,
+    ) -> None:
         self.dialect = ELASTICSEARCH if isinstance(client, Elasticsearch) else OPENSEARCH
         self.kind, self.spec, self.retries = self.dialect.least.kind, spec, retries
         self._client, self._settings, self._keep_open = client, settings, keep_open
@@ -284,7 +310,7 @@ class EngineClient:
 
     def _exchanged(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
-    ) -> Reply:  # fmt: skip
+    ) -> Reply:
         """Return the answer to a request, of any status: as our connection class read it, if the client has one."""
         exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s, target)
         try:
@@ -300,9 +326,7 @@ class EngineClient:
         seen = exchange.reply
         return reply if seen is None else Reply(seen.status, seen.headers, seen.data)
 
-    def _ask(
-        self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
-    ) -> Reply:  # fmt: skip
+    def _ask(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float) -> Reply:
         """Send a request through the client; errors are the client's own."""
         client = self._client
         if isinstance(client, Elasticsearch):
@@ -352,8 +376,11 @@ class EngineClient:
 
 
 _LATE = (
-    ConnectTimeoutError, ReadTimeoutError, elastic_transport.ConnectionTimeout, opensearchpy.ConnectionTimeout,
-)  # fmt: skip
+    ConnectTimeoutError,
+    ReadTimeoutError,
+    elastic_transport.ConnectionTimeout,
+    opensearchpy.ConnectionTimeout,
+)
 
 
 def _error_of(reply: Reply, engine: str, request: str) -> EngineError:

@@ -98,9 +98,14 @@ class DeadlinePool:
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
 
     def urlopen(
-        self, method: str, url: str, body: bytes | None = None, headers: Mapping[str, str] | None = None,
-        timeout: Any = None, **_: Any,
-    ) -> urllib3.BaseHTTPResponse:  # fmt: skip
+        self,
+        method: str,
+        url: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = None,
+        **_: Any,
+    ) -> urllib3.BaseHTTPResponse:
         """Return the whole answer to a request; errors as urllib3's own."""
         exchange = _exchange.get() or _of_timeout(self._pool.timeout if timeout is None else timeout)
         is_the_request = url.endswith(exchange.target)
@@ -125,9 +130,15 @@ class DeadlinePool:
             connect_s = exchange.connect_timeout_s if left_s is None else min(exchange.connect_timeout_s, left_s)
             limit = urllib3.Timeout(total=left_s, connect=connect_s, read=left_s)
             return pool.urlopen(
-                method, f"{self._origin}{url}", body=body, headers=headers, retries=False, redirect=False,
-                assert_same_host=False, timeout=limit,
-            )  # fmt: skip
+                method,
+                f"{self._origin}{url}",
+                body=body,
+                headers=headers,
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                timeout=limit,
+            )
         finally:
             self._free.release()
 

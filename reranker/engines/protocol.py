@@ -134,9 +134,13 @@ class TakesRequests(Protocol):
     """An engine reached over HTTP, to which any request of its own API can be sent: scripts, pipelines, licences."""
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
 
 

@@ -155,9 +155,13 @@ class RestEngine:
         return DiskUsage(index_bytes, *min(spaces, key=lambda space: space[0] / space[1]))
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         """Return the answer to any request of the engine's API (`reranker.engines.protocol.TakesRequests`)."""
         return self._client.call(method, path, body, params=params, timeout_s=timeout_s)
 

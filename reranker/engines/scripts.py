@@ -81,9 +81,15 @@ class Step:
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON."""
         return {
-            "what": self.what, "method": self.method, "path": self.path, "params": dict(self.params or {}),
-            "body": self.body, "possible": not self.why_not, "why_not": self.why_not, "note": self.note,
-        }  # fmt: skip
+            "what": self.what,
+            "method": self.method,
+            "path": self.path,
+            "params": dict(self.params or {}),
+            "body": self.body,
+            "possible": not self.why_not,
+            "why_not": self.why_not,
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +110,14 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
     """Return a JSON file of `plugin_scripts`, its places filled in after parsing; those without a value stay."""
     service = (setup.service or "").rstrip("/")
     values = {
-        "NAME": setup.name, "SERVICE": service, "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),
-        "KEY": setup.key, "FIELD": setup.id_field or setup.text_field, "TEXT": setup.text_field,
+        "NAME": setup.name,
+        "SERVICE": service,
+        "SERVICE_REGEX": re.escape(service).replace("/", "\\/"),
+        "KEY": setup.key,
+        "FIELD": setup.id_field or setup.text_field,
+        "TEXT": setup.text_field,
         "DOCUMENTS": "ids" if setup.id_field else "texts",
-    }  # fmt: skip
+    }
     text = resources.files("plugin_scripts").joinpath(path).read_text("utf-8")
     filled: dict[str, Any] = _fill(json.loads(text), values)
     return filled
@@ -146,12 +156,15 @@ def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     note = NOT_RUN if capabilities.kind == "elasticsearch" else ""
     return [
         Step(
-            f"stored script {identifier}", "PUT", f"/_scripts/{identifier}",
+            f"stored script {identifier}",
+            "PUT",
+            f"/_scripts/{identifier}",
             {"script": {"lang": "painless", "source": script_source(name, fields)}},
-            why_not=why_not, note=note,
+            why_not=why_not,
+            note=note,
         )
         for name, identifier in script_ids(encoder_id).items()
-    ]  # fmt: skip
+    ]
 
 
 def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:

@@ -177,9 +177,13 @@ def _native_mapping(
         # The engine's default quantises to 8 bits, which the last, large component would coarsen most.
         options = {"type": "hnsw", "m": 16, "ef_construction": 100} if first_stage else {"type": "flat"}
         return {
-            "type": "dense_vector", "dims": dims, "index": True, "similarity": "dot_product",
-            "index_options": options, "meta": {NORM_KEY: f"{norm:.6g}"},
-        }  # fmt: skip
+            "type": "dense_vector",
+            "dims": dims,
+            "index": True,
+            "similarity": "dot_product",
+            "index_options": options,
+            "meta": {NORM_KEY: f"{norm:.6g}"},
+        }
     if capabilities.dense_vector == "dense_vector":
         return {"type": "dense_vector", "dims": dims, "index": False}
     # Lucene's own index: faiss needs a native library, and its builds without it take the whole node down.
@@ -328,11 +332,29 @@ LOST: Final = 1e30
 """What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
 _RESCORABLE = frozenset(
     {
-        "query", "post_filter", "min_score", "aggs", "aggregations", "suggest", "track_total_hits", "timeout",
-        "runtime_mappings", "derived", "_source", "fields", "docvalue_fields", "stored_fields", "highlight", "version",
-        "seq_no_primary_term", "from", "size", "track_scores", "ext",
+        "query",
+        "post_filter",
+        "min_score",
+        "aggs",
+        "aggregations",
+        "suggest",
+        "track_total_hits",
+        "timeout",
+        "runtime_mappings",
+        "derived",
+        "_source",
+        "fields",
+        "docvalue_fields",
+        "stored_fields",
+        "highlight",
+        "version",
+        "seq_no_primary_term",
+        "from",
+        "size",
+        "track_scores",
+        "ext",
     }
-)  # fmt: skip
+)
 _ROUNDING = 1.0 - 1e-6
 """A score computed twice may differ in its last digit."""
 
@@ -508,8 +530,10 @@ def rescore_body(
     None where one shard has the whole index, or the window all hits; ``stored`` is the script's id, None sends it.
     """
     params = _query_params(query) | {
-        **blend, "lost": LOST, "floor": 0.0 if floor is None else floor * _ROUNDING,
-    }  # fmt: skip
+        **blend,
+        "lost": LOST,
+        "floor": 0.0 if floor is None else floor * _ROUNDING,
+    }
     script = {"id": stored, "params": params} if stored else _script("blend", fields, params)
     if fields.rescore_script:
         rescorer: dict[str, Any] = {"script": {"script": script}}
@@ -531,15 +555,29 @@ EXPLORED: Final = 2
 """Neighbours looked at, as a multiple of those wanted: more finds more and takes longer."""
 _CONDITIONS = frozenset(
     {
-        "term", "terms", "terms_set", "range", "exists", "ids", "prefix", "wildcard", "regexp", "geo_distance",
-        "geo_bounding_box", "geo_shape",
+        "term",
+        "terms",
+        "terms_set",
+        "range",
+        "exists",
+        "ids",
+        "prefix",
+        "wildcard",
+        "regexp",
+        "geo_distance",
+        "geo_bounding_box",
+        "geo_shape",
     }
-)  # fmt: skip
+)
 """Clauses that are conditions wherever they stand: a hit that does not meet one is no hit."""
 _INNER = {
-    "function_score": "query", "script_score": "query", "constant_score": "filter", "boosting": "positive",
-    "pinned": "organic", "rule": "organic",
-}  # fmt: skip
+    "function_score": "query",
+    "script_score": "query",
+    "constant_score": "filter",
+    "boosting": "positive",
+    "pinned": "organic",
+    "rule": "organic",
+}
 """Clauses that change scores or put documents on top of those of one clause inside them."""
 _OTHER_SEARCHES = ("knn", "rank", "retriever", "sub_searches")
 """Parts of a body that find documents besides its ``query``, by conditions of their own."""
@@ -654,9 +692,12 @@ def _listed(value: Any) -> list[Any]:
 
 
 def lexical_body(
-    body: Mapping[str, Any], ids: list[str], size: int, source: bool | list[str],
+    body: Mapping[str, Any],
+    ids: list[str],
+    size: int,
+    source: bool | list[str],
     doc_values: Sequence[Mapping[str, str]] = (),
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the body that scores documents with these ids by the team's own query; 0 where they do not match.
 
     ``source`` and ``doc_values`` (``docvalue_fields``) are what they come with.

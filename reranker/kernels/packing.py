@@ -171,13 +171,18 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
     short, long, stored = rows.indices.astype("<u2").tobytes(), rows.indices.astype("<u4").tobytes(), values.tobytes()
     width = kind.itemsize
     return [
-        b"".join((
-            header, struct.pack("<II", middle - start, end - middle),
-            short[2 * start : 2 * middle], long[4 * middle : 4 * end],
-            scale, stored[width * start : width * end],
-        ))
+        b"".join(
+            (
+                header,
+                struct.pack("<II", middle - start, end - middle),
+                short[2 * start : 2 * middle],
+                long[4 * middle : 4 * end],
+                scale,
+                stored[width * start : width * end],
+            )
+        )
         for start, middle, end, scale in bounds
-    ]  # fmt: skip
+    ]
 
 
 def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:

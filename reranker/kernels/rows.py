@@ -91,9 +91,15 @@ def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out
 
 @_compile([nb.int64(_BYTES, _LONGS, nb.int64, nb.int64, nb.uint32[::1], nb.uint8[::1], nb.uint8[::1], nb.int64[::1])])
 def split_packed(
-    data: AnyArray, starts: AnyArray, width: int, scale_bytes: int, ids: AnyArray, values: AnyArray, scales: AnyArray,
+    data: AnyArray,
+    starts: AnyArray,
+    width: int,
+    scale_bytes: int,
+    ids: AnyArray,
+    values: AnyArray,
+    scales: AnyArray,
     indptr: AnyArray,
-) -> int:  # fmt: skip
+) -> int:
     """Take rows packed by `reranker.kernels.packing`, laid end to end, apart; return the first damaged row, or n.
 
     Row r is ``data[starts[r] : starts[r + 1]]``, uint8, with values of ``width`` bytes. Its ids and the bytes of its
@@ -173,9 +179,17 @@ def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
     ]
 )
 def _score_rows(  # noqa: PLR0913, PLR0917
-    q_vec: AnyArray, q_ids: AnyArray, q_weights: AnyArray, a: np.float32, cand_rows: AnyArray,
-    V_docs: AnyArray, indptr: AnyArray, indices: AnyArray, data: AnyArray, out: AnyArray,
-) -> bool:  # fmt: skip
+    q_vec: AnyArray,
+    q_ids: AnyArray,
+    q_weights: AnyArray,
+    a: np.float32,
+    cand_rows: AnyArray,
+    V_docs: AnyArray,
+    indptr: AnyArray,
+    indices: AnyArray,
+    data: AnyArray,
+    out: AnyArray,
+) -> bool:
     keys, weights, multiplier, shift, reach = _query_table(q_ids, q_weights)
     n_dims, flat_vectors = V_docs.shape[1], V_docs.reshape(-1)
     for place in range(len(cand_rows)):
@@ -206,9 +220,14 @@ def _score_rows(  # noqa: PLR0913, PLR0917
 
 @_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
 def _row_dots(
-    left_ptr: AnyArray, left_ids: AnyArray, left_data: AnyArray,
-    right_ptr: AnyArray, right_ids: AnyArray, right_data: AnyArray, out: AnyArray,
-) -> None:  # fmt: skip
+    left_ptr: AnyArray,
+    left_ids: AnyArray,
+    left_data: AnyArray,
+    right_ptr: AnyArray,
+    right_ids: AnyArray,
+    right_data: AnyArray,
+    out: AnyArray,
+) -> None:
     for row in range(len(out)):
         i, j = left_ptr[row], right_ptr[row]
         total = np.float32(0)

@@ -51,8 +51,10 @@ def singular_vectors(
         )
     shorter = min(rows.shape)
     if n_dims < 1 or (n_dims > shorter and not fewer):
-        raise ConfigError(f"{n_dims} dimensions of {rows.shape[0]} texts over {rows.shape[1]} words cannot be had; "
-                          f"ask for 1 to {shorter}")  # fmt: skip
+        raise ConfigError(
+            f"{n_dims} dimensions of {rows.shape[0]} texts over {rows.shape[1]} words cannot be had; "
+            f"ask for 1 to {shorter}"
+        )
     if not np.isfinite(rows.data).all():
         raise InputError("a row holds NaN or infinity; make the tf-idf rows again")
     wanted = min(n_dims, shorter)

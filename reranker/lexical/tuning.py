@@ -461,9 +461,12 @@ def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[L
     """Yield what the text fields were set to, with some weights of a memory beside them."""
     for weight, k1 in _REMEMBERED:
         yield replace(
-            plain, k1=k1 or texts.k1, b=(*texts.b, _B_REMEMBERED), field_weights=(*texts.field_weights, weight),
+            plain,
+            k1=k1 or texts.k1,
+            b=(*texts.b, _B_REMEMBERED),
+            field_weights=(*texts.field_weights, weight),
             query_tf=texts.query_tf,
-        )  # fmt: skip
+        )
 
 
 def _starts(

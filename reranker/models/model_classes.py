@@ -42,14 +42,14 @@ class ModelClass:
 
 
 _CLASSES = (
-    ModelClass("lexical", "only q.d, with tuned parameters", "reranker.training.linear:fit_lexical",
-               has_vectors=False),
+    ModelClass("lexical", "only q.d, with tuned parameters", "reranker.training.linear:fit_lexical", has_vectors=False),
     ModelClass("tied", "q'(U'U + I)d", "reranker.training.linear:fit_tied", can_continue=True),
-    ModelClass("low_rank", "q'(U'V + I)d", "reranker.training.linear:fit_low_rank", can_continue=True,
-               has_own_query_side=True),
+    ModelClass(
+        "low_rank", "q'(U'V + I)d", "reranker.training.linear:fit_low_rank", can_continue=True, has_own_query_side=True
+    ),
     ModelClass("s2net", "q.d plus the cosine of projected texts", "reranker.training.s2net:fit", "unit"),
     ModelClass("cubic", "low_rank with pairs of words of a document", "reranker.training.cubic:fit", "cubic"),
-)  # fmt: skip
+)
 
 MODEL_CLASSES: dict[str, ModelClass] = {each.name: each for each in _CLASSES}
 """By name, in the order that ``auto`` tries them."""

@@ -309,9 +309,12 @@ class Rankings:
 
 
 def rank_topics(
-    reranker: Reranker, topics: Sequence[Topic], body: Mapping[str, Any] | None = None,
-    progress: Progress | None = None, signals: tuple[Signal, ...] = (),
-) -> Rankings:  # fmt: skip
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    body: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    signals: tuple[Signal, ...] = (),
+) -> Rankings:
     """Ask the engine once a topic and return the candidates, to be ordered by any alpha and weights of the signals.
 
     ``signals`` have their kinds (`signals.typed`); the knots are made here, of all candidates. `InputError` for one
@@ -397,9 +400,16 @@ def changed(point: Point, place: int, value: float) -> Point:
 
 
 def fit_alpha(
-    reranker: Reranker, topics: Sequence[Topic], measure: str, body: Mapping[str, Any] | None = None, *,
-    seed: int = 0, progress: Progress | None = None, signals: tuple[Signal, ...] = (), probability: bool = False,
-) -> Fit:  # fmt: skip
+    reranker: Reranker,
+    topics: Sequence[Topic],
+    measure: str,
+    body: Mapping[str, Any] | None = None,
+    *,
+    seed: int = 0,
+    progress: Progress | None = None,
+    signals: tuple[Signal, ...] = (),
+    probability: bool = False,
+) -> Fit:
     """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
 
     Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
@@ -424,10 +434,17 @@ def fit_alpha(
     held_out = search.held_out(seed)
     test = paired_test(held_out, values[0])
     return Fit(
-        alpha=best[0], measure=measure, n_queries=len(topics),
-        engine=float(means[0]), fitted=float(search.values(best).mean()), model=float(means[-1]),
-        held_out=float(held_out.mean()), held_out_error=standard_error(held_out),
-        gain=test.difference, gain_error=test.standard_error, gain_p=test.p_t_test,
+        alpha=best[0],
+        measure=measure,
+        n_queries=len(topics),
+        engine=float(means[0]),
+        fitted=float(search.values(best).mean()),
+        model=float(means[-1]),
+        held_out=float(held_out.mean()),
+        held_out_error=standard_error(held_out),
+        gain=test.difference,
+        gain_error=test.standard_error,
+        gain_p=test.p_t_test,
         ceiling=float(_values(qrels, rankings.perfect, measure).mean()),
         zero_share=rankings.n_zero / rankings.n_scored if rankings.n_scored else 0.0,
         n_fallbacks=rankings.n_fallbacks,
@@ -435,13 +452,15 @@ def fit_alpha(
         errors=tuple(standard_error(gains) for gains in values - values[0]),
         signals=tuple(
             FittedSignal(
-                replace(signal, weight=best[place + 1]), Gain.of(held_out, search.held_out(seed, without=place)),
+                replace(signal, weight=best[place + 1]),
+                Gain.of(held_out, search.held_out(seed, without=place)),
                 rankings.missing[place],
-            ) for place, signal in enumerate(rankings.signals)
+            )
+            for place, signal in enumerate(rankings.signals)
         ),
         signals_gain=Gain.of(held_out, cross_validated(values, seed)) if signals else None,
         probability=fit_probability(rankings, qrels, seed) if probability else None,
-    )  # fmt: skip
+    )
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
@@ -546,11 +565,15 @@ def keep_in_release(
     `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
     """
     entry = {
-        "alpha": fit.alpha, "measure": fit.measure, "queries": fit.n_queries,
-        "engine": round(fit.engine, 6), "held_out": round(fit.held_out, 6), "fitted": utc_now(),
+        "alpha": fit.alpha,
+        "measure": fit.measure,
+        "queries": fit.n_queries,
+        "engine": round(fit.engine, 6),
+        "held_out": round(fit.held_out, 6),
+        "fitted": utc_now(),
         **({"signals": [signal.to_json() for signal in signals]} if (signals := fit.weighted()) else {}),
         **({"probability": list(fit.probability.probability)} if fit.probability else {}),
-    }  # fmt: skip
+    }
 
     def change(record: ControlRecord) -> ControlRecord:
         release = record.release(model_id)

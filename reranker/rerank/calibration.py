@@ -45,8 +45,16 @@ def check_alpha(alpha: float) -> float:
 
 
 _SCORING = (
-    "query", "knn", "retriever", "rescore", "rank", "sub_searches", "indices_boost", "runtime_mappings", "derived",
-)  # fmt: skip
+    "query",
+    "knn",
+    "retriever",
+    "rescore",
+    "rank",
+    "sub_searches",
+    "indices_boost",
+    "runtime_mappings",
+    "derived",
+)
 """Parts of a body that decide the scores of its hits."""
 
 
@@ -55,10 +63,25 @@ _FILTERS = frozenset({"filter", "must_not", "minimum_should_match", "min_score"}
 
 _ALL_MUST_MATCH = frozenset(
     {
-        "bool", "must", "function_score", "script_score", "query", "boosting", "positive", "pinned", "organic", "knn",
-        "retriever", "retrievers", "standard", "rrf", "linear", "text_similarity_reranker", "rescorer",
+        "bool",
+        "must",
+        "function_score",
+        "script_score",
+        "query",
+        "boosting",
+        "positive",
+        "pinned",
+        "organic",
+        "knn",
+        "retriever",
+        "retrievers",
+        "standard",
+        "rrf",
+        "linear",
+        "text_similarity_reranker",
+        "rescorer",
     }
-)  # fmt: skip
+)
 """Where a filter only takes hits away; under ``should`` it would also change the scores of others."""
 
 

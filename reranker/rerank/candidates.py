@@ -382,9 +382,14 @@ def read_whole(
 
 
 def documents_of(
-    engine: Engine, index: str, body: Mapping[str, Any], hits: Sequence[Hit | RankedHit], *, preference: str | None,
+    engine: Engine,
+    index: str,
+    body: Mapping[str, Any],
+    hits: Sequence[Hit | RankedHit],
+    *,
+    preference: str | None,
     timeout_s: float | None,
-) -> dict[tuple[str, str], Hit]:  # fmt: skip
+) -> dict[tuple[str, str], Hit]:
     """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
 
     ``body`` finds the documents by their ids; its size is set here.
@@ -435,9 +440,16 @@ class Candidates:
     route: Route | None
 
     def search(
-        self, body: Mapping[str, Any], size: int, preference: str, deadline: Deadline, *, answers: bool = True,
-        with_source: bool = False, doc_values: Sequence[Mapping[str, str]] = (),
-    ) -> SearchAnswer:  # fmt: skip
+        self,
+        body: Mapping[str, Any],
+        size: int,
+        preference: str,
+        deadline: Deadline,
+        *,
+        answers: bool = True,
+        with_source: bool = False,
+        doc_values: Sequence[Mapping[str, str]] = (),
+    ) -> SearchAnswer:
         """Return the engine's first ``size`` hits with what the route needs of them, and in ``fields`` the doc values.
 
         ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
@@ -485,9 +497,13 @@ class Candidates:
         return Window(tuple(hits), lexical, scores, vectors, n_encoded, int(np.isnan(scores).sum()))
 
     def _encode(
-        self, model: RankingModel, vectors: CandidateVectors, hits: Sequence[Hit], places: Sequence[int],
+        self,
+        model: RankingModel,
+        vectors: CandidateVectors,
+        hits: Sequence[Hit],
+        places: Sequence[int],
         deadline: Deadline,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Read the texts of hits without a vector, encode them, and return how many had one."""
         fields = [spec.path for spec in model.encoder.view.fields]
         body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}

@@ -144,9 +144,15 @@ def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> Documen
 
 
 def explain_hit(
-    model: RankingModel, query: EncodedQueries, document: DocumentRows | None, alpha: float,
-    name: Callable[[int, bool], str], hit: RankedHit, beside: Sequence[Contribution], n_pairs: int = DEFAULT_PAIRS,
-) -> Explanation:  # fmt: skip
+    model: RankingModel,
+    query: EncodedQueries,
+    document: DocumentRows | None,
+    alpha: float,
+    name: Callable[[int, bool], str],
+    hit: RankedHit,
+    beside: Sequence[Contribution],
+    n_pairs: int = DEFAULT_PAIRS,
+) -> Explanation:
     """Return the explanation of one hit.
 
     ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
@@ -176,9 +182,13 @@ def explain_hit(
 
 
 def _learned_pairs(
-    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float,
-    name: Callable[[int, bool], str], n_pairs: int,
-) -> list[Contribution]:  # fmt: skip
+    model: RankingModel,
+    query: sp.csr_matrix,
+    document: sp.csr_matrix,
+    alpha: float,
+    name: Callable[[int, bool], str],
+    n_pairs: int,
+) -> list[Contribution]:
     """Return the ``n_pairs`` non-zero contributions of pairs of words of largest magnitude, largest first."""
     pairs: list[Contribution] = []
     # In this document: where the model's form is not linear, a pair's weight depends on the words beside it.
@@ -194,9 +204,13 @@ def _learned_pairs(
 
 
 def _same_words(
-    model: RankingModel, query: sp.csr_matrix, document: sp.csr_matrix, alpha: float,
-    name: Callable[[int, bool], str], kind: Literal["identity", "memory"],
-) -> list[Contribution]:  # fmt: skip
+    model: RankingModel,
+    query: sp.csr_matrix,
+    document: sp.csr_matrix,
+    alpha: float,
+    name: Callable[[int, bool], str],
+    kind: Literal["identity", "memory"],
+) -> list[Contribution]:
     """Return the non-zero contributions of the words that both lexical rows have."""
     pairs: list[Contribution] = []
     ids, in_query, in_document = np.intersect1d(

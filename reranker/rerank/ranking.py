@@ -177,11 +177,18 @@ class Scored:
         if unscored:
             score = engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
         return RankedHit(
-            id=hit.id, index=hit.index, rank=rank, score=score,
-            first_stage_rank=place + 1 if self.window.ranks_known else 0, first_stage_score=hit.score,
+            id=hit.id,
+            index=hit.index,
+            rank=rank,
+            score=score,
+            first_stage_rank=place + 1 if self.window.ranks_known else 0,
+            first_stage_score=hit.score,
             model_score=None if math.isnan(model_score) else model_score,
-            unscored=unscored, kept=bool(self.kept[place]), source=hit.source, raw=hit.raw,
-        )  # fmt: skip
+            unscored=unscored,
+            kept=bool(self.kept[place]),
+            source=hit.source,
+            raw=hit.raw,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +214,15 @@ class Ranking:
         hit, rank = self.hits[place], place + 1 + self.offset
         score = hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0  # what JSON can hold
         return RankedHit(
-            id=hit.id, index=hit.index, rank=rank, score=score, first_stage_rank=rank, first_stage_score=hit.score,
-            source=hit.source, raw=hit.raw,
-        )  # fmt: skip
+            id=hit.id,
+            index=hit.index,
+            rank=rank,
+            score=score,
+            first_stage_rank=rank,
+            first_stage_score=hit.score,
+            source=hit.source,
+            raw=hit.raw,
+        )
 
 
 def engine_part(lexical: float, alpha: float, scale: float) -> float:

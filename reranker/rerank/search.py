@@ -78,9 +78,15 @@ MAX_READ = 200
 """Documents that an engine may read whole, only to show a few of them, to spare a second request."""
 MAX_BODY_BYTES = 1_000_000
 _SHOWING = (
-    "fields", "docvalue_fields", "stored_fields", "script_fields", "highlight", "explain", "version",
+    "fields",
+    "docvalue_fields",
+    "stored_fields",
+    "script_fields",
+    "highlight",
+    "explain",
+    "version",
     "seq_no_primary_term",
-)  # fmt: skip
+)
 _OF_THE_QUERY = ("highlight", "explain", "script_fields")
 MAX_KINDS = 64
 """Different ``_source`` options whose sizes are remembered."""
@@ -286,10 +292,17 @@ class Reranker:
     """
 
     def __init__(
-        self, engine: Engine, index: str, model: RankingModel | None, *, route: RouteName = "fetch",
-        store: VectorStore | None = None, calibration: Calibration | None = None,
-        settings: RerankSettings | None = None, no_store: str = NO_STORE,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        index: str,
+        model: RankingModel | None,
+        *,
+        route: RouteName = "fetch",
+        store: VectorStore | None = None,
+        calibration: Calibration | None = None,
+        settings: RerankSettings | None = None,
+        no_store: str = NO_STORE,
+    ) -> None:
         if route not in ROUTES:
             raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
@@ -337,10 +350,17 @@ class Reranker:
                 )
 
     def search(
-        self, query: str, body: Mapping[str, Any] | None = None, *, size: int | None = None, from_: int | None = None,
-        explain: bool = False, preference: str | None = None, deadline_ms: float | None = None,
+        self,
+        query: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        size: int | None = None,
+        from_: int | None = None,
+        explain: bool = False,
+        preference: str | None = None,
+        deadline_ms: float | None = None,
         off: Reason | None = None,
-    ) -> RerankedPage:  # fmt: skip
+    ) -> RerankedPage:
         """Return one page of hits.
 
         Parameters
@@ -387,9 +407,13 @@ class Reranker:
         request = self._request(query, body)
         request = replace(request, alpha=request.alpha._replace(signals=signals))
         answer = self._candidates.search(
-            request.body, self.settings.window, request.preference, request.deadline, answers=False,
+            request.body,
+            self.settings.window,
+            request.preference,
+            request.deadline,
+            answers=False,
             doc_values=request.doc_values,
-        )  # fmt: skip
+        )
         encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
@@ -404,7 +428,7 @@ class Reranker:
 
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
-    ) -> tuple[dict[str, Any], ChosenAlpha]:  # fmt: skip
+    ) -> tuple[dict[str, Any], ChosenAlpha]:
         """Return a search body by which the engine itself gives the order served now, and the alpha in it.
 
         ``stored`` is the id of the stored script that blends; the reranker is of route *inside*. `InputError` if the
@@ -419,9 +443,14 @@ class Reranker:
         return self._rescorer.body(request, self._query(request), stored), request.alpha
 
     def _request(
-        self, query: str, body: Mapping[str, Any] | None, size: int | None = None, first: int | None = None,
-        preference: str | None = None, deadline_ms: float | None = None,
-    ) -> Request:  # fmt: skip
+        self,
+        query: str,
+        body: Mapping[str, Any] | None,
+        size: int | None = None,
+        first: int | None = None,
+        preference: str | None = None,
+        deadline_ms: float | None = None,
+    ) -> Request:
         limits = [limit for limit in (self.settings.deadline_ms, deadline_ms) if limit is not None]
         deadline = Deadline(max(min(limits), 0.0) / 1000.0 if limits else None)
         if body is None:
@@ -474,7 +503,7 @@ class Reranker:
             request.deadline.note_stage("explain")
         return self._page(
             request, answer, ranking, page, reason=reason, fallback=reason is not None, explanations=explanations
-        )  # fmt: skip
+        )
 
     def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, Reason | None, bool]:
         """Return the engine's answer, its hits ranked, why they are not reranked, and True if they are as shown."""
@@ -580,23 +609,40 @@ class Reranker:
         return small and shows_source_alone(request.body)
 
     def _page(
-        self, request: Request, answer: SearchAnswer, ranking: Ranking, page: tuple[RankedHit, ...], *,
-        reason: Reason | None, fallback: bool = False, explanations: tuple[Explanation, ...] = (),
-    ) -> RerankedPage:  # fmt: skip
+        self,
+        request: Request,
+        answer: SearchAnswer,
+        ranking: Ranking,
+        page: tuple[RankedHit, ...],
+        *,
+        reason: Reason | None,
+        fallback: bool = False,
+        explanations: tuple[Explanation, ...] = (),
+    ) -> RerankedPage:
         scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
             notices.append("the engine ran out of time and answered in part")
         if self._lacking and request.template is self._template:
             notices.append(f"no document has the model's text fields {', '.join(self._lacking)}: they find nothing")
         return RerankedPage(
-            query=request.query, hits=page, total=answer.total, total_is_exact=answer.total_is_exact,
-            reranked=reason is None, fallback=fallback, reason=reason, notices=tuple(notices),
-            alpha=scored.alpha.value if scored else None, alpha_origin=scored.alpha.origin if scored else "",
-            model_id=self.model.model_id if self.model else "", n_candidates=scored.window.n if scored else 0,
-            n_encoded=scored.window.n_encoded if scored else 0, n_unscored=scored.window.n_unscored if scored else 0,
-            timings_ms=request.deadline.stages_ms, explanations=explanations,
+            query=request.query,
+            hits=page,
+            total=answer.total,
+            total_is_exact=answer.total_is_exact,
+            reranked=reason is None,
+            fallback=fallback,
+            reason=reason,
+            notices=tuple(notices),
+            alpha=scored.alpha.value if scored else None,
+            alpha_origin=scored.alpha.origin if scored else "",
+            model_id=self.model.model_id if self.model else "",
+            n_candidates=scored.window.n if scored else 0,
+            n_encoded=scored.window.n_encoded if scored else 0,
+            n_unscored=scored.window.n_unscored if scored else 0,
+            timings_ms=request.deadline.stages_ms,
+            explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
-        )  # fmt: skip
+        )
 
 
 def _no_model() -> FallbackError:
@@ -695,9 +741,16 @@ def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
 
 
 def open_reranker(
-    engine: Engine, index: str, model: RankingModel, model_path: Path, *, route: RouteName = "fetch",
-    store_path: Path | None = None, settings: RerankSettings | None = None, body: Mapping[str, Any] | None = None,
-) -> Reranker:  # fmt: skip
+    engine: Engine,
+    index: str,
+    model: RankingModel,
+    model_path: Path,
+    *,
+    route: RouteName = "fetch",
+    store_path: Path | None = None,
+    settings: RerankSettings | None = None,
+    body: Mapping[str, Any] | None = None,
+) -> Reranker:
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
     A role that may not read the control index still searches: with the default alpha, which the answer states.

@@ -24,9 +24,15 @@ class RerankSettings:
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "window": "[1, 10000]", "deadline_ms": "(0, inf)", "max_unscored": "[0, 1]", "keep_top": "[0, inf)",
-        "alpha": "[0, 1]", "one_request_bytes": "[0, inf)", "neighbours": "[1, 10000]", "rescore_from": "[1, 10000]",
-    }  # fmt: skip
+        "window": "[1, 10000]",
+        "deadline_ms": "(0, inf)",
+        "max_unscored": "[0, 1]",
+        "keep_top": "[0, inf)",
+        "alpha": "[0, 1]",
+        "one_request_bytes": "[0, inf)",
+        "neighbours": "[1, 10000]",
+        "rescore_from": "[1, 10000]",
+    }
     """Legal values, see `reranker.config.check_ranges`."""
 
     window: int = 200

@@ -32,11 +32,11 @@ NEUTRAL: Final = 0.5
 _LARGEST: Final = 1e300
 """Knots end here, so that the difference of two is finite."""
 _KINDS: Final = {
-    **dict.fromkeys(
-        ("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float"), "number"
-    ),
-    "date": "date", "date_nanos": "date", "boolean": "boolean",
-}  # fmt: skip
+    **dict.fromkeys(("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float"), "number"),
+    "date": "date",
+    "date_nanos": "date",
+    "boolean": "boolean",
+}
 """Mapping type → kind of number."""
 
 

@@ -176,9 +176,12 @@ class Reading:
         """Make what was read durable, and then say so."""
         make_durable(self._file)
         note = {
-            "of": self._identity, "seq_no": self._seq_no, "bytes": self._file.tell(), "documents": len(self.lines),
+            "of": self._identity,
+            "seq_no": self._seq_no,
+            "bytes": self._file.tell(),
+            "documents": len(self.lines),
             "sha256": self._hash.hexdigest(),
-        }  # fmt: skip
+        }
         write_file(self._note, json.dumps(note).encode("ascii"))
 
     def resume(self, say: Say) -> None:

@@ -411,9 +411,16 @@ def decide(
         measured.append(on_judgements)
         checks.append(judged_within_tolerance(on_judgements, config))
     return GateVerdict(
-        all(check.passed for check in checks), tuple(checks), tuple(measured), losers, winners, judged_losers,
-        lists.n, lists.n_clicks, lists.n_gone,
-    )  # fmt: skip
+        all(check.passed for check in checks),
+        tuple(checks),
+        tuple(measured),
+        losers,
+        winners,
+        judged_losers,
+        lists.n,
+        lists.n_clicks,
+        lists.n_gone,
+    )
 
 
 def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured:
@@ -430,9 +437,13 @@ def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateCon
 
 
 def _compared(
-    name: str, sums: tuple[Float64, Float64, Float64], cluster: Int64, rng: np.random.Generator, config: GateConfig,
+    name: str,
+    sums: tuple[Float64, Float64, Float64],
+    cluster: Int64,
+    rng: np.random.Generator,
+    config: GateConfig,
     compared: tuple[str, str] = ("live", "new"),
-) -> Measured:  # fmt: skip
+) -> Measured:
     """Return the measure of (candidate, live, best) sums per impression or query, of the orders ``compared``."""
     new, old, denominator = sums
     interval = ratio_interval(

@@ -411,6 +411,11 @@ class Learner:
             settings.train, identity=bool(self.base.identity), query_side_only=settings.query_side_only, **changes
         )
         return train_model(
-            Corpus(self.documents, id_field=settings.id_field), evidence, config,
-            base=self.base, checkpoint=checkpoint, compare=False, listener=self.listener,
-        )  # fmt: skip
+            Corpus(self.documents, id_field=settings.id_field),
+            evidence,
+            config,
+            base=self.base,
+            checkpoint=checkpoint,
+            compare=False,
+            listener=self.listener,
+        )

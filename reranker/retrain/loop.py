@@ -244,9 +244,15 @@ class Retraining:
             progress = partial(self.listener.progress, "scoring shown documents")
             scores = ServingScores(self.engine, self.index, models, settings.body, progress)
             comparison = compare(
-                scores, history.newest, history.propensities, self.beside_clicks.judged, settings.gate,
-                window=settings.window, seed=settings.train.seed, study=[n for n, _ in study],
-            )  # fmt: skip
+                scores,
+                history.newest,
+                history.propensities,
+                self.beside_clicks.judged,
+                settings.gate,
+                window=settings.window,
+                seed=settings.train.seed,
+                study=[n for n, _ in study],
+            )
         stored = self._keep(model, base, comparison)
         promoted, written = comparison.verdict.promoted and not settings.dry_run, 0
         if promoted:
@@ -383,30 +389,56 @@ class Retraining:
         return record.with_release(replace(release, calibration=dict(live.calibration)))
 
     def _page(
-        self, result: RetrainResult, live: StoredModel | None, model: RankingModel, training: TrainingReport,
-        history: History, comparison: ServedComparison, warnings: Sequence[str],
-    ) -> str:  # fmt: skip
+        self,
+        result: RetrainResult,
+        live: StoredModel | None,
+        model: RankingModel,
+        training: TrainingReport,
+        history: History,
+        comparison: ServedComparison,
+        warnings: Sequence[str],
+    ) -> str:
         before = live.model if live is not None and live.model.encoder.form == LINEAR else None
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
         listed = [change.query for change in (*comparison.verdict.losers, *comparison.verdict.winners)]
         lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}
         return render(
-            result, training, history, comparison, examples_of(self.engine, self.index, model.encoder.view, lists),
-            engine=self.engine.spec, finished=utc_now(), strongest=strongest, changed=changed, warnings=warnings,
+            result,
+            training,
+            history,
+            comparison,
+            examples_of(self.engine, self.index, model.encoder.view, lists),
+            engine=self.engine.spec,
+            finished=utc_now(),
+            strongest=strongest,
+            changed=changed,
+            warnings=warnings,
             settings=self.settings.shown(),
-        )  # fmt: skip
+        )
 
 
 def _note_of(result: RetrainResult) -> GateNote:
     measured = tuple(
-        {"name": one["name"], **{key: one[key] for key in ("live", "candidate")},
-         **{key: one["difference"][key] for key in ("estimate", "lower", "upper")}}
-        for one in result.verdict["measured"] if "random" not in one["compared"]
-    )  # fmt: skip
+        {
+            "name": one["name"],
+            **{key: one[key] for key in ("live", "candidate")},
+            **{key: one["difference"][key] for key in ("estimate", "lower", "upper")},
+        }
+        for one in result.verdict["measured"]
+        if "random" not in one["compared"]
+    )
     return GateNote(
-        result.index, utc_now(), result.outcome, result.reason, result.candidate, result.live_before, measured,
-        result.data["judged"], result.data["people"], None if result.report is None else str(result.report.resolve()),
-    )  # fmt: skip
+        result.index,
+        utc_now(),
+        result.outcome,
+        result.reason,
+        result.candidate,
+        result.live_before,
+        measured,
+        result.data["judged"],
+        result.data["people"],
+        None if result.report is None else str(result.report.resolve()),
+    )
 
 
 def _reason_of(verdict: GateVerdict) -> str:

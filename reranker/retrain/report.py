@@ -90,9 +90,12 @@ def render(
 
 
 def _pictures(
-    training: TrainingReport, history: History, comparison: ServedComparison, measured: Sequence[Measured],
+    training: TrainingReport,
+    history: History,
+    comparison: ServedComparison,
+    measured: Sequence[Measured],
     propensities: Sequence[float],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return the pictures as markup that is not escaped: their texts are ours or numbers."""
     from markupsafe import Markup
 
@@ -108,8 +111,10 @@ def _pictures(
             [preferences for preferences, _ in study],
             [difference.estimate for _, difference in study],
             [(difference.lower, difference.upper) for _, difference in study],
-        ) if study else "",
-    }  # fmt: skip
+        )
+        if study
+        else "",
+    }
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 
 

@@ -56,9 +56,14 @@ class GateConfig:
     """What a model must show to go live."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "margin": "[0, 1)", "confidence": "[0.5, 1)", "tolerance": "[0, 1)", "max_weight": "[1, inf)",
-        "min_clusters": "[2, inf)", "resamples": "[100, inf)", "n_changes": "[0, inf)",
-    }  # fmt: skip
+        "margin": "[0, 1)",
+        "confidence": "[0.5, 1)",
+        "tolerance": "[0, 1)",
+        "max_weight": "[1, inf)",
+        "min_clusters": "[2, inf)",
+        "resamples": "[100, inf)",
+        "n_changes": "[0, inf)",
+    }
 
     margin: float = 0.0
     """The lower bound of the difference (candidate - live) in nDCG must be above it."""
@@ -85,9 +90,11 @@ class RetrainSettings:
     """How an index's model is trained again."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "click_weight": "(0, inf)", "window": RerankSettings.RANGES["window"], "max_judged": "[1, inf)",
+        "click_weight": "(0, inf)",
+        "window": RerankSettings.RANGES["window"],
+        "max_judged": "[1, inf)",
         "max_docs_per_s": "(0, inf)",
-    }  # fmt: skip
+    }
 
     models: Path
     """Folder of the model folders, each named by the first 12 digits of its model id."""

@@ -270,9 +270,13 @@ class AdmissionControl:
         if route not in NOT_QUEUED:
             metrics.child(metrics.seconds, route).observe(seconds)
             entry: dict[str, Any] = {
-                "request_id": context.request_id, "route": route, "method": method, "status": status,
-                "ms": round(seconds * 1000.0, 2), **context.notes,
-            }  # fmt: skip
+                "request_id": context.request_id,
+                "route": route,
+                "method": method,
+                "status": status,
+                "ms": round(seconds * 1000.0, 2),
+                **context.notes,
+            }
             if context.key_name:
                 entry["key"] = context.key_name
             _access.info("request", extra={"ssi": entry})
@@ -552,9 +556,13 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
     `ConfigError` if a route reads bodies by another way than `JsonRoute` does.
     """
     app = FastAPI(
-        title="ssi-reranker", version="1", docs_url=None, redoc_url=None, redirect_slashes=False,
+        title="ssi-reranker",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
-    )  # fmt: skip
+    )
     app.state.service = state
     # The routes of clients unchanged come first: they get the most requests, and each route before them takes its time.
     kinds: list[type[RequestBody]] = []
@@ -665,12 +673,19 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
 
     listener = listen(settings.host, settings.port) if shared is None else shared.listener
     server = Server(
-        app, settings.host, settings.port,
-        interface=Interfaces.ASGINL, http=HTTPModes.http1, websockets=False, backlog=BACKLOG,
-        backpressure=MAX_CONNECTIONS, log_enabled=False,
+        app,
+        settings.host,
+        settings.port,
+        interface=Interfaces.ASGINL,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=BACKLOG,
+        backpressure=MAX_CONNECTIONS,
+        log_enabled=False,
         http1_settings=HTTP1Settings(header_read_timeout=HEADER_TIMEOUT_MS, max_buffer_size=HTTP_BUFFER_BYTES),
-        ssl_cert=settings.tls_cert, ssl_key=settings.tls_key,
-    )  # fmt: skip
+        ssl_cert=settings.tls_cert,
+        ssl_key=settings.tls_key,
+    )
     # In place of the socket that it would make, which shares its port.
     holder = net.SocketHolder(listener.detach(), False, BACKLOG)  # type: ignore[attr-defined, call-arg]
     vars(server).update(_shd=holder, _init_shared_socket=lambda: None)

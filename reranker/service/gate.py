@@ -230,26 +230,73 @@ def _own_index(reader: _Reader, value: Any, place: str) -> None:
 # --- queries
 
 _EVERY_QUERY: dict[str, Checker] = {"boost": number(0, MAX_BOOST), "_name": scalar}
-_LEAF = _EVERY_QUERY | _each(
-    (
-        "query", "value", "operator", "fuzziness", "prefix_length", "fuzzy_transpositions", "fuzzy_rewrite", "rewrite",
-        "analyzer", "auto_generate_synonyms_phrase_query", "cutoff_frequency", "lenient", "max_expansions",
-        "minimum_should_match", "zero_terms_query", "slop", "case_insensitive", "wildcard", "flags",
-        "flags_value", "transpositions", "term", "gt", "gte", "lt", "lte", "from", "to", "include_lower",
-        "include_upper", "format", "relation", "time_zone", "max_gaps", "ordered",
-    ),
-    scalar,
-) | {"max_determinized_states": whole(1, 10_000)}  # fmt: skip
+_LEAF = (
+    _EVERY_QUERY
+    | _each(
+        (
+            "query",
+            "value",
+            "operator",
+            "fuzziness",
+            "prefix_length",
+            "fuzzy_transpositions",
+            "fuzzy_rewrite",
+            "rewrite",
+            "analyzer",
+            "auto_generate_synonyms_phrase_query",
+            "cutoff_frequency",
+            "lenient",
+            "max_expansions",
+            "minimum_should_match",
+            "zero_terms_query",
+            "slop",
+            "case_insensitive",
+            "wildcard",
+            "flags",
+            "flags_value",
+            "transpositions",
+            "term",
+            "gt",
+            "gte",
+            "lt",
+            "lte",
+            "from",
+            "to",
+            "include_lower",
+            "include_upper",
+            "format",
+            "relation",
+            "time_zone",
+            "max_gaps",
+            "ordered",
+        ),
+        scalar,
+    )
+    | {"max_determinized_states": whole(1, 10_000)}
+)
 """Options of clauses that look for a text or a value in one field."""
 _TEXTS: dict[str, Checker] = _LEAF | _each(
     (
-        "fields", "type", "tie_breaker", "default_field", "default_operator", "all_fields", "allow_leading_wildcard",
-        "analyze_wildcard", "auto_generate_phrase_queries", "enable_position_increments", "escape",
-        "fuzzy_max_expansions", "fuzzy_prefix_length", "phrase_slop", "quote_analyzer", "quote_field_suffix",
+        "fields",
+        "type",
+        "tie_breaker",
+        "default_field",
+        "default_operator",
+        "all_fields",
+        "allow_leading_wildcard",
+        "analyze_wildcard",
+        "auto_generate_phrase_queries",
+        "enable_position_increments",
+        "escape",
+        "fuzzy_max_expansions",
+        "fuzzy_prefix_length",
+        "phrase_slop",
+        "quote_analyzer",
+        "quote_field_suffix",
         "use_dis_max",
     ),
     scalars,
-)  # fmt: skip
+)
 """Options of clauses that look for a text in several fields."""
 
 _by_field = named(scalar_or(fields(_LEAF)))
@@ -269,10 +316,31 @@ def _terms_of_field(reader: _Reader, value: Any, place: str) -> None:
 _LIKE: dict[str, Checker] = {"_index": _own_index, "_id": scalar, "fields": scalars, "routing": scalar}
 
 _POINT_NAMES = (
-    "lat", "lon", "x", "y", "top_left", "bottom_right", "top_right", "bottom_left", "top", "left", "bottom", "right",
-    "wkt", "geohash", "geotile", "geohex", "points", "type", "coordinates", "geometries", "radius", "orientation",
-    "relation", "shape",
-)  # fmt: skip
+    "lat",
+    "lon",
+    "x",
+    "y",
+    "top_left",
+    "bottom_right",
+    "top_right",
+    "bottom_left",
+    "top",
+    "left",
+    "bottom",
+    "right",
+    "wkt",
+    "geohash",
+    "geotile",
+    "geohex",
+    "points",
+    "type",
+    "coordinates",
+    "geometries",
+    "radius",
+    "orientation",
+    "relation",
+    "shape",
+)
 
 
 def _place_on_earth(reader: _Reader, value: Any, place: str) -> None:
@@ -303,12 +371,20 @@ def _geo(reader: _Reader, value: Any, place: str) -> None:
 
 
 _KNN: dict[str, Checker] = _EVERY_QUERY | {
-    "field": scalar, "query_vector": scalar_or(_vector), "vector": _vector, "k": whole(1, MAX_HITS),
-    "num_candidates": whole(1, MAX_HITS), "similarity": scalar, "min_score": scalar, "max_distance": scalar,
-    "filter": _queries, "method_parameters": named(scalar), "ignore_unmapped": scalar,
+    "field": scalar,
+    "query_vector": scalar_or(_vector),
+    "vector": _vector,
+    "k": whole(1, MAX_HITS),
+    "num_candidates": whole(1, MAX_HITS),
+    "similarity": scalar,
+    "min_score": scalar,
+    "max_distance": scalar,
+    "filter": _queries,
+    "method_parameters": named(scalar),
+    "ignore_unmapped": scalar,
     "rescore_vector": fields({"oversample": number(0, 100)}),
     "rescore": scalar_or(fields({"oversample_factor": number(0, 100)})),
-}  # fmt: skip
+}
 
 
 def _inner_hits(reader: _Reader, value: Any, place: str) -> None:
@@ -324,9 +400,15 @@ def _knn_query(reader: _Reader, value: Any, place: str) -> None:
 
 
 _INTERVAL_FILTERS = (
-    "after", "before", "contained_by", "containing", "not_contained_by", "not_containing", "not_overlapping",
+    "after",
+    "before",
+    "contained_by",
+    "containing",
+    "not_contained_by",
+    "not_containing",
+    "not_overlapping",
     "overlapping",
-)  # fmt: skip
+)
 
 
 def _interval(reader: _Reader, value: Any, place: str) -> None:
@@ -339,11 +421,27 @@ def _interval(reader: _Reader, value: Any, place: str) -> None:
 
 _INTERVAL_OPTIONS: dict[str, Checker] = _each(
     (
-        "query", "max_gaps", "ordered", "analyzer", "use_field", "prefix", "pattern", "flags", "case_insensitive",
-        "max_expansions", "term", "fuzziness", "transpositions", "prefix_length", "gt", "gte", "lt", "lte",
+        "query",
+        "max_gaps",
+        "ordered",
+        "analyzer",
+        "use_field",
+        "prefix",
+        "pattern",
+        "flags",
+        "case_insensitive",
+        "max_expansions",
+        "term",
+        "fuzziness",
+        "transpositions",
+        "prefix_length",
+        "gt",
+        "gte",
+        "lt",
+        "lte",
     ),
     scalar,
-) | {"filter": fields(_each(_INTERVAL_FILTERS, _interval)), "intervals": list_of(_interval)}  # fmt: skip
+) | {"filter": fields(_each(_INTERVAL_FILTERS, _interval)), "intervals": list_of(_interval)}
 _INTERVALS: dict[str, Checker] = _EVERY_QUERY | _each(
     ("match", "prefix", "wildcard", "regexp", "fuzzy", "range", "all_of", "any_of"), fields(_INTERVAL_OPTIONS)
 )
@@ -351,10 +449,13 @@ _INTERVALS: dict[str, Checker] = _EVERY_QUERY | _each(
 
 _decay = named(scalar_or(fields({"origin": _place_on_earth} | _each(("scale", "offset", "decay"), scalar))))
 _FUNCTION: dict[str, Checker] = {
-    "filter": _query, "weight": number(0, MAX_BOOST), "random_score": fields(_each(("seed", "field"), scalar)),
+    "filter": _query,
+    "weight": number(0, MAX_BOOST),
+    "random_score": fields(_each(("seed", "field"), scalar)),
     "field_value_factor": fields(_each(("field", "factor", "modifier", "missing"), scalar)),
-    **_each(("gauss", "linear", "exp"), _decay), "_name": scalar,
-}  # fmt: skip
+    **_each(("gauss", "linear", "exp"), _decay),
+    "_name": scalar,
+}
 _JOIN: dict[str, Checker] = (
     _EVERY_QUERY
     | _each(
@@ -367,8 +468,19 @@ _PINNED_DOCUMENT: dict[str, Checker] = {"_index": _own_index, "_id": scalar}
 
 QUERIES: Final[Mapping[str, Checker]] = {
     **_each(
-        ("match", "match_phrase", "match_phrase_prefix", "match_bool_prefix", "term", "range", "prefix", "wildcard",
-         "regexp", "fuzzy", "span_term"),
+        (
+            "match",
+            "match_phrase",
+            "match_phrase_prefix",
+            "match_bool_prefix",
+            "term",
+            "range",
+            "prefix",
+            "wildcard",
+            "regexp",
+            "fuzzy",
+            "span_term",
+        ),
         _by_field,
     ),
     **_each(("multi_match", "combined_fields", "query_string", "simple_query_string"), fields(_TEXTS)),
@@ -378,62 +490,105 @@ QUERIES: Final[Mapping[str, Checker]] = {
     "exists": fields(_EVERY_QUERY | {"field": scalar}),
     "ids": fields(_EVERY_QUERY | {"values": scalars, "type": scalars}),
     "bool": fields(
-        _EVERY_QUERY | _each(("must", "should", "filter", "must_not"), _queries)
+        _EVERY_QUERY
+        | _each(("must", "should", "filter", "must_not"), _queries)
         | {"minimum_should_match": scalar, "adjust_pure_negative": scalar}
     ),
     "dis_max": fields(_EVERY_QUERY | {"queries": _queries, "tie_breaker": scalar}),
     "constant_score": fields(_EVERY_QUERY | {"filter": _query}),
-    "boosting": fields(
-        _EVERY_QUERY | {"positive": _query, "negative": _query, "negative_boost": number(0, MAX_BOOST)}
-    ),
+    "boosting": fields(_EVERY_QUERY | {"positive": _query, "negative": _query, "negative_boost": number(0, MAX_BOOST)}),
     "function_score": fields(
-        _EVERY_QUERY | _FUNCTION
-        | {"query": _query, "functions": list_of(fields(_FUNCTION)), "score_mode": scalar, "boost_mode": scalar,
-           "max_boost": number(0, MAX_BOOST), "min_score": scalar}
+        _EVERY_QUERY
+        | _FUNCTION
+        | {
+            "query": _query,
+            "functions": list_of(fields(_FUNCTION)),
+            "score_mode": scalar,
+            "boost_mode": scalar,
+            "max_boost": number(0, MAX_BOOST),
+            "min_score": scalar,
+        }
     ),
-    "nested": fields(_JOIN), "has_child": fields(_JOIN), "has_parent": fields(_JOIN), "parent_id": fields(_JOIN),
+    "nested": fields(_JOIN),
+    "has_child": fields(_JOIN),
+    "has_parent": fields(_JOIN),
+    "parent_id": fields(_JOIN),
     "hybrid": fields(_EVERY_QUERY | {"queries": _queries, "filter": _queries, "pagination_depth": whole(0, MAX_HITS)}),
     "pinned": fields(
         _EVERY_QUERY
-        | {"ids": scalars, "docs": list_of(fields(_PINNED_DOCUMENT)), "documents": list_of(fields(_PINNED_DOCUMENT)),
-           "organic": _query}
+        | {
+            "ids": scalars,
+            "docs": list_of(fields(_PINNED_DOCUMENT)),
+            "documents": list_of(fields(_PINNED_DOCUMENT)),
+            "organic": _query,
+        }
     ),
     "more_like_this": fields(
         _EVERY_QUERY
-        | {"fields": scalars, "like": one_or_many(scalar_or(fields(_LIKE))),
-           "unlike": one_or_many(scalar_or(fields(_LIKE))), "stop_words": scalars,
-           "max_query_terms": whole(1, MAX_CLAUSES)}
-        | _each(("min_term_freq", "min_doc_freq", "max_doc_freq", "min_word_length", "max_word_length", "analyzer",
-                 "minimum_should_match", "fail_on_unsupported_field", "boost_terms", "include"), scalar)
+        | {
+            "fields": scalars,
+            "like": one_or_many(scalar_or(fields(_LIKE))),
+            "unlike": one_or_many(scalar_or(fields(_LIKE))),
+            "stop_words": scalars,
+            "max_query_terms": whole(1, MAX_CLAUSES),
+        }
+        | _each(
+            (
+                "min_term_freq",
+                "min_doc_freq",
+                "max_doc_freq",
+                "min_word_length",
+                "max_word_length",
+                "analyzer",
+                "minimum_should_match",
+                "fail_on_unsupported_field",
+                "boost_terms",
+                "include",
+            ),
+            scalar,
+        )
     ),
     "distance_feature": fields(_EVERY_QUERY | {"field": scalar, "origin": _place_on_earth, "pivot": scalar}),
     "rank_feature": fields(
-        _EVERY_QUERY | {"field": scalar}
-        | _each(("saturation", "log", "sigmoid", "linear"), fields(_each(("pivot", "scaling_factor", "exponent"),
-                                                                         scalar)))
+        _EVERY_QUERY
+        | {"field": scalar}
+        | _each(
+            ("saturation", "log", "sigmoid", "linear"), fields(_each(("pivot", "scaling_factor", "exponent"), scalar))
+        )
     ),
     "knn": _knn_query,
     "sparse_vector": fields(
-        _EVERY_QUERY | {"field": scalar, "query_vector": named(scalar), "inference_id": scalar, "query": scalar,
-                        "prune": scalar, "pruning_config": named(scalar)}
+        _EVERY_QUERY
+        | {
+            "field": scalar,
+            "query_vector": named(scalar),
+            "inference_id": scalar,
+            "query": scalar,
+            "prune": scalar,
+            "pruning_config": named(scalar),
+        }
     ),
     "semantic": fields(_EVERY_QUERY | {"field": scalar, "query": scalar}),
-    **_each(("neural", "neural_sparse"), named(fields(
-        _EVERY_QUERY | {"k": whole(1, MAX_HITS), "filter": _query, "query_tokens": named(scalar)}
-        | _each(("query_text", "model_id", "analyzer", "min_score", "max_distance", "max_token_score"), scalar)
-    ))),
+    **_each(
+        ("neural", "neural_sparse"),
+        named(
+            fields(
+                _EVERY_QUERY
+                | {"k": whole(1, MAX_HITS), "filter": _query, "query_tokens": named(scalar)}
+                | _each(("query_text", "model_id", "analyzer", "min_score", "max_distance", "max_token_score"), scalar)
+            )
+        ),
+    ),
     "intervals": named(_interval),
     "span_near": fields(_EVERY_QUERY | {"clauses": _queries, "slop": scalar, "in_order": scalar}),
     "span_or": fields(_EVERY_QUERY | {"clauses": _queries}),
     "span_first": fields(_EVERY_QUERY | {"match": _query, "end": scalar}),
-    "span_not": fields(
-        _EVERY_QUERY | {"include": _query, "exclude": _query} | _each(("dist", "pre", "post"), scalar)
-    ),
+    "span_not": fields(_EVERY_QUERY | {"include": _query, "exclude": _query} | _each(("dist", "pre", "post"), scalar)),
     **_each(("span_containing", "span_within"), fields(_EVERY_QUERY | {"big": _query, "little": _query})),
     "span_multi": fields(_EVERY_QUERY | {"match": _query}),
     **_each(("span_field_masking", "field_masking_span"), fields(_EVERY_QUERY | {"query": _query, "field": scalar})),
     **_each(("geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape", "geo_grid", "shape", "xy_shape"), _geo),
-}  # fmt: skip
+}
 """Query clauses that are taken, and how each is checked.
 
 Not on the list, with their reasons: ``script``, ``script_score``, ``rule`` and ``template`` run what is stored or sent;
@@ -450,9 +605,7 @@ _SORT_OPTIONS: dict[str, Checker] = _each(
 
 
 def _sort_nested(reader: _Reader, value: Any, place: str) -> None:
-    reader.fields_of(
-        value, place, {"path": scalar, "max_children": scalar, "filter": _query, "nested": _sort_nested}
-    )  # fmt: skip
+    reader.fields_of(value, place, {"path": scalar, "max_children": scalar, "filter": _query, "nested": _sort_nested})
 
 
 _SORT_BY_FIELD: dict[str, Checker] = _SORT_OPTIONS | {"nested": _sort_nested}
@@ -489,23 +642,51 @@ _source = scalar_or(
 _field_list = one_or_many(scalar_or(fields(_each(("field", "format", "include_unmapped"), scalar))))
 _HIGHLIGHT: dict[str, Checker] = _each(
     (
-        "type", "fragment_size", "pre_tags", "post_tags", "encoder", "require_field_match", "order", "no_match_size",
-        "boundary_scanner", "boundary_scanner_locale", "boundary_max_scan", "boundary_chars", "matched_fields",
-        "fragmenter", "fragment_offset", "phrase_limit", "tags_schema", "max_analyzed_offset", "force_source",
-        "highlight_filter", "max_fragment_length", "max_analyzer_offset",
+        "type",
+        "fragment_size",
+        "pre_tags",
+        "post_tags",
+        "encoder",
+        "require_field_match",
+        "order",
+        "no_match_size",
+        "boundary_scanner",
+        "boundary_scanner_locale",
+        "boundary_max_scan",
+        "boundary_chars",
+        "matched_fields",
+        "fragmenter",
+        "fragment_offset",
+        "phrase_limit",
+        "tags_schema",
+        "max_analyzed_offset",
+        "force_source",
+        "highlight_filter",
+        "max_fragment_length",
+        "max_analyzer_offset",
     ),
     scalars,
-) | {"number_of_fragments": whole(0, 100), "highlight_query": _query}  # fmt: skip
+) | {"number_of_fragments": whole(0, 100), "highlight_query": _query}
 _highlight = fields(_HIGHLIGHT | {"fields": one_or_many(named(fields(_HIGHLIGHT)))})
 _SHOWN: dict[str, Checker] = {
-    "_source": _source, "fields": _field_list, "docvalue_fields": _field_list, "stored_fields": scalars,
-    "highlight": _highlight, "explain": scalar, "version": scalar, "seq_no_primary_term": scalar,
-    "track_scores": scalar, "sort": _sort,
-}  # fmt: skip
+    "_source": _source,
+    "fields": _field_list,
+    "docvalue_fields": _field_list,
+    "stored_fields": scalars,
+    "highlight": _highlight,
+    "explain": scalar,
+    "version": scalar,
+    "seq_no_primary_term": scalar,
+    "track_scores": scalar,
+    "sort": _sort,
+}
 INNER_HITS: Final[Mapping[str, Checker]] = _SHOWN | {
-    "name": scalar, "from": whole(0, MAX_INNER_HITS), "size": whole(0, MAX_INNER_HITS), "ignore_unmapped": scalar,
+    "name": scalar,
+    "from": whole(0, MAX_INNER_HITS),
+    "size": whole(0, MAX_INNER_HITS),
+    "ignore_unmapped": scalar,
     "collapse": fields({"field": scalar}),
-}  # fmt: skip
+}
 """Options of ``inner_hits``."""
 
 
@@ -519,52 +700,176 @@ _FIELD_VALUE = fields(_each(("field", "missing", "format", "value_type", "time_z
 
 AGGREGATION_OPTIONS: Final[Mapping[str, Checker]] = {
     **_each(
-        ("field", "fields", "missing", "format", "value_type", "min_doc_count", "shard_min_doc_count",
-         "max_doc_count", "collect_mode", "execution_hint", "show_term_doc_count_error", "keyed", "interval",
-         "fixed_interval", "calendar_interval", "minimum_interval", "offset", "time_zone", "unit", "distance_type",
-         "precision", "percents", "values", "sigma", "path", "type", "seed", "gap_policy", "lag", "window", "method",
-         "mode", "rewrite", "ignore_unmapped", "other_bucket", "other_bucket_key", "show_distribution",
-         "wrap_longitude", "filter_duplicate_text", "source_fields", "background_is_superset", "include_negatives",
-         "validation_method", "max_docs_per_value", "shift"),
+        (
+            "field",
+            "fields",
+            "missing",
+            "format",
+            "value_type",
+            "min_doc_count",
+            "shard_min_doc_count",
+            "max_doc_count",
+            "collect_mode",
+            "execution_hint",
+            "show_term_doc_count_error",
+            "keyed",
+            "interval",
+            "fixed_interval",
+            "calendar_interval",
+            "minimum_interval",
+            "offset",
+            "time_zone",
+            "unit",
+            "distance_type",
+            "precision",
+            "percents",
+            "values",
+            "sigma",
+            "path",
+            "type",
+            "seed",
+            "gap_policy",
+            "lag",
+            "window",
+            "method",
+            "mode",
+            "rewrite",
+            "ignore_unmapped",
+            "other_bucket",
+            "other_bucket_key",
+            "show_distribution",
+            "wrap_longitude",
+            "filter_duplicate_text",
+            "source_fields",
+            "background_is_superset",
+            "include_negatives",
+            "validation_method",
+            "max_docs_per_value",
+            "shift",
+        ),
         scalars,
     ),
-    "size": whole(0, MAX_HITS), "shard_size": whole(1, 5 * MAX_HITS), "buckets": whole(1, MAX_HITS),
-    "precision_threshold": whole(0, 40_000), "probability": number(0, 1),
-    "compression": number(1, 1000), "tdigest": fields({"compression": number(1, 1000), "execution_hint": scalar}),
+    "size": whole(0, MAX_HITS),
+    "shard_size": whole(1, 5 * MAX_HITS),
+    "buckets": whole(1, MAX_HITS),
+    "precision_threshold": whole(0, 40_000),
+    "probability": number(0, 1),
+    "compression": number(1, 1000),
+    "tdigest": fields({"compression": number(1, 1000), "execution_hint": scalar}),
     "hdr": fields({"number_of_significant_value_digits": whole(0, 5)}),
-    "order": _ORDER, "sort": _sort, "from": whole(0, MAX_HITS), "metrics": one_or_many(fields({"field": scalar})),
-    "include": scalar_or(lambda reader, value, place: (
-        scalars(reader, value, place) if isinstance(value, list)
-        else reader.fields_of(value, place, _each(("partition", "num_partitions", "pattern"), scalar)))),
-    "exclude": scalars, "extended_bounds": _BOUNDS, "hard_bounds": _BOUNDS,
-    "ranges": list_of(scalar_or(_RANGE)), "origin": _place_on_earth, "bounds": _place_on_earth,
-    "terms": list_of(_FIELD_VALUE), "value": _FIELD_VALUE, "weight": _FIELD_VALUE,
+    "order": _ORDER,
+    "sort": _sort,
+    "from": whole(0, MAX_HITS),
+    "metrics": one_or_many(fields({"field": scalar})),
+    "include": scalar_or(
+        lambda reader, value, place: (
+            scalars(reader, value, place)
+            if isinstance(value, list)
+            else reader.fields_of(value, place, _each(("partition", "num_partitions", "pattern"), scalar))
+        )
+    ),
+    "exclude": scalars,
+    "extended_bounds": _BOUNDS,
+    "hard_bounds": _BOUNDS,
+    "ranges": list_of(scalar_or(_RANGE)),
+    "origin": _place_on_earth,
+    "bounds": _place_on_earth,
+    "terms": list_of(_FIELD_VALUE),
+    "value": _FIELD_VALUE,
+    "weight": _FIELD_VALUE,
     "background_filter": _query,
     **_each(("jlh", "chi_square", "gnd", "mutual_information", "percentage"), named(scalar)),
-    "buckets_path": _BUCKETS_PATH, "after": named(scalar),
-    "sources": list_of(named(named(fields(_each(
-        ("field", "missing_bucket", "missing_order", "order", "interval", "fixed_interval", "calendar_interval",
-         "offset", "time_zone", "format", "precision"), scalar))))),
+    "buckets_path": _BUCKETS_PATH,
+    "after": named(scalar),
+    "sources": list_of(
+        named(
+            named(
+                fields(
+                    _each(
+                        (
+                            "field",
+                            "missing_bucket",
+                            "missing_order",
+                            "order",
+                            "interval",
+                            "fixed_interval",
+                            "calendar_interval",
+                            "offset",
+                            "time_zone",
+                            "format",
+                            "precision",
+                        ),
+                        scalar,
+                    )
+                )
+            )
+        )
+    ),
     **{name: check for name, check in _SHOWN.items() if name not in ("fields", "sort")},
-}  # fmt: skip
+}
 """Options of aggregations, whichever type has them; the engine refuses those that a type does not have."""
 
 _SIZED: Final[Mapping[str, int]] = {
-    "terms": 10, "rare_terms": 100, "significant_terms": 10, "significant_text": 10, "multi_terms": 10, "composite": 10,
-    "geohash_grid": MAX_HITS, "geotile_grid": MAX_HITS, "geohex_grid": MAX_HITS, "top_hits": 3, "top_metrics": 1,
-    "auto_date_histogram": 10, "variable_width_histogram": 10,
-}  # fmt: skip
+    "terms": 10,
+    "rare_terms": 100,
+    "significant_terms": 10,
+    "significant_text": 10,
+    "multi_terms": 10,
+    "composite": 10,
+    "geohash_grid": MAX_HITS,
+    "geotile_grid": MAX_HITS,
+    "geohex_grid": MAX_HITS,
+    "top_hits": 3,
+    "top_metrics": 1,
+    "auto_date_histogram": 10,
+    "variable_width_histogram": 10,
+}
 """Aggregations whose ``size`` (or ``buckets``) counts, and the engines' default."""
 _UNSIZED: Final = ("histogram", "date_histogram")
 _LISTED: Final = ("range", "date_range", "ip_range", "geo_distance")
 _SINGLE: Final = (
-    "missing", "nested", "reverse_nested", "children", "parent", "global", "sampler", "diversified_sampler",
-    "random_sampler", "avg", "sum", "min", "max", "stats", "extended_stats", "value_count", "cardinality",
-    "percentiles", "percentile_ranks", "median_absolute_deviation", "weighted_avg", "geo_bounds", "geo_centroid",
-    "string_stats", "boxplot", "rate", "matrix_stats", "avg_bucket", "sum_bucket", "min_bucket", "max_bucket",
-    "stats_bucket", "extended_stats_bucket", "percentiles_bucket", "cumulative_sum", "cumulative_cardinality",
-    "derivative", "serial_diff", "normalize", "moving_percentiles", "bucket_sort",
-)  # fmt: skip
+    "missing",
+    "nested",
+    "reverse_nested",
+    "children",
+    "parent",
+    "global",
+    "sampler",
+    "diversified_sampler",
+    "random_sampler",
+    "avg",
+    "sum",
+    "min",
+    "max",
+    "stats",
+    "extended_stats",
+    "value_count",
+    "cardinality",
+    "percentiles",
+    "percentile_ranks",
+    "median_absolute_deviation",
+    "weighted_avg",
+    "geo_bounds",
+    "geo_centroid",
+    "string_stats",
+    "boxplot",
+    "rate",
+    "matrix_stats",
+    "avg_bucket",
+    "sum_bucket",
+    "min_bucket",
+    "max_bucket",
+    "stats_bucket",
+    "extended_stats_bucket",
+    "percentiles_bucket",
+    "cumulative_sum",
+    "cumulative_cardinality",
+    "derivative",
+    "serial_diff",
+    "normalize",
+    "moving_percentiles",
+    "bucket_sort",
+)
 AGGREGATIONS: Final = frozenset({*_SIZED, *_UNSIZED, *_LISTED, *_SINGLE, "filter", "filters"})
 """Types of aggregations that are taken.
 
@@ -613,10 +918,17 @@ def _aggregation(reader: _Reader, value: Any, place: str) -> int:
 
 def _filters(reader: _Reader, value: Any, place: str) -> int:
     reader.fields_of(
-        value, place,
-        {"filters": lambda reader, part, place: (_queries if isinstance(part, list) else named(_query))(
-            reader, part, place), "other_bucket": scalar, "other_bucket_key": scalar, "keyed": scalar},
-    )  # fmt: skip
+        value,
+        place,
+        {
+            "filters": lambda reader, part, place: (_queries if isinstance(part, list) else named(_query))(
+                reader, part, place
+            ),
+            "other_bucket": scalar,
+            "other_bucket_key": scalar,
+            "keyed": scalar,
+        },
+    )
     return max(len(value.get("filters", ())), 1)
 
 
@@ -636,27 +948,89 @@ def _aggregations(reader: _Reader, value: Any, place: str) -> None:
 
 _SUGGEST_OPTIONS: dict[str, Checker] = _each(
     (
-        "field", "analyzer", "sort", "suggest_mode", "max_edits", "prefix_length", "min_word_length", "max_inspections",
-        "min_doc_freq", "max_term_freq", "string_distance", "lowercase_terms", "gram_size",
-        "real_word_error_likelihood", "confidence", "max_errors", "separator", "skip_duplicates", "text",
+        "field",
+        "analyzer",
+        "sort",
+        "suggest_mode",
+        "max_edits",
+        "prefix_length",
+        "min_word_length",
+        "max_inspections",
+        "min_doc_freq",
+        "max_term_freq",
+        "string_distance",
+        "lowercase_terms",
+        "gram_size",
+        "real_word_error_likelihood",
+        "confidence",
+        "max_errors",
+        "separator",
+        "skip_duplicates",
+        "text",
     ),
     scalar,
 ) | {
-    "size": whole(1, 1000), "shard_size": whole(1, 10_000),
+    "size": whole(1, 1000),
+    "shard_size": whole(1, 10_000),
     "highlight": fields(_each(("pre_tag", "post_tag"), scalar)),
     "smoothing": named(named(scalar)),
-    "direct_generator": list_of(fields(_each(
-        ("field", "size", "suggest_mode", "max_edits", "prefix_length", "min_word_length", "max_inspections",
-         "min_doc_freq", "max_term_freq", "pre_filter", "post_filter", "string_distance", "sort", "lowercase_terms"),
-        scalar))),
-    "fuzzy": scalar_or(fields(_each(
-        ("fuzziness", "transpositions", "min_length", "prefix_length", "unicode_aware", "max_determinized_states"),
-        scalar))),
+    "direct_generator": list_of(
+        fields(
+            _each(
+                (
+                    "field",
+                    "size",
+                    "suggest_mode",
+                    "max_edits",
+                    "prefix_length",
+                    "min_word_length",
+                    "max_inspections",
+                    "min_doc_freq",
+                    "max_term_freq",
+                    "pre_filter",
+                    "post_filter",
+                    "string_distance",
+                    "sort",
+                    "lowercase_terms",
+                ),
+                scalar,
+            )
+        )
+    ),
+    "fuzzy": scalar_or(
+        fields(
+            _each(
+                (
+                    "fuzziness",
+                    "transpositions",
+                    "min_length",
+                    "prefix_length",
+                    "unicode_aware",
+                    "max_determinized_states",
+                ),
+                scalar,
+            )
+        )
+    ),
     "regex": fields({"flags": scalar, "max_determinized_states": whole(1, 10_000)}),
-    "contexts": named(one_or_many(scalar_or(fields(
-        {"context": _place_on_earth, "boost": number(0, MAX_BOOST), "prefix": scalar, "precision": scalars,
-         "neighbours": scalars, "lat": scalar, "lon": scalar})))),
-}  # fmt: skip
+    "contexts": named(
+        one_or_many(
+            scalar_or(
+                fields(
+                    {
+                        "context": _place_on_earth,
+                        "boost": number(0, MAX_BOOST),
+                        "prefix": scalar,
+                        "precision": scalars,
+                        "neighbours": scalars,
+                        "lat": scalar,
+                        "lon": scalar,
+                    }
+                )
+            )
+        )
+    ),
+}
 _SUGGESTER: dict[str, Checker] = _each(("text", "prefix", "regex"), scalar) | _each(
     ("term", "phrase", "completion"), fields(_SUGGEST_OPTIONS)
 )
@@ -672,9 +1046,12 @@ def _retriever(reader: _Reader, value: Any, place: str) -> None:
 
 _EVERY_RETRIEVER: dict[str, Checker] = {"filter": _queries, "min_score": scalar, "_name": scalar}
 _FUSED: dict[str, Checker] = _EVERY_RETRIEVER | {
-    "rank_window_size": whole(1, MAX_HITS), "rank_constant": whole(1, MAX_HITS), "fields": scalars, "query": scalar,
+    "rank_window_size": whole(1, MAX_HITS),
+    "rank_constant": whole(1, MAX_HITS),
+    "fields": scalars,
+    "query": scalar,
     "normalizer": scalar,
-}  # fmt: skip
+}
 _rescore_query = fields(
     {"rescore_query": _query, "score_mode": scalar}
     | _each(("query_weight", "rescore_query_weight"), number(0, MAX_BOOST))
@@ -694,18 +1071,27 @@ def _weighted_retriever(reader: _Reader, value: Any, place: str) -> None:
 RETRIEVERS: Final[Mapping[str, Checker]] = {
     "standard": fields(
         _EVERY_RETRIEVER
-        | {"query": _query, "sort": _sort, "search_after": scalars, "terminate_after": whole(0, 2**31 - 1),
-           "collapse": fields({"field": scalar, "inner_hits": one_or_many(_inner_hits)})}
+        | {
+            "query": _query,
+            "sort": _sort,
+            "search_after": scalars,
+            "terminate_after": whole(0, 2**31 - 1),
+            "collapse": fields({"field": scalar, "inner_hits": one_or_many(_inner_hits)}),
+        }
     ),
     "knn": fields(_EVERY_RETRIEVER | _KNN),
     **_each(("rrf", "linear"), fields(_FUSED | {"retrievers": list_of(_weighted_retriever)})),
     "rescorer": fields(_EVERY_RETRIEVER | {"retriever": _retriever, "rescore": _rescore}),
     "pinned": fields(
         _EVERY_RETRIEVER
-        | {"ids": scalars, "docs": list_of(fields(_PINNED_DOCUMENT)), "retriever": _retriever,
-           "rank_window_size": whole(1, MAX_HITS)}
+        | {
+            "ids": scalars,
+            "docs": list_of(fields(_PINNED_DOCUMENT)),
+            "retriever": _retriever,
+            "rank_window_size": whole(1, MAX_HITS),
+        }
     ),
-}  # fmt: skip
+}
 """Retrievers of Elasticsearch that are taken; not those that call a model (``text_similarity_reranker``)."""
 
 _UBI = fields(
@@ -715,15 +1101,26 @@ _UBI = fields(
 _RERANK_CONTEXT = fields({"query_context": fields(_each(("query_text", "query_text_path"), scalar))})
 
 BODY_OPTIONS: Final[Mapping[str, Checker]] = _SHOWN | {
-    "query": _query, "post_filter": _query, "from": whole(0, MAX_HITS), "size": whole(0, MAX_HITS),
-    "min_score": scalar, "track_total_hits": scalar, "timeout": timeout, "terminate_after": whole(0, 2**31 - 1),
-    "search_after": scalars, "aggs": _aggregations, "aggregations": _aggregations, "suggest": _suggest,
-    "rescore": _rescore, "knn": one_or_many(fields(_KNN | {"inner_hits": _inner_hits})), "retriever": _retriever,
+    "query": _query,
+    "post_filter": _query,
+    "from": whole(0, MAX_HITS),
+    "size": whole(0, MAX_HITS),
+    "min_score": scalar,
+    "track_total_hits": scalar,
+    "timeout": timeout,
+    "terminate_after": whole(0, 2**31 - 1),
+    "search_after": scalars,
+    "aggs": _aggregations,
+    "aggregations": _aggregations,
+    "suggest": _suggest,
+    "rescore": _rescore,
+    "knn": one_or_many(fields(_KNN | {"inner_hits": _inner_hits})),
+    "retriever": _retriever,
     "collapse": fields(
         {"field": scalar, "inner_hits": one_or_many(_inner_hits), "max_concurrent_group_searches": whole(0, 16)}
     ),
     "ext": fields({"ubi": _UBI, "rerank": _RERANK_CONTEXT}),
-}  # fmt: skip
+}
 """Parts of a search body that are taken.
 
 Not on the list: ``pit``, ``scroll`` and ``slice`` read the index through; ``runtime_mappings``, ``derived`` and

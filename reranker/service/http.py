@@ -109,9 +109,13 @@ def retry_after(seconds: float) -> str:
 
 
 def error_response(
-    shapes: Mapping[str, ErrorShape], path: str, status: int, kind: str, message: str,
+    shapes: Mapping[str, ErrorShape],
+    path: str,
+    status: int,
+    kind: str,
+    message: str,
     headers: Mapping[str, str] | None = None,
-) -> Response:  # fmt: skip
+) -> Response:
     """Return the answer to an error in the shape of its path; ``{"error": {"type", "message"}}`` where it has none."""
     shape = shapes.get(path)
     body = {"error": {"type": kind, "message": message}} if shape is None else shape(status, kind, message)

@@ -99,9 +99,14 @@ def rerank(versions: Versions, call: SearchCall, off: Reason | None = None) -> S
     """Return the page in the model's order, or in the engine's order for the reason ``off``."""
     serving = _version_of(versions, call.version)
     page = serving.reranker.search(
-        call.query, call.body, size=call.size, from_=call.first, explain=call.explain and not off,
-        deadline_ms=call.deadline.left_ms, off=off,
-    )  # fmt: skip
+        call.query,
+        call.body,
+        size=call.size,
+        from_=call.first,
+        explain=call.explain and not off,
+        deadline_ms=call.deadline.left_ms,
+        off=off,
+    )
     return SearchOutcome(page, serving)
 
 
@@ -286,18 +291,22 @@ class Interleaving:
         first, size = first if call.first is None else call.first, size if call.size is None else call.size
         pages = [
             serving.reranker.search(
-                call.query, call.body, size=first + size, from_=0, explain=call.explain,
+                call.query,
+                call.body,
+                size=first + size,
+                from_=0,
+                explain=call.explain,
                 deadline_ms=call.deadline.left_ms,
             )
             for serving in (live, other)
-        ]  # fmt: skip
+        ]
         if live.model_id == other.model_id or not all(page.reranked for page in pages):
             page, part = pages[0], slice(first, first + size)
             return SearchOutcome(replace(page, hits=page.hits[part], explanations=page.explanations[part]), live)
         hits = {LIVE: _by_key(pages[0]), CHALLENGER: _by_key(pages[1])}
         drafted = team_draft(
             list(hits[LIVE]), list(hits[CHALLENGER]), first + size, coins(call.session_id or "", call.query)
-        )  # fmt: skip
+        )
         shown = [
             (structs.replace(hits[team][key][0], rank=rank), hits[team][key][1], team)
             for rank, (key, team) in enumerate(drafted, 1)
@@ -465,8 +474,18 @@ def _verdict(
         drawn = rng.multinomial(n, np.array([losses, n - wins - losses, wins]) / n, RESAMPLES)
         low, high = (float(x) for x in np.quantile(drawn @ [0.0, 0.5, 1.0] / n, [0.025, 0.975]))
     return Verdict(
-        live=versions[0], challenger=versions[1], lists=n_lists, clicked_lists=n_clicked, sessions=n,
-        clicks_live=int(table[:, 0].sum()), clicks_challenger=int(table[:, 1].sum()),
-        wins_live=losses, wins_challenger=wins, ties=n - wins - losses,
-        preference=float(shares.mean()) if n else 0.5, low=low, high=high, p=p,
-    )  # fmt: skip
+        live=versions[0],
+        challenger=versions[1],
+        lists=n_lists,
+        clicked_lists=n_clicked,
+        sessions=n,
+        clicks_live=int(table[:, 0].sum()),
+        clicks_challenger=int(table[:, 1].sum()),
+        wins_live=losses,
+        wins_challenger=wins,
+        ties=n - wins - losses,
+        preference=float(shares.mean()) if n else 0.5,
+        low=low,
+        high=high,
+        p=p,
+    )

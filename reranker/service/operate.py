@@ -158,8 +158,12 @@ async def drift(state: State) -> Begun:
     return _begin(state, "drift", lambda: state.ask_engine(measure))
 
 
-@router.get("/admin/report/{model_id}", operation_id="report", response_class=Response, responses={
-    **RESPONSES, 200: {"content": {"text/html": {"schema": {"type": "string"}}}}})  # fmt: skip
+@router.get(
+    "/admin/report/{model_id}",
+    operation_id="report",
+    response_class=Response,
+    responses={**RESPONSES, 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
 async def report(model_id: str, state: State, context: Context) -> Response:
     """Return the newest report of the retraining that made a model, where it lies within the folder of the models."""
     content = await state.run(context, lambda: _report(state, model_id))
@@ -192,10 +196,13 @@ def _versions(state: ServiceState) -> dict[str, Any]:
     index, folders = state.settings.index, state.versions.folders
     record, known = read_control(state.engine, index), folders.known()
     rows = [
-        {**asdict(version), "is_here": version.model_id in known,
-         "figures": _figures(known.get(version.model_id or ""))}
+        {
+            **asdict(version),
+            "is_here": version.model_id in known,
+            "figures": _figures(known.get(version.model_id or "")),
+        }
         for version in list_versions(state.engine, index, count_stale=False)
-    ]  # fmt: skip
+    ]
     return {
         "versions": rows[::-1],
         "previous": record.previous[-1] if record.previous else "",

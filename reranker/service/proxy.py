@@ -31,34 +31,86 @@ from reranker.service.state import ServiceState
 
 _PLACE = "{{query}}"
 TEXT_CLAUSES = frozenset(
-    {"match", "match_phrase", "match_phrase_prefix", "match_bool_prefix", "multi_match", "combined_fields",
-     "query_string", "simple_query_string"}
-)  # fmt: skip
+    {
+        "match",
+        "match_phrase",
+        "match_phrase_prefix",
+        "match_bool_prefix",
+        "multi_match",
+        "combined_fields",
+        "query_string",
+        "simple_query_string",
+    }
+)
 """Clauses that search by a text."""
 SCORING_PARTS = {
-    "bool": ("must", "should"), "boosting": ("positive",), "dis_max": ("queries",), "function_score": ("query",),
-    "has_child": ("query",), "has_parent": ("query",), "hybrid": ("queries",), "nested": ("query",),
-    "pinned": ("organic",), "standard": ("query",), "rrf": ("retrievers",),
-}  # fmt: skip
+    "bool": ("must", "should"),
+    "boosting": ("positive",),
+    "dis_max": ("queries",),
+    "function_score": ("query",),
+    "has_child": ("query",),
+    "has_parent": ("query",),
+    "hybrid": ("queries",),
+    "nested": ("query",),
+    "pinned": ("organic",),
+    "standard": ("query",),
+    "rrf": ("retrievers",),
+}
 """Clauses and retrievers that hold others, and their parts by which documents score."""
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
-    "from": int, "size": int, "timeout": str,
+    "from": int,
+    "size": int,
+    "timeout": str,
     "_source": lambda text: _flag(text) if text in ("true", "false") else text.split(","),
     "track_total_hits": lambda text: int(text) if text.isdigit() else _flag(text),
-}  # fmt: skip
+}
 """Parameters of the URL that have their place in the body, where they win, and how each is read."""
 WITHOUT_EFFECT = frozenset(
-    {"allow_no_indices", "allow_partial_search_results", "batched_reduce_size", "ccs_minimize_roundtrips",
-     "error_trace", "expand_wildcards", "human", "ignore_throttled", "ignore_unavailable", "index",
-     "max_concurrent_searches", "max_concurrent_shard_requests", "pre_filter_shard_size", "preference", "pretty",
-     "request_cache", "rest_total_hits_as_int"}
-)  # fmt: skip
+    {
+        "allow_no_indices",
+        "allow_partial_search_results",
+        "batched_reduce_size",
+        "ccs_minimize_roundtrips",
+        "error_trace",
+        "expand_wildcards",
+        "human",
+        "ignore_throttled",
+        "ignore_unavailable",
+        "index",
+        "max_concurrent_searches",
+        "max_concurrent_shard_requests",
+        "pre_filter_shard_size",
+        "preference",
+        "pretty",
+        "request_cache",
+        "rest_total_hits_as_int",
+    }
+)
 """Parameters that decide nothing where one index is searched that is there, or that are looked at apart."""
 PASSED_ON = frozenset(
-    {"_source_excludes", "_source_includes", "analyze_wildcard", "analyzer", "default_operator", "df", "explain",
-     "docvalue_fields", "filter_path", "lenient", "q", "routing", "search_type", "seq_no_primary_term", "sort",
-     "stored_fields", "terminate_after", "track_scores", "typed_keys", "version"}
-)  # fmt: skip
+    {
+        "_source_excludes",
+        "_source_includes",
+        "analyze_wildcard",
+        "analyzer",
+        "default_operator",
+        "df",
+        "explain",
+        "docvalue_fields",
+        "filter_path",
+        "lenient",
+        "q",
+        "routing",
+        "search_type",
+        "seq_no_primary_term",
+        "sort",
+        "stored_fields",
+        "terminate_after",
+        "track_scores",
+        "typed_keys",
+        "version",
+    }
+)
 """Parameters that only the engine follows: such a search keeps its order."""
 MAX_SEARCHES = 100
 """Searches of one ``_msearch``."""
@@ -183,9 +235,17 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
-        query=sent.text, body=sent.template, size=None, first=None, explain=False, version=None, off=False,
-        session_id=ids.get("session_id", visitor), client_id=visitor, deadline=context.deadline,
-    )  # fmt: skip
+        query=sent.text,
+        body=sent.template,
+        size=None,
+        first=None,
+        explain=False,
+        version=None,
+        off=False,
+        session_id=ids.get("session_id", visitor),
+        client_id=visitor,
+        deadline=context.deadline,
+    )
     searched = carry_out(state, context, call, query_id)
     answer = answer_of(searched.outcome, sent.body)
     if sent.ubi:

@@ -95,9 +95,16 @@ class IndexedDocuments:
         return vectors
 
     def _add_from_engine(
-        self, search: Search, model: RankingModel, query: QueryVectors, ids: Sequence[str], missing: Int64,
-        encodable: Bool, vectors: CandidateVectors, deadline: Deadline,
-    ) -> None:  # fmt: skip
+        self,
+        search: Search,
+        model: RankingModel,
+        query: QueryVectors,
+        ids: Sequence[str],
+        missing: Int64,
+        encodable: Bool,
+        vectors: CandidateVectors,
+        deadline: Deadline,
+    ) -> None:
         """Read the packed vectors of what is missing; then, of documents without, the text."""
         fields = StoredFields(model.encoder_id, model.encoder.n_dims)
         stored = _read(search, [ids[place] for place in missing.tolist()], fields.source_fields, deadline)
@@ -254,9 +261,14 @@ def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields
 
 
 def score_items(
-    model: RankingModel | None, query: str, items: Sequence[Item], *, indexed: IndexedDocuments | None = None,
-    deadline: Deadline | None = None, max_unscored: float = 0.2,
-) -> Scoring:  # fmt: skip
+    model: RankingModel | None,
+    query: str,
+    items: Sequence[Item],
+    *,
+    indexed: IndexedDocuments | None = None,
+    deadline: Deadline | None = None,
+    max_unscored: float = 0.2,
+) -> Scoring:
     """Return the scores and the order of documents; whatever goes wrong, the order given and why."""
     deadline = deadline or Deadline()
     try:
@@ -273,9 +285,13 @@ def score_items(
 
 
 def _score(
-    model: RankingModel | None, query: str, items: Sequence[Item], indexed: IndexedDocuments | None,
-    deadline: Deadline, max_unscored: float,
-) -> Scoring:  # fmt: skip
+    model: RankingModel | None,
+    query: str,
+    items: Sequence[Item],
+    indexed: IndexedDocuments | None,
+    deadline: Deadline,
+    max_unscored: float,
+) -> Scoring:
     if model is None:
         raise FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
     encoded = encode_query(model, query)
@@ -305,9 +321,14 @@ def _score(
 
 
 def _look_up(
-    candidates: CandidateVectors, by_id: Int64, items: Sequence[Item], indexed: IndexedDocuments | None,
-    model: RankingModel, query: QueryVectors, deadline: Deadline,
-) -> list[str]:  # fmt: skip
+    candidates: CandidateVectors,
+    by_id: Int64,
+    items: Sequence[Item],
+    indexed: IndexedDocuments | None,
+    model: RankingModel,
+    query: QueryVectors,
+    deadline: Deadline,
+) -> list[str]:
     """Add the vectors of the documents given by id to ``candidates``, and return what went wrong."""
     if indexed is None:
         return ["this service has no index or store in which ids could be looked up"]
@@ -400,9 +421,12 @@ def json_response(value: Any, headers: Mapping[str, str]) -> Response:
 
 
 async def rank(
-    wanted: RerankRequest | TextsRequest, documents: Documents, state: ServiceState, context: RequestContext,
+    wanted: RerankRequest | TextsRequest,
+    documents: Documents,
+    state: ServiceState,
+    context: RequestContext,
     documents_are: str | None,
-) -> Ranked:  # fmt: skip
+) -> Ranked:
     """Return scores and order of a request's documents; ``documents_are`` in the URL goes before the body's word.
 
     `ServiceError` 413 for more documents than a request may have.
@@ -655,9 +679,11 @@ router = APIRouter(route_class=JsonRoute, tags=["rerank"])
     "/rerank", response_model=list[TextResult], responses=error_responses(TextsError), operation_id="rerank_texts"
 )
 async def rerank_texts(
-    wanted: Annotated[TextsRequest, body_of(TextsRequest, TextsAsDocuments)], state: State, context: Context,
+    wanted: Annotated[TextsRequest, body_of(TextsRequest, TextsAsDocuments)],
+    state: State,
+    context: Context,
     documents_are: SaidInUrl = None,
-) -> Response:  # fmt: skip
+) -> Response:
     """Rerank texts, or indexed documents by their ids (text-embeddings-inference)."""
     ranked = await rank(wanted, wanted.texts, state, context, documents_are)
     if wanted.raw_scores:
@@ -740,9 +766,11 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
     "/v2/rerank", response_model=RerankAnswer, responses=error_responses(CohereError), operation_id="rerank_v2"
 )
 async def rerank_v2(
-    wanted: Annotated[RerankRequest, body_of(RerankRequest)], state: State, context: Context,
+    wanted: Annotated[RerankRequest, body_of(RerankRequest)],
+    state: State,
+    context: Context,
     documents_are: SaidInUrl = None,
-) -> Response:  # fmt: skip
+) -> Response:
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v2)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     answer = _answer(ranked, "2", wanted.documents if wanted.return_documents else None)
@@ -753,9 +781,11 @@ async def rerank_v2(
     "/v1/rerank", response_model=RerankAnswerV1, responses=error_responses(JinaError), operation_id="rerank_v1"
 )
 async def rerank_v1(
-    wanted: Annotated[RerankRequest, body_of(RerankRequest)], state: State, context: Context,
+    wanted: Annotated[RerankRequest, body_of(RerankRequest)],
+    state: State,
+    context: Context,
     documents_are: SaidInUrl = None,
-) -> Response:  # fmt: skip
+) -> Response:
     """Rerank documents, given as texts or by the ids of indexed ones (Cohere v1 and Jina)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     shown = wanted.model.startswith("jina") if wanted.return_documents is None else wanted.return_documents

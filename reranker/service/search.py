@@ -46,9 +46,11 @@ class SearchRequest(RequestBody):
     query: Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="What was typed.")]
     body: Annotated[
         dict[str, Any] | str | None,
-        Meta(description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
-                         "absent: the service's own."),
-    ] = None  # fmt: skip
+        Meta(
+            description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
+            "absent: the service's own."
+        ),
+    ] = None
     variables: (
         Annotated[dict[str, Any], Meta(description="Values of variables of the service's body, by name.")] | None
     ) = None
@@ -112,9 +114,7 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
-async def search(
-    wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State
-) -> Response:  # fmt: skip
+async def search(wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State) -> Response:
     """Search the index; the hits come in the order of the served version.
 
     Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
@@ -190,9 +190,17 @@ def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext)
         body = trusted_body(filled) if filled else None
     size, first = wanted.page
     return SearchCall(
-        wanted.query, body, size, first, wanted.explain, wanted.session, wanted.client_id,
-        wanted.version, wanted.rerank in (False, "off"), context.deadline,
-    )  # fmt: skip
+        wanted.query,
+        body,
+        size,
+        first,
+        wanted.explain,
+        wanted.session,
+        wanted.client_id,
+        wanted.version,
+        wanted.rerank in (False, "off"),
+        context.deadline,
+    )
 
 
 def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: str) -> dict[str, Any]:
@@ -285,7 +293,7 @@ events_router = APIRouter(route_class=JsonRoute, tags=["search"])
 @events_router.post("/events", response_model=Taken, responses=COMMON_RESPONSES, operation_id="events", status_code=202)
 async def events(
     wanted: Annotated[EventList, body_of(EventList)], context: Context, state: State, request: Request
-) -> Taken:  # fmt: skip
+) -> Taken:
     """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none.
 
     429 where more came from one address or one session than `ssi serve --events-per-second` allows; none is taken then.

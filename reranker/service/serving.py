@@ -204,9 +204,12 @@ class Versions:
     """
 
     def __init__(
-        self, settings: ServiceSettings, folders: ModelFolders, store_path: Path | None = None,
+        self,
+        settings: ServiceSettings,
+        folders: ModelFolders,
+        store_path: Path | None = None,
         work: WorkFolder | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.folders, self._store_path, self._work = settings, folders, store_path, work
         self._copy = None if work is None else work.copy
         self.engine = folders.engine
@@ -280,15 +283,24 @@ class Versions:
         return self._serving(None, None, None, problem)
 
     def _serving(
-        self, model: RankingModel | None, store: VectorStore | None, wanted: Wanted | None, problem: str = "",
+        self,
+        model: RankingModel | None,
+        store: VectorStore | None,
+        wanted: Wanted | None,
+        problem: str = "",
         no_store: str = NO_STORE,
-    ) -> Serving:  # fmt: skip
+    ) -> Serving:
         settings = self.settings
         reranker = Reranker(
-            self.engine, settings.index, model, route=cast("RouteName", settings.route), store=store,
-            calibration=Calibration.from_release(wanted.calibration) if wanted else None, settings=settings.rerank,
+            self.engine,
+            settings.index,
+            model,
+            route=cast("RouteName", settings.route),
+            store=store,
+            calibration=Calibration.from_release(wanted.calibration) if wanted else None,
+            settings=settings.rerank,
             no_store=no_store,
-        )  # fmt: skip
+        )
         return Serving(reranker, wanted.path if wanted else None, problem)
 
     def _store_folder(self, model_path: Path) -> Path:
@@ -498,9 +510,14 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
     own = serving.reranker
     # More time than a request has: a busy engine is no fault of a model.
     patient = Reranker(
-        own.engine, own.index, own.model, route=own.route, store=own.store, calibration=own.calibration,
+        own.engine,
+        own.index,
+        own.model,
+        route=own.route,
+        store=own.store,
+        calibration=own.calibration,
         settings=replace(own.settings, deadline_ms=PATIENCE_MS),
-    )  # fmt: skip
+    )
     try:
         window, encoded, _ = patient.score_window(golden.query, settings.default_body)
         page = patient.search(golden.query, settings.default_body, size=10) if golden.expect else None

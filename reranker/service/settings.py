@@ -84,10 +84,15 @@ class ServiceSettings:
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "events_per_second": "[0, inf)", "percent": "[0, 100]", "explore": "[0, 100]", "poll_s": "(0, inf)",
-        "breaker_pause_s": "(0, inf)", "drain_s": "[0, inf)", "breaker_failures": "[1, inf)",
+        "events_per_second": "[0, inf)",
+        "percent": "[0, 100]",
+        "explore": "[0, 100]",
+        "poll_s": "(0, inf)",
+        "breaker_pause_s": "(0, inf)",
+        "drain_s": "[0, inf)",
+        "breaker_failures": "[1, inf)",
         "port": "[1, 65535]",
-    }  # fmt: skip
+    }
 
     index: str
     rerank: RerankSettings = field(default_factory=RerankSettings)

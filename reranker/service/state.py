@@ -202,10 +202,15 @@ class ServiceState:
     """
 
     def __init__(
-        self, settings: ServiceSettings, engine: Engine, folders: ModelFolders, store: Path | None = None,
-        sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+        self,
+        settings: ServiceSettings,
+        engine: Engine,
+        folders: ModelFolders,
+        store: Path | None = None,
+        sink: ImpressionSink | None = None,
+        golden: Sequence[GoldenQuery] | None = None,
         work: WorkFolder | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.settings, self.engine, self.sink = settings, engine, sink
         self.keys = None if settings.api_keys is None else ApiKeys.read(settings.api_keys)
         self.work = WorkFolder() if work is None else work
@@ -219,14 +224,18 @@ class ServiceState:
         self.doubt = Signal()
         """Set where a caller's search leaves it open whether the engine is well."""
         self.breaker = Breaker(
-            settings.breaker_failures, settings.breaker_pause_s, on_failure=self.metrics.engine_failures.inc,
+            settings.breaker_failures,
+            settings.breaker_pause_s,
+            on_failure=self.metrics.engine_failures.inc,
             on_doubt=self.doubt.set,
-        )  # fmt: skip
+        )
         self.event_rates = EventRates(settings.events_per_second)
         self.shadow = Shadow(
             lambda call: self.ask_engine(lambda: rerank(self.versions, call)).page,
-            settings.deadline_s, self.metrics, self.record,
-        )  # fmt: skip
+            settings.deadline_s,
+            self.metrics,
+            self.record,
+        )
         self.watcher = Watcher(self.versions, self.metrics, golden)
         self.jobs: dict[str, Job] = defaultdict(Job)
         self.large: set[str] = set()
@@ -353,10 +362,13 @@ class ServiceState:
         watch("ssi_busy", "Threads at work.", lambda: threads.busy)
         watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self.admitted)
         watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self.buffered_bytes)
-        watch("ssi_searchable", "1 while searches are answered, others' or the service's own.",
-              lambda: float(self.problem is None), "livemin")  # fmt: skip
-        watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open),
-              "livemax")  # fmt: skip
+        watch(
+            "ssi_searchable",
+            "1 while searches are answered, others' or the service's own.",
+            lambda: float(self.problem is None),
+            "livemin",
+        )
+        watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open), "livemax")
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.unwritten)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
 
@@ -377,10 +389,16 @@ State = Annotated[ServiceState, Depends(service_of)]
 
 
 def open_state(
-    engine: Engine, settings: ServiceSettings, *, model: Path | None = None, models: Path | None = None,
-    store: Path | None = None, sink: ImpressionSink | None = None, golden: Sequence[GoldenQuery] | None = None,
+    engine: Engine,
+    settings: ServiceSettings,
+    *,
+    model: Path | None = None,
+    models: Path | None = None,
+    store: Path | None = None,
+    sink: ImpressionSink | None = None,
+    golden: Sequence[GoldenQuery] | None = None,
     work: WorkFolder | None = None,
-) -> ServiceState:  # fmt: skip
+) -> ServiceState:
     """Return the state of a service that has searched once; `ConfigError` for a bad key file, or no model folder."""
     path = models if model is None else model
     if path is None:

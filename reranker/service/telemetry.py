@@ -26,13 +26,25 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
     "stages": ("wait", "candidates", "query", "vectors", "score", "order", "page"),
     "fallbacks": tuple(kind.value for kind in ReasonKind),
     "refused": (
-        "unauthorized", "forbidden", "too_slow", "too_large", "unsupported_encoding", "overloaded", "headers_too_large",
-        "stopping", "unavailable", "not_allowed", "invalid", "bad_host", "broken_body", "too_many_events",
+        "unauthorized",
+        "forbidden",
+        "too_slow",
+        "too_large",
+        "unsupported_encoding",
+        "overloaded",
+        "headers_too_large",
+        "stopping",
+        "unavailable",
+        "not_allowed",
+        "invalid",
+        "bad_host",
+        "broken_body",
+        "too_many_events",
     ),
     "swaps": ("done", "refused"),
     "shadows": ("scored", "fallback", "failed", "skipped"),
     "documents": ("ids", "texts"),
-}  # fmt: skip
+}
 """Labels that are shown from the start, at 0: a rate misses the increment that a series begins with."""
 
 

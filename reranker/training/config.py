@@ -26,11 +26,21 @@ class TrainConfig:
     """Settings of one training run."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
-        "dim": "[1, inf)", "threads": "[1, inf)", "patience": "[1, inf)", "epochs": "[1, inf)",
-        "max_trials": "[1, inf)", "seed": "[0, inf)", "rate": "(0, inf)", "identity_scale": "(0, inf)",
-        "max_norm": "[0, inf)", "query_dropout": "[0, 1)", "document_dropout": "[0, 1)", "init_std": "(0, inf)",
-        "stated_negative_ratio": "[0, 1]", "max_rows": "[0, inf)",
-    }  # fmt: skip
+        "dim": "[1, inf)",
+        "threads": "[1, inf)",
+        "patience": "[1, inf)",
+        "epochs": "[1, inf)",
+        "max_trials": "[1, inf)",
+        "seed": "[0, inf)",
+        "rate": "(0, inf)",
+        "identity_scale": "(0, inf)",
+        "max_norm": "[0, inf)",
+        "query_dropout": "[0, 1)",
+        "document_dropout": "[0, 1)",
+        "init_std": "(0, inf)",
+        "stated_negative_ratio": "[0, 1]",
+        "max_rows": "[0, inf)",
+    }
 
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant

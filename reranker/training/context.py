@@ -77,10 +77,12 @@ class Validator:
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T
-        return np.stack([
-            blended_average_precision(learned, self._lexical, np.float32(scale), a, self._judged, DEPTH)
-            for scale in scales
-        ])  # fmt: skip
+        return np.stack(
+            [
+                blended_average_precision(learned, self._lexical, np.float32(scale), a, self._judged, DEPTH)
+                for scale in scales
+            ]
+        )
 
     @property
     def lexical(self) -> Float64:

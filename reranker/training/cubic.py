@@ -121,11 +121,16 @@ class _Steps:
         learned = rows.learned
         lexical = dots(rows.lexical, self._lexical[positive]) - dots(rows.lexical, self._lexical[negative])
         stats: Float64 = low_rank_steps(
-            self.U, self.T, Rows(learned.indptr.astype(np.int64), learned.indices, learned.data),
+            self.U,
+            self.T,
+            Rows(learned.indptr.astype(np.int64), learned.indices, learned.data),
             self.problem.documents,
-            Triples(np.arange(len(violating)), positive, negative), rate, Combination(2), 0.0,
+            Triples(np.arange(len(violating)), positive, negative),
+            rate,
+            Combination(2),
+            0.0,
             np.float32(self.schedule.identity_scale) * lexical,
-        )  # fmt: skip
+        )
         return stats
 
     def _draw(self, n: int) -> Int64:

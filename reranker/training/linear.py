@@ -56,9 +56,13 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     V = learned.result.V
     documents = DocumentForm(LINEAR, V)
     schedule = replace(
-        context.schedule, keyword_share=1.0, query_dropout=0.0, document_dropout=0.0, freeze_documents=True,
+        context.schedule,
+        keyword_share=1.0,
+        query_dropout=0.0,
+        document_dropout=0.0,
+        freeze_documents=True,
         rate_start=context.config.rate or SHORT_RATE,
-    )  # fmt: skip
+    )
 
     def run(identity: float, epochs: int, is_last: bool) -> tuple[float, float, TrainResult]:
         """Return (validation MAP, weight of the learned part) of a run, and its end."""
@@ -124,10 +128,17 @@ def trainer_of(
 ) -> Trainer:
     """Return the SGD of the context's problem by a schedule, from the context's random numbers."""
     return Trainer(
-        context.problem, schedule, context.fresh_rng(), threads=context.config.threads,
-        patience=context.config.patience, evaluate=evaluate, nearest=context.nearest, checkpoint=checkpoint,
-        say=context.say, max_steps=max_steps,
-    )  # fmt: skip
+        context.problem,
+        schedule,
+        context.fresh_rng(),
+        threads=context.config.threads,
+        patience=context.config.patience,
+        evaluate=evaluate,
+        nearest=context.nearest,
+        checkpoint=checkpoint,
+        say=context.say,
+        max_steps=max_steps,
+    )
 
 
 def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
@@ -165,9 +176,13 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     if identity and not config.identity_scale and config.query_side_only:
         identity /= base.training.get("memory_factor", 1.0)  # U goes on beside the rows with a memory
     return replace(
-        config, dim=dim, tied=tied, model_class="tied" if tied else DEFAULT_CLASS, max_rows=n_rows,
+        config,
+        dim=dim,
+        tied=tied,
+        model_class="tied" if tied else DEFAULT_CLASS,
+        max_rows=n_rows,
         identity_scale=identity,
-    )  # fmt: skip
+    )
 
 
 def check_trainable(base: RankingModel) -> None:

@@ -342,9 +342,12 @@ def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int,
 
 
 def _change(
-    comparison: SystemComparison, number: int, relevant: Sequence[str], titles: Mapping[str, str],
+    comparison: SystemComparison,
+    number: int,
+    relevant: Sequence[str],
+    titles: Mapping[str, str],
     texts: Mapping[str, str] | None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Return a query, what is relevant, and its average precision by the best baseline and by the model."""
     query = comparison.task.query_ids[number]
     return {
@@ -367,7 +370,7 @@ def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
         "learning": learning_curve(history) if history else "",
         "intervals": intervals("model - baseline", shown) if shown else "",
         "differences": differences("difference in AP", differences_.tolist()) if len(differences_) else "",
-    }  # fmt: skip
+    }
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 
 
@@ -388,9 +391,12 @@ def page_environment(package: str) -> Any:
         raise MissingExtra("jinja2", EXTRA) from error
     loaders = [jinja2.PackageLoader(each) for each in dict.fromkeys((package, "reranker.training"))]
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
+        loader=jinja2.ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
         lstrip_blocks=True,
-    )  # fmt: skip
+    )
     environment.globals["head"] = lambda title: markupsafe.Markup(report_head(title))  # noqa: S704 - it escapes the title
     environment.filters |= {
         "short": lambda text: cut(text, MAX_QUERY) if text else "none",

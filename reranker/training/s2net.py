@@ -209,9 +209,14 @@ def fit_s2net(
         method="L-BFGS-B",
         callback=watch,
         # Slopes of a mean over n^2 pairs are tiny: only the loss itself (or validation) ends the search.
-        options={"maxiter": settings.max_iterations, "maxcor": settings.memory,
-                 "maxfun": 20 * settings.max_iterations, "gtol": 0.0, "ftol": 1e-9},
-    )  # fmt: skip
+        options={
+            "maxiter": settings.max_iterations,
+            "maxcor": settings.memory,
+            "maxfun": 20 * settings.max_iterations,
+            "gtol": 0.0,
+            "ftol": 1e-9,
+        },
+    )
     if validate is None:
         return objective.projection(outcome.x)
     if iteration % settings.every:
@@ -311,10 +316,15 @@ def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPar
         return float(np.mean([of_queries.mean() for of_queries in values]))
 
     result, identity = fit_siamese(
-        context.problem, context.schedule, start, S2NetSettings(max_iterations=n), rng=rng,
+        context.problem,
+        context.schedule,
+        start,
+        S2NetSettings(max_iterations=n),
+        rng=rng,
         identities=identities,
-        evaluate=evaluate if context.validators else None, progress=context.progress_of("s2net"),
-    )  # fmt: skip
+        evaluate=evaluate if context.validators else None,
+        progress=context.progress_of("s2net"),
+    )
     return TrainedParameters("s2net", result.U, result.V, result, identity=identity)
 
 
@@ -371,9 +381,12 @@ def fit_siamese(
         return -evaluate(scorer.A, a) if evaluate is not None and isinstance(scorer, Projection) else 0.0
 
     fitted = fit_s2net(
-        data, Projection(start, start), settings,
-        validate=None if evaluate is None else validate, progress=note,
-    )  # fmt: skip
+        data,
+        Projection(start, start),
+        settings,
+        validate=None if evaluate is None else validate,
+        progress=note,
+    )
     if evaluate is None:
         return TrainResult(fitted.A, fitted.A, len(history), None, history), a
     a = _best(fitted.A, identities, evaluate)

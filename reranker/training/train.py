@@ -265,13 +265,25 @@ class _Run:
             vocabulary = self.base.encoder.document_vocabulary
         else:
             vocabulary = read_vocabulary(
-                corpus.path, corpus.view, self.analyzer, corpus.max_words, corpus.min_df, rejects,
-                partial(listener.progress, "reading words"), say, corpus.id_field,
-            )  # fmt: skip
+                corpus.path,
+                corpus.view,
+                self.analyzer,
+                corpus.max_words,
+                corpus.min_df,
+                rejects,
+                partial(listener.progress, "reading words"),
+                say,
+                corpus.id_field,
+            )
         return read_training_corpus(
-            corpus.path, corpus.view, self.analyzer, TfIdf(vocabulary, corpus.tf), self.query_ids,
-            partial(listener.progress, "reading documents"), corpus.id_field,
-        )  # fmt: skip
+            corpus.path,
+            corpus.view,
+            self.analyzer,
+            TfIdf(vocabulary, corpus.tf),
+            self.query_ids,
+            partial(listener.progress, "reading documents"),
+            corpus.id_field,
+        )
 
     def model(self, compare: bool) -> tuple[RankingModel, TrainingReport]:
         """Run all steps."""
@@ -318,10 +330,20 @@ class _Run:
         del context, validators, short, problem, queries, asked  # the comparison and the second run need their memory
         comparison = self._compared(self._assemble(lexical, learned, choice, {})) if compare else None
         report = TrainingReport(
-            self.split.kind, words_alone, valid_map, learned.scale / (self.memory_factor or 1.0), comparison,
-            learned.result, dropped, self.split, learned.name, self.judged_apart, tuple(trials),
-            self.notes, memory,
-        )  # fmt: skip
+            self.split.kind,
+            words_alone,
+            valid_map,
+            learned.scale / (self.memory_factor or 1.0),
+            comparison,
+            learned.result,
+            dropped,
+            self.split,
+            learned.name,
+            self.judged_apart,
+            tuple(trials),
+            self.notes,
+            memory,
+        )
         if self.valid is None and learned.has_learned:
             learned = self._refit(documents, rows, learned)
         if self.valid is None and memory.is_on and not self.config.query_side_only:
@@ -470,9 +492,13 @@ class _Run:
         return choice, settings, (float(np.mean([validator.lexical.mean() for validator in validators])), value)
 
     def _gains_of_words(
-        self, corpus: LexicalCorpus, without: LexicalSettings, remembering: LexicalSettings, rng: np.random.Generator,
+        self,
+        corpus: LexicalCorpus,
+        without: LexicalSettings,
+        remembering: LexicalSettings,
+        rng: np.random.Generator,
         of_validation: Float64,
-    ) -> Float64:  # fmt: skip
+    ) -> Float64:
         """Return what AP by words alone gains from a memory, (n,), for queries of validation and of training.
 
         Those of training ask documents that do not remember their fold. They do not count where validation was given
@@ -683,17 +709,32 @@ class _Run:
         return build_problem(self.data, queries, documents, evidence, held_out, known_negatives=known)
 
     def _context(
-        self, problem: Problem, validators: list[Validator], short_validators: list[Validator],
-        rng: np.random.Generator, checkpoint: Path | None,
-    ) -> TrainingContext:  # fmt: skip
+        self,
+        problem: Problem,
+        validators: list[Validator],
+        short_validators: list[Validator],
+        rng: np.random.Generator,
+        checkpoint: Path | None,
+    ) -> TrainingContext:
         nearest = None
         if self.schedule.nearest_share:
             nearest = NegativeMiner(problem, copy.deepcopy(self.nearest_rng))
         fingerprint = self._fingerprint(problem) if checkpoint is not None else {}
         return TrainingContext(
-            self.config, self.schedule, problem, nearest, validators, rng, self._start, len(self.data.tfidf.vocabulary),
-            fingerprint, checkpoint, self.listener.say, self.listener.progress, short_validators,
-        )  # fmt: skip
+            self.config,
+            self.schedule,
+            problem,
+            nearest,
+            validators,
+            rng,
+            self._start,
+            len(self.data.tfidf.vocabulary),
+            fingerprint,
+            checkpoint,
+            self.listener.say,
+            self.listener.progress,
+            short_validators,
+        )
 
     def _start(self, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
         if self.base is not None:
@@ -726,17 +767,28 @@ class _Run:
         return self._context(problem, [], [], self.refit_rng, checkpoint).learn(first.name, first)
 
     def _assemble(
-        self, lexical: LexicalSettings | None, learned: TrainedParameters,
-        choice: dict[str, Any] | None, metrics: dict[str, Any],
-    ) -> RankingModel:  # fmt: skip
+        self,
+        lexical: LexicalSettings | None,
+        learned: TrainedParameters,
+        choice: dict[str, Any] | None,
+        metrics: dict[str, Any],
+    ) -> RankingModel:
         vocabulary = self.data.tfidf.vocabulary
         if self.base is not None and self.config.query_side_only:
             encoder = self.base.encoder
         else:
             encoder = Encoder(
-                self.view, self.analyzer, vocabulary, self.corpus.tf, learned.V, self.corpus.quantisation,
-                learned.documents.name, learned.Y, lexical, self.memory,
-            )  # fmt: skip
+                self.view,
+                self.analyzer,
+                vocabulary,
+                self.corpus.tf,
+                learned.V,
+                self.corpus.quantisation,
+                learned.documents.name,
+                learned.Y,
+                lexical,
+                self.memory,
+            )
         training = {
             "config": kept_settings(self.config),
             "schedule": kept_settings(self.schedule),

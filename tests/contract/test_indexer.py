@@ -165,10 +165,15 @@ def test_every_way_into_an_index_writes_what_a_document_is_remembered_for(
 
 def test_bad_lines_are_kept_apart_with_line_and_offset(engine: Engine, name: str, tmp_path: Path) -> None:
     lines = [
-        b'{"id": "a", "title": "good"}', b"{broken", b'{"id": "", "title": "x"}', b'{"id": "b", "title": "good"}',
-        b'{"id": "c", "n": NaN}', b'{"id": "a", "title": "again"}', b'{"title": "no id"}',
+        b'{"id": "a", "title": "good"}',
+        b"{broken",
+        b'{"id": "", "title": "x"}',
+        b'{"id": "b", "title": "good"}',
+        b'{"id": "c", "n": NaN}',
+        b'{"id": "a", "title": "again"}',
+        b'{"title": "no id"}',
         b'{"id": "d", "title": {"an": "object where text belongs"}}',
-    ]  # fmt: skip
+    ]
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n")
     rejects = tmp_path / "rejects"
@@ -600,8 +605,10 @@ def test_gc_keeps_vectors_of_the_teams_own_and_of_kept_versions(engine: Engine, 
     report = collect(engine, plan_collection(engine, name, keep=1), rng=np.random.default_rng(0))
     assert (report.emptied, report.error) == (12, None)
     gone = field_prefix(models[0].encoder_id)
-    kept = {key: {path: value for path, value in source.items() if not path.startswith(gone)}
-            for key, source in before.items()}  # fmt: skip
+    kept = {
+        key: {path: value for path, value in source.items() if not path.startswith(gone)}
+        for key, source in before.items()
+    }
     assert stored(engine, name) == kept
     native = [field_name(models[1].encoder_id, part) for part in native_parts((route,), able)]
     assert all(set(native) <= source.keys() for source in kept.values())

@@ -88,11 +88,20 @@ def is_shown(shown: Any, answer: Any) -> bool:
 @pytest.mark.parametrize(
     ("shown", "answer", "fits"),
     [
-        ({"a": "x…"}, {"a": "xyz", "b": 1}, True), ({"a": "x…"}, {"a": "yx"}, False), ({"a": "…"}, {"a": ""}, False),
-        ({"a": 1}, {"b": 1}, False), ([1.5], [2.5, 3], True), ([1.5], [], False), ([1.5], ["2"], False),
-        (1, 1, True), (1, 2, False), (True, 1, False), (False, False, True), ({"a": {"b": 1}}, {"a": [1]}, False),
+        ({"a": "x…"}, {"a": "xyz", "b": 1}, True),
+        ({"a": "x…"}, {"a": "yx"}, False),
+        ({"a": "…"}, {"a": ""}, False),
+        ({"a": 1}, {"b": 1}, False),
+        ([1.5], [2.5, 3], True),
+        ([1.5], [], False),
+        ([1.5], ["2"], False),
+        (1, 1, True),
+        (1, 2, False),
+        (True, 1, False),
+        (False, False, True),
+        ({"a": {"b": 1}}, {"a": [1]}, False),
     ],
-)  # fmt: skip
+)
 def test_what_counts_as_the_answer_that_is_shown(shown: Any, answer: Any, fits: bool) -> None:
     assert is_shown(shown, answer) == fits
 
@@ -359,8 +368,9 @@ def test_the_snippet_reports_what_is_opened_and_nothing_else(live: Live, browser
     for row in live.events(query_id):
         assert (row["action_name"], row["session_id"]) == ("click", "s-812")
         assert row["event_attributes"] == {
-            "object": {"object_id": "d7", "object_id_field": "_id"}, "position": {"ordinal": 3}
-        }  # fmt: skip
+            "object": {"object_id": "d7", "object_id_field": "_id"},
+            "position": {"ordinal": 3},
+        }
 
 
 @pytest.fixture(scope="module")

@@ -258,9 +258,14 @@ def test_the_python_example_runs(tmp_path: Path) -> None:
     (tmp_path / "links.tsv").write_text("".join(f"d{i}\td{(i * 7 + k) % 120}\n" for i in range(120) for k in (1, 9)))
     (snippet,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     done = subprocess.run(
-        [sys.executable, "-c", snippet], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+        [sys.executable, "-c", snippet],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
         env={"PYTHONPATH": str(ROOT), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"\['d\d+', ", done.stdout)
 

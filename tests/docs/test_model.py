@@ -74,8 +74,11 @@ def test_the_program_of_the_page_gives_the_score(
     document = documents["d7"] | {"text": "tree hash hash unseen_word about 7"}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model"), query, "d7", json.dumps(document)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     queries, encoded = model.encode_queries([query]), model.encoder.encode([document], ["d7"])
     expected = float(queries.vectors[0] @ encoded.vectors[0]) + model.identity * float(

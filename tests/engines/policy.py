@@ -11,8 +11,16 @@ from typing import Literal, NoReturn
 import pytest
 
 REQUIRABLE = (
-    "elasticsearch", "opensearch", "data", "chromium", "docker-compose", "docker", "openssl", "clients", "mount",
-)  # fmt: skip
+    "elasticsearch",
+    "opensearch",
+    "data",
+    "chromium",
+    "docker-compose",
+    "docker",
+    "openssl",
+    "clients",
+    "mount",
+)
 """What a machine may lack; SSI_REQUIRE makes a failure of each skip for want of it."""
 LACKING = "without "
 """How the reason of such a skip begins."""

@@ -45,9 +45,25 @@ def sign_certificate(host: str = "127.0.0.1") -> Certificate:
         for command in (
             ("req", "-x509", *new_key, "-days", "2", "-subj", "/CN=tests", "-keyout", "ca.key", "-out", "ca.crt"),
             ("req", "-new", *new_key, "-subj", f"/CN={host}", "-keyout", "host.key", "-out", "host.csr"),
-            ("x509", "-req", "-in", "host.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-days", "2", "-set_serial", "1",
-             "-extfile", "host.ext", "-out", "host.crt"),
-        ):  # fmt: skip
+            (
+                "x509",
+                "-req",
+                "-in",
+                "host.csr",
+                "-CA",
+                "ca.crt",
+                "-CAkey",
+                "ca.key",
+                "-days",
+                "2",
+                "-set_serial",
+                "1",
+                "-extfile",
+                "host.ext",
+                "-out",
+                "host.crt",
+            ),
+        ):
             subprocess.run(["openssl", *command], cwd=folder, capture_output=True, check=True)
         return Certificate(*((folder / name).read_text() for name in ("host.crt", "host.key", "ca.crt")))
 

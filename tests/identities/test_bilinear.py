@@ -128,9 +128,16 @@ def test_serving_scores_are_the_model_s(kernels: object, seed: int) -> None:
     for i in range(5):
         query = q_rows[i]
         served = score_rows(
-            model.embed_queries(query)[0], query.indices, query.data, 1.5, np.arange(7),
-            model.embed_documents(d_rows), d_rows.indptr, d_rows.indices, d_rows.data,
-        )  # fmt: skip
+            model.embed_queries(query)[0],
+            query.indices,
+            query.data,
+            1.5,
+            np.arange(7),
+            model.embed_documents(d_rows),
+            d_rows.indptr,
+            d_rows.indices,
+            d_rows.data,
+        )
         close(served, scores[i])
 
 

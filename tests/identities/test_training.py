@@ -110,8 +110,9 @@ def test_the_tied_step_is_both_steps_of_the_untied_model_at_u_equal_v(path: Path
     """M05 from U is M06 from V = U, both moves added up."""
     evidence = from_links(LINKS)
     problem = problem_of(corpus_of(path, evidence), evidence)
-    schedule = schedule_of(TrainConfig(dim=8, recipe="paper", queries="document"), queries_are_texts=False,
-                           unseen_documents=False)  # fmt: skip
+    schedule = schedule_of(
+        TrainConfig(dim=8, recipe="paper", queries="document"), queries_are_texts=False, unseen_documents=False
+    )
     config = Trainer(problem, schedule, np.random.default_rng(0))._config()
     start = (np.random.default_rng(1).standard_normal((problem.n_columns, 8)) * 0.3).astype(np.float32)
     moved = 0
@@ -122,8 +123,18 @@ def test_the_tied_step_is_both_steps_of_the_untied_model_at_u_equal_v(path: Path
             V = U if tied else start.copy()
             cache = np.zeros((len(problem.documents.indptr) - 1, 8), np.float32)
             state = np.array([seed], np.uint64)
-            sgd_steps(problem.queries, problem.documents, problem.lexical, problem.tuples, problem.negatives,
-                      Parameters(U, V, cache), config, state, 0, 1)  # fmt: skip
+            sgd_steps(
+                problem.queries,
+                problem.documents,
+                problem.lexical,
+                problem.tuples,
+                problem.negatives,
+                Parameters(U, V, cache),
+                config,
+                state,
+                0,
+                1,
+            )
             after.append((U, V))
         (tied_u, _), (U, V) = after
         np.testing.assert_allclose(tied_u, U + V - start, atol=1e-6)

@@ -158,9 +158,14 @@ class Attack:
 
 
 def attack_at_rate(
-    service: ServiceProcess, requests: Sequence[tuple[str, Sent]], victim: Callable[[int], Sent], *, seconds: float,
-    rate: float = 40.0, n_victims: int = 10,
-) -> Attack:  # fmt: skip
+    service: ServiceProcess,
+    requests: Sequence[tuple[str, Sent]],
+    victim: Callable[[int], Sent],
+    *,
+    seconds: float,
+    rate: float = 40.0,
+    n_victims: int = 10,
+) -> Attack:
     """Let one client send ``requests`` at a rate, while victims search and ``/ready`` is asked."""
 
     async def run() -> Attack:
@@ -184,7 +189,7 @@ def attack_at_rate(
 
 def attack_without_pause(
     service: ServiceProcess, requests: Sequence[tuple[str, Sent]], *, seconds: float, n_senders: int = 4
-) -> Attack:  # fmt: skip
+) -> Attack:
     """Let senders of one address send ``requests`` as fast as they are answered, while ``/health`` is asked."""
 
     async def run() -> Attack:

@@ -20,9 +20,7 @@ def main(action: str, spec: str, index: str, file: str) -> None:
     """Run one action and print its account."""
     engine = open_engine(spec, EngineSettings(read_timeout_s=60))
     engine.capabilities()
-    options = LoadOptions(
-        limits=BulkLimits(200), checkpoint_s=0.0, reject_path=Path(file).with_suffix(".rejects")
-    )  # fmt: skip
+    options = LoadOptions(limits=BulkLimits(200), checkpoint_s=0.0, reject_path=Path(file).with_suffix(".rejects"))
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     if action == "load":

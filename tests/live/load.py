@@ -119,9 +119,15 @@ Bodies = Callable[[int], bytes]
 
 
 async def closed_loop(
-    port: int, path: str, bodies: Bodies, *, clients: int, seconds: float,
-    on_reply: Callable[[int, Reply], None] | None = None, fast: bool = False,
-) -> Tally:  # fmt: skip
+    port: int,
+    path: str,
+    bodies: Bodies,
+    *,
+    clients: int,
+    seconds: float,
+    on_reply: Callable[[int, Reply], None] | None = None,
+    fast: bool = False,
+) -> Tally:
     """Return what ``clients`` saw that each ask as soon as they have their answer."""
     tally, end, counter = Tally(), time.perf_counter() + seconds, iter(range(10**9))
 

@@ -36,9 +36,7 @@ def main(action: str, spec: str, index: str, model: str) -> None:
     # Slow enough to be killed in the middle.
     options = RenewOptions(limits=BulkLimits(60), policy=WRITES, max_docs_per_s=1000)
     with closing(open_engine(spec, EngineSettings(read_timeout_s=20), retries)) as engine:
-        report = sync(
-            Target(engine, index, loaded), options, updated_field="updated" if action == "sync" else None
-        )  # fmt: skip
+        report = sync(Target(engine, index, loaded), options, updated_field="updated" if action == "sync" else None)
     say(json.dumps(report.to_json()))
 
 

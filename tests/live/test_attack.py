@@ -170,30 +170,74 @@ def test_urls_and_headers_of_searches_reach_no_other_index(site: Site, proxy: Se
     index, other, n = site.index, site.other, 0
     match = {"query": {"match": {"text": CANARY}}}
     queries = [
-        f"q={CANARY}", f"q=_index:{other}", f"q=*&sort=_index&index={other}", "sort=_index,text", "docvalue_fields=*",
-        "stored_fields=_source,*", f"index={other}&q={CANARY}", f"q={CANARY}&expand_wildcards=all", f"q={CANARY}&df=a",
-        f"source={json.dumps(match)}&source_content_type=application/json", f"q={CANARY}&routing={other}",
-        f"q={CANARY}&filter_path=**", f"q={CANARY}&df=secret", f"q={CANARY}&_source_includes=secret",
-        f"scroll=1m&q={CANARY}", f"q={CANARY}&search_pipeline=x", f"q={CANARY}&preference=_shards:0",
+        f"q={CANARY}",
+        f"q=_index:{other}",
+        f"q=*&sort=_index&index={other}",
+        "sort=_index,text",
+        "docvalue_fields=*",
+        "stored_fields=_source,*",
+        f"index={other}&q={CANARY}",
+        f"q={CANARY}&expand_wildcards=all",
+        f"q={CANARY}&df=a",
+        f"source={json.dumps(match)}&source_content_type=application/json",
+        f"q={CANARY}&routing={other}",
+        f"q={CANARY}&filter_path=**",
+        f"q={CANARY}&df=secret",
+        f"q={CANARY}&_source_includes=secret",
+        f"scroll=1m&q={CANARY}",
+        f"q={CANARY}&search_pipeline=x",
+        f"q={CANARY}&preference=_shards:0",
         f"q={CANARY}&ignore_unavailable=true",
-    ]  # fmt: skip
+    ]
     paths = [
-        f"{other}/_search", f"{index},{other}/_search", f"{index}%2C{other}/_search", "*/_search", "_all/_search",
-        "_search", f"{index}/../{other}/_search", f"{index}%2F..%2F{other}/_search", f"{other}/_count", "_count",
-        f"{other}/_msearch", f"{other}/_doc/1", f"{other}/_source/1", f"{index}/_mget", "_mget", "_search/scroll",
-        "_sql", "_query", "_plugins/_sql", f"{other}/_explain/1", f"{other}/_async_search", "_cat/indices", f"{other}",
-        f"{index}/_search/template", f"{index}/_knn_search", f"{index}/_mvt/place/1/1/1", f"<{other}>/_search",
-        f"cluster:{other}/_search", f"{index},-x,{other}/_search",
-    ]  # fmt: skip
+        f"{other}/_search",
+        f"{index},{other}/_search",
+        f"{index}%2C{other}/_search",
+        "*/_search",
+        "_all/_search",
+        "_search",
+        f"{index}/../{other}/_search",
+        f"{index}%2F..%2F{other}/_search",
+        f"{other}/_count",
+        "_count",
+        f"{other}/_msearch",
+        f"{other}/_doc/1",
+        f"{other}/_source/1",
+        f"{index}/_mget",
+        "_mget",
+        "_search/scroll",
+        "_sql",
+        "_query",
+        "_plugins/_sql",
+        f"{other}/_explain/1",
+        f"{other}/_async_search",
+        "_cat/indices",
+        f"{other}",
+        f"{index}/_search/template",
+        f"{index}/_knn_search",
+        f"{index}/_mvt/place/1/1/1",
+        f"<{other}>/_search",
+        f"cluster:{other}/_search",
+        f"{index},-x,{other}/_search",
+    ]
     headers: list[dict[str, Any]] = [
-        {"index": other}, {"index": [index, other]}, {"index": f"{index},{other}"}, {"indices": [other]},
-        {"index": "*"}, {"index": None}, {"index": index, "source": other}, {"index": index, "index_": other},
+        {"index": other},
+        {"index": [index, other]},
+        {"index": f"{index},{other}"},
+        {"indices": [other]},
+        {"index": "*"},
+        {"index": None},
+        {"index": index, "source": other},
+        {"index": index, "index_": other},
         {"index": index, "ccs_minimize_roundtrips": True, "q": CANARY},
-    ]  # fmt: skip
+    ]
     asked: list[tuple[str, bytes | None]] = [(f"/{path}", as_json(match)) for path in paths]
     asked += [(f"/{index}/{api}?{query}".replace(" ", ""), None) for query in queries for api in ("_search", "_count")]
-    asked += [(path, as_json(head) + b"\n" + as_json(match) + b"\n")
-              for head in headers for path in ("/_msearch", f"/{index}/_msearch")]  # fmt: skip
+    asked += [
+        (path, as_json(head) + b"\n" + as_json(match) + b"\n")
+        for head in headers
+        for path in ("/_msearch", f"/{index}/_msearch")
+    ]
     for path, body in asked:
         for method in ("GET", "POST"):
             _, answer = proxy.ask(method, path, body)
@@ -236,20 +280,45 @@ def slow_bodies(index: str) -> list[tuple[str, Sent]]:
         "overflowing weight": {"query": {"multi_match": {"query": "word1", "fields": ["text^3e38", "title^3e38"]}}},
         "overflowing boost": {"query": {"query_string": {"query": "text:word1^1e38 text:word2^1e38"}}},
         "regexp": {"query": {"regexp": {"text": {"value": regexp, "max_determinized_states": 10_000}}}},
-        "many regexps": {"query": {"bool": {"should": [
-            {"regexp": {"text": {"value": f".*{n}?[a-z]*(o|r){{1,20}}.*"}}} for n in range(300)]}}},
+        "many regexps": {
+            "query": {
+                "bool": {
+                    "should": [{"regexp": {"text": {"value": f".*{n}?[a-z]*(o|r){{1,20}}.*"}}} for n in range(300)]
+                }
+            }
+        },
         "deep paging": {"query": text, "from": 9_000, "size": 1_000},
         "nested terms": {"size": 0, "query": {"match_all": {}}, "aggs": {"a": deep}},
         "wildcards": {"query": {"bool": {"should": [{"wildcard": {"text": f"*{n % 10}*"}} for n in range(900)]}}},
         "wildcard text": {"query": {"query_string": {"query": " ".join(["*o*r*d*"] * 900), "fields": ["text"]}}},
-        "fuzzy": {"query": {"bool": {"should": [
-            {"fuzzy": {"text": {"value": f"wrod{n}", "fuzziness": 2, "max_expansions": 1000}}} for n in range(600)]}}},
-        "highlight": {"query": text, "size": 1_000, "highlight": {"fields": {"*": {
-            "number_of_fragments": 100, "type": "plain"}}}},
-        "more like this": {"size": 1000, "query": {"more_like_this": {
-            "fields": ["text", "title"], "like": [{"_id": f"d{n}"} for n in range(1000)], "max_query_terms": 1000,
-            "min_term_freq": 1, "min_doc_freq": 1}}},
-    }  # fmt: skip
+        "fuzzy": {
+            "query": {
+                "bool": {
+                    "should": [
+                        {"fuzzy": {"text": {"value": f"wrod{n}", "fuzziness": 2, "max_expansions": 1000}}}
+                        for n in range(600)
+                    ]
+                }
+            }
+        },
+        "highlight": {
+            "query": text,
+            "size": 1_000,
+            "highlight": {"fields": {"*": {"number_of_fragments": 100, "type": "plain"}}},
+        },
+        "more like this": {
+            "size": 1000,
+            "query": {
+                "more_like_this": {
+                    "fields": ["text", "title"],
+                    "like": [{"_id": f"d{n}"} for n in range(1000)],
+                    "max_query_terms": 1000,
+                    "min_term_freq": 1,
+                    "min_doc_freq": 1,
+                }
+            },
+        },
+    }
     sent = [(name, (f"/{index}/_search", as_json(body))) for name, body in bodies.items()]
     several = (bodies[name] for name in ("wildcards", "nested terms", "highlight") * 8)
     sent.append(("msearch", (f"/{index}/_msearch", b"".join(b"{}\n" + as_json(body) + b"\n" for body in several))))
@@ -317,19 +386,42 @@ def worst_bodies(index: str) -> list[tuple[str, Sent]]:
     clauses = {"bool": {"should": [{"match": {"text": f"word{n} x"}} for n in range(1000)]}}
     search = {"query": clauses, "size": 100, "_source": ["text"]}
     clicks = [
-        {"action_name": "click", "query_id": f"q{n}", "session_id": f"s{n}", "event_attributes": {
-            "object": {"object_id": f"d{n}"}}, "user_query": "a" * 300}
+        {
+            "action_name": "click",
+            "query_id": f"q{n}",
+            "session_id": f"s{n}",
+            "event_attributes": {"object": {"object_id": f"d{n}"}},
+            "user_query": "a" * 300,
+        }
         for n in range(N_EVENTS)
-    ]  # fmt: skip
+    ]
     bodies: list[tuple[str, Sent]] = [
         ("many values", ("/v2/rerank", as_json({**query, "documents": values, "return_documents": True}))),
         ("one huge text", ("/v1/rerank", as_json({**query, "documents": ["word1 word22 " * (8 * MIB // 13 - 100)]}))),
-        ("one huge object", ("/v2/rerank", as_json({**query, "documents": [
-            {"text": ["word1 word22 " * 1000] * 610}], "return_documents": True}))),
+        (
+            "one huge object",
+            (
+                "/v2/rerank",
+                as_json({**query, "documents": [{"text": ["word1 word22 " * 1000] * 610}], "return_documents": True}),
+            ),
+        ),
         ("10,000 texts", ("/rerank", as_json({**query, "texts": texts, "return_text": True}))),
         ("nested", ("/v2/rerank", as_json({**query, "documents": [{"text": nested}] * 1600}))),
-        ("search of many clauses", ("/search", as_json({"query": "word1", "body": {
-            **search, "query": {"bool": {"must": [{"match": {"text": "{{query}}"}}], "should": [clauses]}}}}))),
+        (
+            "search of many clauses",
+            (
+                "/search",
+                as_json(
+                    {
+                        "query": "word1",
+                        "body": {
+                            **search,
+                            "query": {"bool": {"must": [{"match": {"text": "{{query}}"}}], "should": [clauses]}},
+                        },
+                    }
+                ),
+            ),
+        ),
         ("_search of many clauses", (f"/{index}/_search", as_json(search))),
         ("embed 10,000 texts", ("/embed", as_json({"inputs": texts}))),
         ("embed 10,000 queries", ("/embed", as_json({"inputs": texts, "prompt_name": "query"}))),
@@ -337,7 +429,7 @@ def worst_bodies(index: str) -> list[tuple[str, Sent]]:
         ("embed a huge text", ("/embed", padded({}, "inputs"))),
         ("events", ("/events", as_json({"events": clicks}))),
         ("msearch", (f"/{index}/_msearch", (b"{}\n" + as_json(search) + b"\n") * 100)),
-    ]  # fmt: skip
+    ]
     for name, (path, body) in bodies:
         most = 8 * MIB if "msearch" in path or "rerank" in path or path == "/embed" else 64 * 1024
         assert len(body) <= most and (name == "msearch" or body.count(b",") < 100_000), (
@@ -451,12 +543,14 @@ def heavy_aggregations() -> dict[str, dict[str, Any]]:
         "percentiles": terms("key", 10_000, a=digest),
         "many percentiles": terms("key", 500, **{f"p{n}": digest for n in range(100)}),
         "top hits": terms("key", 500, a=hits),
-        "composite": {"composite": {"size": 10_000, "sources": [{"k": {"terms": {"field": "key"}}}]}, "aggs": {
-            "a": digest}},
+        "composite": {
+            "composite": {"size": 10_000, "sources": [{"k": {"terms": {"field": "key"}}}]},
+            "aggs": {"a": digest},
+        },
         "histogram": {"histogram": {"field": "n", "interval": 1, "min_doc_count": 0}, "aggs": {"a": distinct}},
         "fine histogram": {"histogram": {"field": "n", "interval": 1e-4, "min_doc_count": 0}},
         "significant": {"significant_terms": {"field": "group", "size": 10_000}, "aggs": {"a": digest}},
-    }  # fmt: skip
+    }
 
 
 def test_heavy_aggregations_do_not_end_a_small_engine(
@@ -518,9 +612,14 @@ def test_bodies_that_are_not_well_chunked_are_answered(site: Site, proxy: Servic
 
 @pytest.mark.parametrize(
     "headers",
-    [{"Host": "evil.example"}, {"Host": "127.0.0.1.evil.example"}, {"Origin": "https://evil.example"},
-     {"Origin": "null"}, {"Origin": "http://localhost.evil.example"}],
-)  # fmt: skip
+    [
+        {"Host": "evil.example"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://localhost.evil.example"},
+    ],
+)
 def test_other_sites_are_refused_by_a_service_without_keys(proxy: ServiceProcess, headers: dict[str, str]) -> None:
     for method, path in (("POST", "/search"), ("GET", "/metrics"), ("GET", "/"), ("POST", "/v2/rerank")):
         status, answer = proxy.ask(method, path, {"query": "a"}, headers)

@@ -90,8 +90,12 @@ def test_each_document_comes_once_also_when_it_comes_late(site: Site) -> None:
 
 
 def test_undated_and_future_documents_come_once_too(site: Site) -> None:
-    site.send(event(query_id="none", timestamp=None), event(query_id="2099", timestamp="2099-01-01T00:00:00Z"),
-              clicked(1, -0.5), clicked(2, 400))  # fmt: skip
+    site.send(
+        event(query_id="none", timestamp=None),
+        event(query_id="2099", timestamp="2099-01-01T00:00:00Z"),
+        clicked(1, -0.5),
+        clicked(2, 400),
+    )
     for day in range(6):
         site.bring(now_ms=NOW_MS + day * DAY_MS)
     assert ids(site.log, "events") == ["2099", "none", "q1", "q2"]

@@ -103,11 +103,13 @@ def cluster(
     }
     nodes = [
         EngineProcess(
-            kind, heap="512m", java_options=f"{QUICK_START} -Xms256m",
+            kind,
+            heap="512m",
+            java_options=f"{QUICK_START} -Xms256m",
             settings={**settings, "node.name": f"node-{number}", "transport.port": str(port)},
         )
         for number, port in enumerate(ports)
-    ]  # fmt: skip
+    ]
     documents = random_documents(N_DOCUMENTS)
     folder = tmp_path_factory.mktemp("cluster")
     with ThreadPoolExecutor(len(nodes)) as pool:
@@ -237,10 +239,14 @@ def test_searches_go_on_and_each_page_is_of_one_version(cluster: Cluster) -> Non
         thread.start()
         asyncio.run(
             closed_loop(
-                service.port, "/search", search_body, clients=3, seconds=SERVING_S,
+                service.port,
+                "/search",
+                search_body,
+                clients=3,
+                seconds=SERVING_S,
                 on_reply=lambda number, reply: replies.append((time.perf_counter() - started, number, reply)),
             )
-        )  # fmt: skip
+        )
         thread.join()
         log = service.log
     good = [(at, number, reply.value) for at, number, reply in replies if reply.status == 200]

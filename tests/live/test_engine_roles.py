@@ -179,7 +179,14 @@ READING = {
     "drift": ["drift", "--model", "model"],
     "gc --dry-run": ["gc", "--dry-run"],
     "calibrate --dry-run": [
-        "calibrate", "--model", "model", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run",
+        "calibrate",
+        "--model",
+        "model",
+        "--qrels",
+        "qrels.tsv",
+        "--query-file",
+        "queries.tsv",
+        "--dry-run",
     ],
     "scripts show": ["scripts", "show", "--model", "model"],
     "clicks import": ["clicks", "import", "--log", "imported"],
@@ -187,7 +194,7 @@ READING = {
     "retrain --dry-run": [*RETRAIN, "--dry-run"],
     # Where no list was interleaved, it says so.
     "interleave report": ["interleave", "report"],
-}  # fmt: skip
+}
 WRITING = {
     "revectorize": ["revectorize", "--model", "next"],
     "sync": ["sync", "--model", "next"],
@@ -211,8 +218,10 @@ def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyP
 
     def run(user: str, command: list[str], password: str = SECRET) -> Result:
         environ = {
-            "SSI_ENGINE_USER": user, "SSI_ENGINE_PASSWORD": password, "SSI_ENGINE_CA_FILE": str(authority),
-        }  # fmt: skip
+            "SSI_ENGINE_USER": user,
+            "SSI_ENGINE_PASSWORD": password,
+            "SSI_ENGINE_CA_FILE": str(authority),
+        }
         words = [next_id if word == "{next}" else word for word in command]
         common = ["--engine", f"elasticsearch:{secured}"]
         if "--index" not in words and words[0] not in WITHOUT_INDEX:

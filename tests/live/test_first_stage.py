@@ -44,9 +44,7 @@ def served(
     settings = {"index.number_of_shards": request.param, "index.number_of_replicas": 0}
     path = tmp_path_factory.mktemp("nearest")
     try:
-        yield serve(
-            engine, index, path, documents, model_of(documents), ("fetch", "inside", "first-stage"), **settings
-        )  # fmt: skip
+        yield serve(engine, index, path, documents, model_of(documents), ("fetch", "inside", "first-stage"), **settings)
     finally:
         engine.delete_index(index)
 
@@ -56,7 +54,7 @@ def reranker_of(served: Served, route: Any = "fetch", **settings: Any) -> Rerank
     store = served.store if route == "beside" else None
     return Reranker(
         served.engine, served.index, served.model, route=route, store=store, settings=RerankSettings(**options)
-    )  # fmt: skip
+    )
 
 
 def words_of(served: Served, name: str) -> set[str]:

@@ -113,8 +113,12 @@ def test_reports_with_all_of_them_can_be_read_wide_and_narrow(
 # --- the pages of a service
 
 IDS = (
-    f"<script>{RAN}</script>", f'"><img src=x onerror={RAN}>', "=cmd|' /C calc'!A0", "{{query}}", "a/b?c#d",
-)  # fmt: skip
+    f"<script>{RAN}</script>",
+    f'"><img src=x onerror={RAN}>',
+    "=cmd|' /C calc'!A0",
+    "{{query}}",
+    "a/b?c#d",
+)
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +142,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "lower": 0.0,
         "upper": 0.0,
     }
-    note = GateNote("docs", "2026-11-20T03:00:00+00:00", "refused", ALL, found.model.model_id, found.model.model_id,
-                    (measured,), 3, 2, ALL)  # fmt: skip
+    note = GateNote(
+        "docs",
+        "2026-11-20T03:00:00+00:00",
+        "refused",
+        ALL,
+        found.model.model_id,
+        found.model.model_id,
+        (measured,),
+        3,
+        2,
+        ALL,
+    )
     note_gate(path / "models" / ".retrain" / "docs-1", note)
     with closing(engine):
         yield found
@@ -150,9 +164,22 @@ def test_pages_of_the_service_show_hostile_texts_as_they_are(browser: Any, serve
     (tmp_path / "keys").write_text(line)
     bearer = {"Authorization": f"Bearer {key}"}
     models = served.store_path.parent / "models"
-    options = ("--engine", served.engine.spec, "--index", "docs", "--models", str(models), "--poll-s", "300",
-               "--sink", str(tmp_path / "ubi.ndjson"), "--api-keys", str(tmp_path / "keys"),
-               "--deadline-ms", "20000")  # fmt: skip
+    options = (
+        "--engine",
+        served.engine.spec,
+        "--index",
+        "docs",
+        "--models",
+        str(models),
+        "--poll-s",
+        "300",
+        "--sink",
+        str(tmp_path / "ubi.ndjson"),
+        "--api-keys",
+        str(tmp_path / "keys"),
+        "--deadline-ms",
+        "20000",
+    )
     queries = [f"word3 {text}" for text in HOSTILE]
     with ServiceProcess(*options) as service:
         for visitor in range(6):
@@ -164,8 +191,12 @@ def test_pages_of_the_service_show_hostile_texts_as_they_are(browser: Any, serve
                 assert status == 200, query
                 hit = answer["hits"][0]
                 thing = {"object": {"object_id": hit["id"]}, "position": {"ordinal": 1}}
-                event = {"action_name": "click", "query_id": answer["query_id"], "session_id": session,
-                         "event_attributes": thing}  # fmt: skip
+                event = {
+                    "action_name": "click",
+                    "query_id": answer["query_id"],
+                    "session_id": session,
+                    "event_attributes": thing,
+                }
                 if visitor == 0:
                     assert service.ask("POST", "/events", {"events": [event]}, bearer)[0] == 202
         until(lambda: "ssi_sink_waiting 0.0" in service.ask("GET", "/metrics", headers=bearer)[1], "rows written")

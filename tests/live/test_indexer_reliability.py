@@ -148,9 +148,7 @@ def test_index_blocks(engine: Engine, name: str, url: str, block: str, tmp_path:
 
     notices: list[str] = []
     options = LoadOptions(limits=BulkLimits(100), reject_path=tmp_path / "rejects")
-    report = load_documents(
-        engine, name, path, options=options, progress=progress, notice=notices.append, sleep=sleep
-    )  # fmt: skip
+    report = load_documents(engine, name, path, options=options, progress=progress, notice=notices.append, sleep=sleep)
     assert report.bulk.rejected == 0
     if block == "read_only_allow_delete":
         assert report.bulk.stopped is None
@@ -222,11 +220,16 @@ HARMLESS = {
 POISON_MAPPING = {
     "date_detection": False,
     "properties": {
-        "n": {"type": "long"}, "f": {"type": "float"}, "text": {"type": "text"}, "b": {"type": "boolean"},
-        "d": {"type": "date"}, "k": {"type": "keyword"}, "v": {"type": "binary"},
+        "n": {"type": "long"},
+        "f": {"type": "float"},
+        "text": {"type": "text"},
+        "b": {"type": "boolean"},
+        "d": {"type": "date"},
+        "k": {"type": "keyword"},
+        "v": {"type": "binary"},
         "o": {"properties": {"a": {"type": "long"}}},
     },
-}  # fmt: skip
+}
 
 
 def test_exactly_the_poisoned_documents_are_rejected(engine: Engine, name: str, tmp_path: Path) -> None:

@@ -51,9 +51,21 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         "lower": 0.01,
         "upper": 0.03,
     }
-    note_gate(path / "models" / ".retrain" / "docs-1", GateNote(
-        "docs", "2026-11-20T03:00:00+00:00", "refused", "Too few people.", second.model_id, served.model.model_id,
-        (measured,), 300, 200, str(report)))  # fmt: skip
+    note_gate(
+        path / "models" / ".retrain" / "docs-1",
+        GateNote(
+            "docs",
+            "2026-11-20T03:00:00+00:00",
+            "refused",
+            "Too few people.",
+            second.model_id,
+            served.model.model_id,
+            (measured,),
+            300,
+            200,
+            str(report),
+        ),
+    )
     with closing(engine):
         yield served
 
@@ -88,8 +100,12 @@ def visit(service: ServiceProcess, key: str) -> None:
             answer = service.ask("POST", "/search", asked, shown, timeout=30)[1]
             hit = answer["hits"][visitor % 3]
             thing = {"object": {"object_id": hit["id"]}, "position": {"ordinal": hit["rank"]}}
-            event = {"action_name": "click", "query_id": answer["query_id"], "session_id": f"s{visitor}",
-                     "event_attributes": thing}  # fmt: skip
+            event = {
+                "action_name": "click",
+                "query_id": answer["query_id"],
+                "session_id": f"s{visitor}",
+                "event_attributes": thing,
+            }
             if visitor % 2:
                 assert service.ask("POST", "/events", {"events": [event]}, shown)[0] == 202
     until(lambda: "ssi_sink_waiting 0.0" in service.ask("GET", "/metrics", headers=shown)[1], "the clicks written")

@@ -34,8 +34,19 @@ def proxied(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     try:
         served = serve(engine, index, folder, documents, model_of(documents))
         save_model(served.model, folder / "model")
-        options = ["--engine", engine.spec, "--index", index, "--model", str(folder / "model"), "--proxy",
-                   "--deadline-ms", "20000", "--sink", str(folder / "sink.ndjson")]  # fmt: skip
+        options = [
+            "--engine",
+            engine.spec,
+            "--index",
+            index,
+            "--model",
+            str(folder / "model"),
+            "--proxy",
+            "--deadline-ms",
+            "20000",
+            "--sink",
+            str(folder / "sink.ndjson"),
+        ]
         with ServiceProcess(*options) as process:
             there = f"http://127.0.0.1:{process.port}"
             yield Proxied(_client(request.param, url), _client(request.param, there), served, process)
@@ -72,15 +83,23 @@ def without_scores(answer: Mapping[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "parts",
     [
-        {}, {"_source": ["title"]}, {"_source": {"excludes": ["text"]}}, {"_source": False, "fields": ["tag"]},
-        {"highlight": {"fields": {"text": {}, "title": {}}}}, {"version": True, "seq_no_primary_term": True},
+        {},
+        {"_source": ["title"]},
+        {"_source": {"excludes": ["text"]}},
+        {"_source": False, "fields": ["tag"]},
+        {"highlight": {"fields": {"text": {}, "title": {}}}},
+        {"version": True, "seq_no_primary_term": True},
         {"aggs": {"tags": {"terms": {"field": "tag"}, "aggs": {"n": {"value_count": {"field": "tag"}}}}}},
-        {"post_filter": {"term": {"tag": "x"}}}, {"track_total_hits": False}, {"track_total_hits": 3},
-        {"suggest": {"words": {"text": "wrod3", "term": {"field": "text"}}}}, {"query": ADAPTER["query"]},
-        {"query": {"bool": {"must": [{"match": {"text": {"query": TEXT, "_name": "words"}}}]}}}, {"timeout": "10s"},
+        {"post_filter": {"term": {"tag": "x"}}},
+        {"track_total_hits": False},
+        {"track_total_hits": 3},
+        {"suggest": {"words": {"text": "wrod3", "term": {"field": "text"}}}},
+        {"query": ADAPTER["query"]},
+        {"query": {"bool": {"must": [{"match": {"text": {"query": TEXT, "_name": "words"}}}]}}},
+        {"timeout": "10s"},
         {"docvalue_fields": ["tag"]},
     ],
-)  # fmt: skip
+)
 def test_a_reranked_answer_differs_from_the_engines_by_order_and_scores_alone(
     proxied: Proxied, parts: dict[str, Any]
 ) -> None:
@@ -89,8 +108,12 @@ def test_a_reranked_answer_differs_from_the_engines_by_order_and_scores_alone(
     assert without_scores(ours) == without_scores(own)
     scores = [hit["_score"] for hit in ours["hits"]["hits"]]
     assert scores == sorted(scores, reverse=True) and ours["hits"]["max_score"] == scores[0]
-    reranked, hit = proxied.process.ask("POST", "/search", {"query": TEXT, "body": json.loads(
-        json.dumps(body).replace(TEXT, "{{query}}"))})[1], ours["hits"]["hits"][0]  # fmt: skip
+    reranked, hit = (
+        proxied.process.ask(
+            "POST", "/search", {"query": TEXT, "body": json.loads(json.dumps(body).replace(TEXT, "{{query}}"))}
+        )[1],
+        ours["hits"]["hits"][0],
+    )
     assert [one["_id"] for one in ours["hits"]["hits"]] == [one["id"] for one in reranked["hits"]]
     assert hit["_score"] == reranked["hits"][0]["score"]
 
@@ -103,11 +126,14 @@ def test_a_reranked_answer_differs_from_the_engines_by_order_and_scores_alone(
         ({**BODY, "collapse": {"field": "tag", "inner_hits": {"name": "more", "size": 2}}}, {}),
         ({**BODY, "size": 0, "aggs": {"tags": {"terms": {"field": "tag"}}}}, {}),
         ({**BODY, "aggs": {"tags": {"terms": {"field": "tag"}}}}, {"typed_keys": "true"}),
-        ({"query": {"bool": {"filter": [{"term": {"tag": "x"}}]}}}, {}), ({}, {}),
-        ({**BODY, "stored_fields": ["_none_"]}, {}), (BODY, {"search_type": "dfs_query_then_fetch"}),
-        ({}, {"q": f"text:({TEXT})"}), (BODY, {"routing": "a"}),
+        ({"query": {"bool": {"filter": [{"term": {"tag": "x"}}]}}}, {}),
+        ({}, {}),
+        ({**BODY, "stored_fields": ["_none_"]}, {}),
+        (BODY, {"search_type": "dfs_query_then_fetch"}),
+        ({}, {"q": f"text:({TEXT})"}),
+        (BODY, {"routing": "a"}),
     ],
-)  # fmt: skip
+)
 def test_other_searches_are_answered_as_the_engine_answers_them(
     proxied: Proxied, body: dict[str, Any], params: dict[str, str]
 ) -> None:
@@ -126,9 +152,13 @@ def test_several_searches_in_one_request(proxied: Proxied) -> None:
     index = proxied.served.index
     counts = {"size": 0, "aggs": {"t": {"terms": {"field": "tag"}}}}
     lines = [
-        {"index": index}, {**ADAPTER, "size": 5}, {"index": index}, counts,
-        {"index": index, "preference": "a"}, {**BODY, "_source": False},
-    ]  # fmt: skip
+        {"index": index},
+        {**ADAPTER, "size": 5},
+        {"index": index},
+        counts,
+        {"index": index, "preference": "a"},
+        {**BODY, "_source": False},
+    ]
     own, ours = (client.msearch(body=lines)["responses"] for client in proxied[:2])
     assert [one["status"] for one in ours] == [200, 200, 200] == [one["status"] for one in own]
     assert ours[1]["aggregations"] == own[1]["aggregations"] and ours[0]["hits"]["total"] == own[0]["hits"]["total"]

@@ -81,12 +81,29 @@ def test_what_cannot_be_written_is_said_and_nothing_is_left(site: Site, tmp_path
     before, raw = contents(site.path), write_lines(tmp_path / "raw.ndjson", [query(), event()])
     here = site.path
     commands = {
-        "train": ("train", "--docs", here / "docs.jsonl", "--links", here / "links.tsv", "--fields", "text",
-                  "--model", here / "new"),
+        "train": (
+            "train",
+            "--docs",
+            here / "docs.jsonl",
+            "--links",
+            here / "links.tsv",
+            "--fields",
+            "text",
+            "--model",
+            here / "new",
+        ),
         "import": ("clicks", "import", raw, "--log", here / "clicks"),
-        "index": ("index", here / "docs.jsonl", "--engine", f"tantivy:{here / 'index'}", "--index", "docs", "--model",
-                  here / "model"),
-    }  # fmt: skip
+        "index": (
+            "index",
+            here / "docs.jsonl",
+            "--engine",
+            f"tantivy:{here / 'index'}",
+            "--index",
+            "docs",
+            "--model",
+            here / "model",
+        ),
+    }
     for name, words in commands.items():
         with read_only(here):
             result = ssi(*words)

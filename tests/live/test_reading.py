@@ -75,8 +75,12 @@ def killed_at_half(engine: Engine, index: str, path: Path) -> int:
     """Kill a process that reads as soon as it has half of the documents; return how many it had."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.live.reading_child", engine.spec, index, str(path)],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     done = next((int(line) for line in process.stdout if int(line) >= engine.count(index) // 2), 0)
     assert done and kill(process), process.communicate()[1]

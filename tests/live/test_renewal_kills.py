@@ -41,10 +41,13 @@ N_DOCUMENTS = 800
 FAULT_SHARE = 0.12
 MAPPING = {
     "properties": {
-        "title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}, "n": {"type": "long"},
+        "title": {"type": "text"},
+        "text": {"type": "text"},
+        "tag": {"type": "keyword"},
+        "n": {"type": "long"},
         "updated": {"type": "date"},
     }
-}  # fmt: skip
+}
 
 
 @pytest.fixture(params=["elasticsearch", "opensearch"])
@@ -172,9 +175,13 @@ class Runs:
 def start(action: str, spec: str, index: str, model_path: Path) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.live.renewing_child", action, spec, index, str(model_path)],
-        cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n", process.communicate()[1]
     return process
@@ -254,10 +261,14 @@ def test_killed_renewals_end_with_the_vectors_of_the_present_texts(
     assert sum(proxy.injected.values()) > 0 and runs.retries > 0
     assert [release.model_id for release in read_control(engine, index).releases] == [model.model_id]
     figures = {
-        "documents compared": compared, "kills": runs.kills, "requests": proxy.requests,
-        "faults": dict(proxy.injected), "retries of requests": runs.retries, "runs that stopped": runs.stopped,
+        "documents compared": compared,
+        "kills": runs.kills,
+        "requests": proxy.requests,
+        "faults": dict(proxy.injected),
+        "retries of requests": runs.retries,
+        "runs that stopped": runs.stopped,
         "writes of the team": dict(writer.done),
-    }  # fmt: skip
+    }
     print(json.dumps(figures))  # noqa: T201 - the figures of a long run (pytest -s)
 
 

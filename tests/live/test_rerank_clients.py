@@ -59,9 +59,21 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     key, line = new_key("clients", "search")
     (folder / "keys.txt").write_text(line + "\n")
     options = [
-        "--engine", engine.spec, "--index", "docs", "--model", str(folder / "model"), "--route", "beside",
-        "--store", str(served.store_path), "--api-keys", str(folder / "keys.txt"), "--deadline-ms", "20000",
-    ]  # fmt: skip
+        "--engine",
+        engine.spec,
+        "--index",
+        "docs",
+        "--model",
+        str(folder / "model"),
+        "--route",
+        "beside",
+        "--store",
+        str(served.store_path),
+        "--api-keys",
+        str(folder / "keys.txt"),
+        "--deadline-ms",
+        "20000",
+    ]
     with ServiceProcess(*options) as service:
         yield Live(f"http://127.0.0.1:{service.port}", key, served)
 
@@ -107,9 +119,7 @@ def test_cohere_async(live: Live) -> None:
 
     async def ask() -> Any:
         async with cohere.AsyncClientV2(api_key=live.key, base_url=live.url) as client:
-            return await asyncio.gather(
-                *(client.rerank(model="x", query=QUERY, documents=TEXTS) for _ in range(8))
-            )  # fmt: skip
+            return await asyncio.gather(*(client.rerank(model="x", query=QUERY, documents=TEXTS) for _ in range(8)))
 
     for answer in asyncio.run(ask()):
         assert_ranking([(one.index, one.relevance_score) for one in answer.results], live.of_texts)
@@ -128,9 +138,13 @@ def test_cohere_reads_the_errors(live: Live) -> None:
 
 @pytest.mark.parametrize(
     ("provider", "path"),
-    [("cohere", "/v1/rerank"), ("cohere", "/v2/rerank"), ("jina", "/v1/rerank"),
-     ("text-embeddings-inference", "/rerank")],
-)  # fmt: skip
+    [
+        ("cohere", "/v1/rerank"),
+        ("cohere", "/v2/rerank"),
+        ("jina", "/v1/rerank"),
+        ("text-embeddings-inference", "/rerank"),
+    ],
+)
 def test_rerankers(live: Live, provider: str, path: str) -> None:
     rerankers = pytest.importorskip("rerankers.models.api_rankers")
     ranker = rerankers.APIRanker("any", live.key, provider, verbose=0, url=live.url + path)

@@ -165,19 +165,31 @@ def ubi(tables: Tables) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         shown.setdefault(query, []).append(document)
     columns = ("query_id", "query", "user", "time")
     queries = [
-        {"query_id": name, "user_query": text, "client_id": user, "timestamp": time_ms,
-         "query_response_hit_ids": shown[name], "application": "shop"}
+        {
+            "query_id": name,
+            "user_query": text,
+            "client_id": user,
+            "timestamp": time_ms,
+            "query_response_hit_ids": shown[name],
+            "application": "shop",
+        }
         for name, text, user, time_ms in zip(*(tables["queries"][one] for one in columns), strict=True)
-    ]  # fmt: skip
+    ]
     of_event = ("query_id", "action", "document", "ordinal", "user", "time")
     events = [
-        {"query_id": name, "action_name": action, "client_id": user, "timestamp": time_ms, "application": "shop",
-         "event_attributes": {"object": {"object_id": document}, "position": {"ordinal": ordinal}}}
+        {
+            "query_id": name,
+            "action_name": action,
+            "client_id": user,
+            "timestamp": time_ms,
+            "application": "shop",
+            "event_attributes": {"object": {"object_id": document}, "position": {"ordinal": ordinal}},
+        }
         for name, action, document, ordinal, user, time_ms in zip(
             *(tables["events"][one] for one in of_event), strict=True
         )
         if action == "click"
-    ]  # fmt: skip
+    ]
     return queries, events
 
 
@@ -190,18 +202,41 @@ def test_the_log_of_the_engine_itself(shop: Shop, tmp_path: Path) -> None:
         for name, documents in zip(names, ubi(tables), strict=True):
             engine.create_index(name, {"properties": {"timestamp": {"type": "date"}}})
             for first in range(0, len(documents), 1000):
-                engine.bulk(name, [
-                    WriteOp("index", str(first + place), source)
-                    for place, source in enumerate(documents[first : first + 1000])
-                ])  # fmt: skip
+                engine.bulk(
+                    name,
+                    [
+                        WriteOp("index", str(first + place), source)
+                        for place, source in enumerate(documents[first : first + 1000])
+                    ],
+                )
             engine.refresh(name)
         result = CliRunner().invoke(
             main,
-            ["retrain", "--engine", engine.spec, "--index", shop.index, "--models", str(shop.models), "--from-index",
-             "--queries-index", names[0], "--events-index", names[1], "--clicks", str(tmp_path / "kept"), "--epochs",
-             "4", "--rate", "0.1", "--json", "--report", str(tmp_path / "report.html")],
+            [
+                "retrain",
+                "--engine",
+                engine.spec,
+                "--index",
+                shop.index,
+                "--models",
+                str(shop.models),
+                "--from-index",
+                "--queries-index",
+                names[0],
+                "--events-index",
+                names[1],
+                "--clicks",
+                str(tmp_path / "kept"),
+                "--epochs",
+                "4",
+                "--rate",
+                "0.1",
+                "--json",
+                "--report",
+                str(tmp_path / "report.html"),
+            ],
             catch_exceptions=False,
-        )  # fmt: skip
+        )
         assert result.exit_code == 0, result.stderr
         answer = json.loads(result.stdout)
         assert answer["outcome"] == "promoted"

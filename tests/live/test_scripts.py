@@ -58,9 +58,18 @@ def test_opensearch_reranks_by_the_stored_script(served: Served, opensearch_url:
     )
     assert run("scripts", "show", *common, "--query", query).exit_code == 2
     shown = run(
-        "scripts", "show", *common, "--index", served.index, "--query", query, "--body", str(tmp_path / "body.json"),
-        "--window", "20",
-    )  # fmt: skip
+        "scripts",
+        "show",
+        *common,
+        "--index",
+        served.index,
+        "--query",
+        query,
+        "--body",
+        str(tmp_path / "body.json"),
+        "--window",
+        "20",
+    )
     body: dict[str, Any] = json.loads(shown.stdout)["searches"]["reranked by the stored script"]
     answer = served.engine.search(served.index, {**body, "size": 20, "_source": False})
     settings = RerankSettings(window=20, alpha=0.7, deadline_ms=None)

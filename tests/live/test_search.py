@@ -77,10 +77,12 @@ def test_inner_hits_of_nested_queries_arrive(served: Served) -> None:
     served.engine.create_index(index, mapping)
     inside = Served(served.engine, index, served.model, {}, served.store_path.parent / "nested-store")
     try:
-        inside.put({
-            f"n{i}": {"title": f"word{i}", "text": "word3", "parts": [{"note": "red"}, {"note": f"word{i}"}]}
-            for i in range(5)
-        })  # fmt: skip
+        inside.put(
+            {
+                f"n{i}": {"title": f"word{i}", "text": "word3", "parts": [{"note": "red"}, {"note": f"word{i}"}]}
+                for i in range(5)
+            }
+        )
         query = {"nested": {"path": "parts", "query": {"match": {"parts.note": "red"}}, "inner_hits": {}}}
         body = {"query": {"bool": {"must": [{"match": {"text": "{{query}}"}}, query]}}}
         page = reranker_of(inside).search("word3 word4", body)

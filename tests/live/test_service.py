@@ -119,7 +119,7 @@ def test_a_frozen_engine_costs_nobody_more_than_the_deadline(served: Served, mod
         ServiceProcess(
             *options(served, models, f"elasticsearch:{proxy.url}"), "--deadline-ms", str(deadline_ms)
         ) as service,
-    ):  # fmt: skip
+    ):
         found = drivers.engine_stops(service, proxy.freeze, proxy.thaw, PAUSE_S, deadline_ms / 1000)
     assert set(found["replies"]) <= {200, 503} and found["replies"][503] > 10 and found["without_retry_after"] == 0
     assert found["over_deadline_s"] <= 0.1 * BUSY

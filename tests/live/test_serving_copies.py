@@ -56,9 +56,21 @@ class Source:
 
     def options(self, served: Path) -> list[str]:
         return [
-            "--engine", f"tantivy:{self.path}/index", "--index", "docs", "--model", str(served / "model"),
-            "--route", "beside", "--store", str(served / "store"), "--deadline-ms", "20000", "--poll-s", "0.05",
-        ]  # fmt: skip
+            "--engine",
+            f"tantivy:{self.path}/index",
+            "--index",
+            "docs",
+            "--model",
+            str(served / "model"),
+            "--route",
+            "beside",
+            "--store",
+            str(served / "store"),
+            "--deadline-ms",
+            "20000",
+            "--poll-s",
+            "0.05",
+        ]
 
     def copy(self, part: str, version: str, served: Path) -> None:
         """Copy a model or a store over the served one as ``cp -r`` does: files of one name are truncated in place."""

@@ -43,13 +43,41 @@ MEASURES = {
 }
 MODELS = tuple(f"M{number:02d}" for number in range(1, 27))
 BASELINES = (
-    *(f"B{number:02d}" for number in range(1, 15)), "B15a", "B15b", "B15c", "B15d", "B16a", "B16b", "B16c",
+    *(f"B{number:02d}" for number in range(1, 15)),
+    "B15a",
+    "B15b",
+    "B15c",
+    "B15d",
+    "B16a",
+    "B16b",
+    "B16c",
     *(f"B{number:02d}" for number in range(17, 26)),
-)  # fmt: skip
+)
 TASKS = (
-    "T1a", "T1b", "T2", "T3a", "T3b", "T3c", "T3d", "T4", "T5", "T6", "T7a", "T7b", "T8", "T9", "T10", "T11", "T12",
-    "T13", "T14a", "T14b", "T14c", "T14d", "T14e",
-)  # fmt: skip
+    "T1a",
+    "T1b",
+    "T2",
+    "T3a",
+    "T3b",
+    "T3c",
+    "T3d",
+    "T4",
+    "T5",
+    "T6",
+    "T7a",
+    "T7b",
+    "T8",
+    "T9",
+    "T10",
+    "T11",
+    "T12",
+    "T13",
+    "T14a",
+    "T14b",
+    "T14c",
+    "T14d",
+    "T14e",
+)
 REASONS = {
     "M17": "with 20 words only: a weight for each three words does not fit larger vocabularies",
     "M11": "the table itself is task T11; the systems here learn over it",

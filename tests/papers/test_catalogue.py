@@ -12,8 +12,20 @@ from tests.papers.catalogue import TESTS, named_tests
 
 RETRIEVAL = (
     *(f"M{number:02d}" for number in range(1, 21)),
-    "B01", "B02", "B03", "B04", "B05", "B06", "B10", "B11", "B17", "B18", "B19", "B20", "B21",
-)  # fmt: skip
+    "B01",
+    "B02",
+    "B03",
+    "B04",
+    "B05",
+    "B06",
+    "B10",
+    "B11",
+    "B17",
+    "B18",
+    "B19",
+    "B20",
+    "B21",
+)
 TASKS = ("T1a", "T1b", "T2", "T3a", "T3b", "T3c", "T3d", "T9", "T12", "T13")
 
 

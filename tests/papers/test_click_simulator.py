@@ -91,8 +91,9 @@ def test_arrays_impressions_counts_and_tables_say_the_same() -> None:
     assert all(len({len(values) for values in columns.values()}) == 1 for columns in tables.values())
     hits, events = tables["hits"], tables["events"]
     told = {(one.query_id, place.document, place.rank, place.clicked) for one in impressions for place in one.shown}
-    clicks = {(q, d) for q, d, a in zip(events["query_id"], events["document"], events["action"], strict=True)
-              if a == "click"}  # fmt: skip
+    clicks = {
+        (q, d) for q, d, a in zip(events["query_id"], events["document"], events["action"], strict=True) if a == "click"
+    }
     rows = zip(hits["query_id"], hits["document"], hits["position"], strict=True)
     assert {(q, d, p, (q, d) in clicks) for q, d, p in rows} == told
 
@@ -118,10 +119,15 @@ def test_impossible_lists_are_refused(rankings: object, attraction: object, erro
 
 def test_impossible_settings_are_refused() -> None:
     for make in (
-        lambda: PositionBased(()), lambda: PositionBased((1.2,)), lambda: DynamicBayesian(satisfaction=2),
-        lambda: DynamicBayesian(continuation=-0.1), lambda: LogPlan(0), lambda: LogPlan(5, users=0),
-        lambda: LogPlan(5, randomised=1.1), lambda: LogPlan(5, days=0),
-    ):  # fmt: skip
+        lambda: PositionBased(()),
+        lambda: PositionBased((1.2,)),
+        lambda: DynamicBayesian(satisfaction=2),
+        lambda: DynamicBayesian(continuation=-0.1),
+        lambda: LogPlan(0),
+        lambda: LogPlan(5, users=0),
+        lambda: LogPlan(5, randomised=1.1),
+        lambda: LogPlan(5, days=0),
+    ):
         with pytest.raises(ConfigError):
             make()
     with pytest.raises(ShapeMismatch, match="3 documents"):

@@ -93,8 +93,11 @@ def test_preferences_are_rows_of_the_study_and_of_training_topics_alone(tmp_path
         assert pairs.query.max() < len(study.queries)
         stated = stated_pairs(data.shown, "clicked-over-unclicked")
         row_of = data.query_rows()
-        test = {row_of[text] for text, query in zip(data.texts, data.collection.query_ids, strict=True)
-                if query in study.test.task.query_ids}  # fmt: skip
+        test = {
+            row_of[text]
+            for text, query in zip(data.texts, data.collection.query_ids, strict=True)
+            if query in study.test.task.query_ids
+        }
         expected = sum(times for (query, *_), times in stated.items() if row_of[query] not in test)
         valid = len(study.valid.task.query_ids)
         assert 0 < pairs.weight.sum() <= expected and valid
@@ -159,8 +162,15 @@ def test_peoples_clicks_are_read_from_the_folder(tmp_path: Path) -> None:
 
     with gzip.open(folder / "queries.tsv.gz", "rt", encoding="utf-8") as lines:
         text = next(lines).split("\t")[1].strip()
-    record = {"query_id": "x", "query": text, "session": "s", "user": None, "time": "1.5",
-              "results": ["d000", "d001", "d002"], "clicks": [{"doc": "d001", "rank": 2, "time": "2.5"}]}  # fmt: skip
+    record = {
+        "query_id": "x",
+        "query": text,
+        "session": "s",
+        "user": None,
+        "time": "1.5",
+        "results": ["d000", "d001", "d002"],
+        "clicks": [{"doc": "d001", "rank": 2, "time": "2.5"}],
+    }
     with gzip.open(folder / "clicks.jsonl.gz", "wt", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
     data = read_clicked(folder)

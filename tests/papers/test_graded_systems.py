@@ -57,10 +57,16 @@ def test_every_system_scores_finitely_and_the_same_for_the_same_seed(study: Stud
 
 
 LEARNERS = [
-    ("M06", "graded-ssi"), ("M05", "graded-ssi-tied"), ("M10", "graded-hash"), ("M21", "graded-s2net"),
-    ("M22", "graded-s2net-squared"), ("M23", "graded-s2net-pull"), ("M24", "graded-s2net-random"),
-    ("B08", "graded-opca"), ("B09", "graded-cca"),
-]  # fmt: skip
+    ("M06", "graded-ssi"),
+    ("M05", "graded-ssi-tied"),
+    ("M10", "graded-hash"),
+    ("M21", "graded-s2net"),
+    ("M22", "graded-s2net-squared"),
+    ("M23", "graded-s2net-pull"),
+    ("M24", "graded-s2net-random"),
+    ("B08", "graded-opca"),
+    ("B09", "graded-cca"),
+]
 
 
 @pytest.mark.parametrize(("_", "name"), LEARNERS)
@@ -76,9 +82,14 @@ def test_what_has_to_be_learned_from_pairs_is_learned(study: Study, _: str, name
 def test_B11_B12_B13_the_number_of_topics_is_the_best_on_validation(study: Study, name: str) -> None:
     chosen = fit(study, name).settings
     alone = BY_NAME[name].fit(
-        Job(study, replace(BUDGET, grid=1), ranking_loss, np.random.default_rng([study.seed, crc32(name.encode())]),
-            lambda *_: None)
-    )  # fmt: skip
+        Job(
+            study,
+            replace(BUDGET, grid=1),
+            ranking_loss,
+            np.random.default_rng([study.seed, crc32(name.encode())]),
+            lambda *_: None,
+        )
+    )
     assert alone.settings["topics"] == 4 and chosen["topics"] in (4, 2)
     assert alone.settings["validation"] == pytest.approx(ranking_loss(study, study.valid, alone))
     assert chosen["validation"] <= alone.settings["validation"]

@@ -124,9 +124,14 @@ def test_E11_a_query_that_is_tested_twice_counts_once() -> None:
 
 @pytest.mark.parametrize(
     ("task", "name"),
-    [("T7a", "esci_sample"), ("T7b", "esci_sample"), ("T7b-judged", "cranfield"), ("T7b-judged", "cisi"),
-     ("T7b-judged", "wikimedia_discernatron")],
-)  # fmt: skip
+    [
+        ("T7a", "esci_sample"),
+        ("T7b", "esci_sample"),
+        ("T7b-judged", "cranfield"),
+        ("T7b-judged", "cisi"),
+        ("T7b-judged", "wikimedia_discernatron"),
+    ],
+)
 def test_small_runs_on_the_real_collections(ssi_data: Path, tmp_path: Path, task: str, name: str) -> None:
     systems = ("graded-tfidf", "graded-s2net", "graded-ssi", "graded-pca", "graded-ranking-svm")
     section = run(task, ssi_data / name, tmp_path, systems)

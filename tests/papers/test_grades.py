@@ -30,8 +30,9 @@ def study_of(scores: list[list[float]], grades: list[list[float]]) -> Study:
     task = RankingTask(tuple(f"q{n}" for n in range(n_queries)), ids, matrix, sp.csr_matrix(dense < 0))
     queries = texts(np.eye(n_queries).tolist())
     trial = Trial(queries, np.arange(len(ids)), task, draw_tuples(task, np.random.default_rng(0), 100))
-    return Study("one", 0, documents, queries, sp.csr_matrix(dense > 0).astype(np.float32), np.full(n_queries, -1),
-                 trial, trial)  # fmt: skip
+    return Study(
+        "one", 0, documents, queries, sp.csr_matrix(dense > 0).astype(np.float32), np.full(n_queries, -1), trial, trial
+    )
 
 
 LEXICAL = Fitted(Bilinear.lexical())

@@ -78,8 +78,14 @@ def test_B22_says_no_when_there_is_nothing_to_tell_apart() -> None:
 def test_B24_pairs_of_unequal_grades_within_a_query() -> None:
     pairs = preference_pairs(GRADES, QUERIES)
     assert list(zip(*(rows.tolist() for rows in pairs), strict=True)) == [
-        (0, 1), (0, 2), (1, 2), (3, 5), (3, 6), (4, 5), (4, 6),
-    ]  # fmt: skip
+        (0, 1),
+        (0, 2),
+        (1, 2),
+        (3, 5),
+        (3, 6),
+        (4, 5),
+        (4, 6),
+    ]
 
 
 def test_B24_the_preferred_document_has_the_greater_score() -> None:

@@ -48,8 +48,10 @@ def test_a_table_shows_the_papers_figures_beside_ours_and_says_so(corpus: Path, 
     result = ssi("T3b", *FAST, "--systems", "tf-idf,utv-plus-i", "--corpus", corpus, "--out", tmp_path, "--json")
     table = json.loads(result.stdout)["sections"][0]["tables"][0]
     assert [column for column in table["columns"] if column.endswith("paper")] == [
-        "rank loss, paper", "AP, paper", "P@10, paper",
-    ]  # fmt: skip
+        "rank loss, paper",
+        "AP, paper",
+        "P@10, paper",
+    ]
     row = next(one for one in table["rows"] if one[0].startswith("UᵀV + I"))
     assert "2.91 %" in row and "0.229" in row
     assert "on other data" in table["note"]

@@ -192,10 +192,23 @@ def test_every_retrieval_system_has_a_row(results: Results) -> None:
 
 
 LEARNED = (
-    "margin-ranking-perceptron", "zero-diagonal", "utu-plus-i", "utv-plus-i", "utv", "restricted-utv-plus-i",
-    "hash-kernels-3m", "hash-kernels-diagonal-3m", "hash-kernels-joint-3m", "cfh-1", "cfh-5", "cfh-1-grams",
-    "cfh-1-2-grams", "psi-3", "psi-3-separate", "psi-4",
-)  # fmt: skip
+    "margin-ranking-perceptron",
+    "zero-diagonal",
+    "utu-plus-i",
+    "utv-plus-i",
+    "utv",
+    "restricted-utv-plus-i",
+    "hash-kernels-3m",
+    "hash-kernels-diagonal-3m",
+    "hash-kernels-joint-3m",
+    "cfh-1",
+    "cfh-5",
+    "cfh-1-grams",
+    "cfh-1-2-grams",
+    "psi-3",
+    "psi-3-separate",
+    "psi-4",
+)
 
 
 @pytest.mark.slow
@@ -350,12 +363,17 @@ def test_orderings_say_what_holds_what_is_open_and_what_is_reversed() -> None:
     }
     found = Results("T", {"good": "G", "bad": "B", "same": "S"}, values)
     claims = (
-        Claim("good", "bad", "P"), Claim("bad", "good", "P"), Claim("same", "bad", "P"), Claim("good", "none", "P"),
-    )  # fmt: skip
+        Claim("good", "bad", "P"),
+        Claim("bad", "good", "P"),
+        Claim("same", "bad", "P"),
+        Claim("good", "none", "P"),
+    )
     sentences = orderings(found, claims, "AP")
     assert [one.split(": ")[2].split(" in ")[0] for one in sentences] == [
-        "holds here", "reversed here", "not significant here",
-    ]  # fmt: skip
+        "holds here",
+        "reversed here",
+        "not significant here",
+    ]
     assert "G above B" in sentences[0] and "200 queries" in sentences[0] and "p < .0001" in sentences[0]
     assert "holds here in rank loss" in orderings(found, claims, "AP", "rank loss")[0], "less rank loss is better"
 

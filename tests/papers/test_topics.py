@@ -78,10 +78,13 @@ def test_B11_and_B12_em_never_lowers_the_posterior(a: float, b: float) -> None:
         counts = [side.astype(np.float64) for side in sides]
         values: list[float] = []
         fit_topic_model(
-            sides, settings, rng=seeded_rng(),
+            sides,
+            settings,
+            rng=seeded_rng(),
             progress=lambda _, state, counts=counts, values=values: values.append(  # type: ignore[misc]
-                log_posterior(counts, state, settings)),
-        )  # fmt: skip
+                log_posterior(counts, state, settings)
+            ),
+        )
         assert len(values) == 15
         assert (np.diff(values) > -1e-9).all() and values[-1] > values[0] + 1
 

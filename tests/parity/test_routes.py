@@ -208,9 +208,12 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 # All routes, the engine's own included.
 
 CASES = (
-    (1, "linear", None), (3, "linear", None), (1, "linear", BM25), (1, "linear", MEMORY_BM25),
+    (1, "linear", None),
+    (3, "linear", None),
+    (1, "linear", BM25),
+    (1, "linear", MEMORY_BM25),
     *((1, form, None) for form in FORMS if form != "linear"),
-)  # fmt: skip
+)
 """Shards, the form of the model's vectors, and its lexical settings."""
 EXACT = 1e-5
 """Tolerance of beside and fetch."""
@@ -318,8 +321,10 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
 @pytest.mark.parametrize("query", QUERIES[:3])
 def test_a_window_is_counted_over_all_shards(sharded: Served, query: str) -> None:
     """A rescore window is counted on every shard: the documents past the whole window must not come in."""
-    pages = {name: (reranker.search(query, BODY, size=20), tolerance)
-             for name, (reranker, tolerance) in ways(sharded, 0.6, 20).items()}  # fmt: skip
+    pages = {
+        name: (reranker.search(query, BODY, size=20), tolerance)
+        for name, (reranker, tolerance) in ways(sharded, 0.6, 20).items()
+    }
     truth = pages["beside"][0]
     floor = min(hit.first_stage_score or 0.0 for hit in truth.hits)
     expected = {hit.id: hit.score for hit in truth.hits}
@@ -373,17 +378,24 @@ def test_signals_count_alike_on_every_route(
         {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if "inside" in routes else {}
     )
     served = serve(
-        engine, index, tmp_path_factory.mktemp("signals"), with_numbers(plain), model, routes,
-        properties=SIGNAL_FIELDS, **settings,
-    )  # fmt: skip
+        engine,
+        index,
+        tmp_path_factory.mktemp("signals"),
+        with_numbers(plain),
+        model,
+        routes,
+        properties=SIGNAL_FIELDS,
+        **settings,
+    )
     knots = ((-40.0, 0.1), (0.0, 0.45), (1.0, 0.5), (2.0, 0.6), (90.0, 0.95))
     dates = ((9.5e11, 0.1), (1.2e12, 0.5), (1.7e12, 0.9))
     signals = (
-        Signal("votes", weight=0.25, knots=knots), Signal("price", lower=True, weight=0.4, knots=knots),
+        Signal("votes", weight=0.25, knots=knots),
+        Signal("price", lower=True, weight=0.4, knots=knots),
         Signal("released", "date", weight=0.3, knots=dates),
         Signal("shop.stock", "boolean", weight=0.2, knots=((0.0, 0.2), (1.0, 0.7))),
         Signal("nowhere", weight=0.1, knots=knots),
-    )  # fmt: skip
+    )
     try:
         for body in (BODY, {**BODY, "_source": True, "size": 5}):
             key = Calibration.key(body_hash(body), 60)
@@ -462,10 +474,28 @@ def test_the_command_prints_the_same_page(sharded: Served, tmp_path: Path) -> No
         route = name.split()[0]
         page = reranker.search(QUERIES[0], BODY, size=10)
         given = [
-            "search", QUERIES[0], "--engine", sharded.engine.spec, "--index", sharded.index, "--json", "--size", "10",
-            "--model", str(tmp_path / "model"), "--body", str(tmp_path / "body.json"), "--route", route,
-            "--window", "50", "--alpha", "0.6", "--store", str(sharded.store_path),
-        ]  # fmt: skip
+            "search",
+            QUERIES[0],
+            "--engine",
+            sharded.engine.spec,
+            "--index",
+            sharded.index,
+            "--json",
+            "--size",
+            "10",
+            "--model",
+            str(tmp_path / "model"),
+            "--body",
+            str(tmp_path / "body.json"),
+            "--route",
+            route,
+            "--window",
+            "50",
+            "--alpha",
+            "0.6",
+            "--store",
+            str(sharded.store_path),
+        ]
         result = CliRunner().invoke(main, given, catch_exceptions=False)
         assert result.exit_code == 0, result.stderr
         printed = json.loads(result.stdout)["hits"]

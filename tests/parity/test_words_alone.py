@@ -72,8 +72,9 @@ def check(task: RankingTask, documents: Mapping[str, Mapping[str, Any]], texts: 
     assert value > data.mean_ap(corpus.scorer(queries, pool, plain))
 
 
-def check_remembering(qrels: Mapping[str, Mapping[str, float]], documents: Mapping[str, Mapping[str, Any]],
-                      texts: Mapping[str, str]) -> None:  # fmt: skip
+def check_remembering(
+    qrels: Mapping[str, Mapping[str, float]], documents: Mapping[str, Mapping[str, Any]], texts: Mapping[str, str]
+) -> None:
     """Compare the rows of an encoder with a memory with the baseline that remembers the same queries."""
     sources, ids = list(documents.values()), list(documents)
     vocabulary = vocabulary_of(sources)
@@ -83,9 +84,11 @@ def check_remembering(qrels: Mapping[str, Mapping[str, float]], documents: Mappi
     known = {query: judged for number, (query, judged) in enumerate(sorted(qrels.items())) if number % 2}
     relevant = Links.of((query, document) for query, judged in known.items() for document in judged)
     remembered = RememberedQueries.of(
-        relevant, np.ones(len(relevant)), row_of,
+        relevant,
+        np.ones(len(relevant)),
+        row_of,
         lambda asked: count_rows(vocabulary, ANALYZER.tokens([texts[query] for query in asked])),
-    )  # fmt: skip
+    )
     corpus = LexicalCorpus(counts).remembering(remembered, seeded_rng(2))
 
     def data_of(grades: Mapping[str, Mapping[str, float]]) -> LexicalTask:

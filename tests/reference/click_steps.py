@@ -140,9 +140,16 @@ def shown_list(
 def impression_of(search: Search, shown: tuple[ShownDocument, ...]) -> Impression:
     """Return the impression of a query and its list."""
     return Impression(
-        search.query_id, search.query, shown, search.session, search.user, search.network, search.time,
-        search.application, search.randomised,
-    )  # fmt: skip
+        search.query_id,
+        search.query,
+        shown,
+        search.session,
+        search.user,
+        search.network,
+        search.time,
+        search.application,
+        search.randomised,
+    )
 
 
 def _by_query_id(rows: Iterable[Row]) -> dict[str, list[Row]]:
@@ -206,9 +213,14 @@ def _least(values: Iterable[int | None]) -> int | None:
 
 
 def judge_searches(
-    searches: Mapping[str, Search], touches: Touches, robots: Mapping[str, str], config: PairConfig,
-    since: int | None, until: int | None, clicked_only: bool,
-) -> dict[str, str]:  # fmt: skip
+    searches: Mapping[str, Search],
+    touches: Touches,
+    robots: Mapping[str, str],
+    config: PairConfig,
+    since: int | None,
+    until: int | None,
+    clicked_only: bool,
+) -> dict[str, str]:
     """Return what becomes of each query: ``kept``, or the first reason why not (`pair_config.STATUSES`)."""
     statuses = {}
     for query_id, one in searches.items():
@@ -365,9 +377,16 @@ def without_short_clicks(impression: Impression, min_dwell_s: float) -> Impressi
     if len(kept) == len(impression.shown):
         return impression
     return Impression(
-        impression.query_id, impression.query, kept, impression.session, impression.user, impression.network,
-        impression.time, impression.application, impression.randomised,
-    )  # fmt: skip
+        impression.query_id,
+        impression.query,
+        kept,
+        impression.session,
+        impression.user,
+        impression.network,
+        impression.time,
+        impression.application,
+        impression.randomised,
+    )
 
 
 def _is_short(one: ShownDocument, min_dwell_s: float) -> bool:
@@ -402,9 +421,9 @@ def sum_votes(capped: Mapping[tuple[Key, str], int]) -> dict[Key, tuple[int, int
     return sums
 
 
-def rate_lists(lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig) -> dict[
-    tuple[str, str], tuple[int, int, int]
-]:  # fmt: skip
+def rate_lists(
+    lists: Iterable[Impression], searches: Mapping[str, Search], config: PairConfig
+) -> dict[tuple[str, str], tuple[int, int, int]]:
     """Return (people, clicks, examinations in millionths) of each query and document; each person counts once."""
     chances = [math.floor(one * UNIT + 0.5) for one in config.propensities or (1.0,)]
     seen: dict[tuple[str, str, str], tuple[bool, int]] = {}
@@ -428,8 +447,23 @@ def _factor(cap: int, n: int) -> float:
 
 _PAIRS = ("query", "better", "worse", "weight")
 _RATINGS = ("query", "document", "people", "clicks", "examined")
-_IMPRESSIONS = ("query_id", "query", "session", "user", "network", "time", "application", "randomised", "document",
-                "rank", "clicked", "carted", "purchased", "click_time", "dwell")  # fmt: skip
+_IMPRESSIONS = (
+    "query_id",
+    "query",
+    "session",
+    "user",
+    "network",
+    "time",
+    "application",
+    "randomised",
+    "document",
+    "rank",
+    "clicked",
+    "carted",
+    "purchased",
+    "click_time",
+    "dwell",
+)
 
 
 def _write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
@@ -456,13 +490,18 @@ def _compute(task: Task) -> tuple[Any, dict[str, int]]:
     votes = count_votes(used, searches, task.config)
     sums = sum_votes(cap_votes(votes, task.config))
     pairs = [
-        (*key, units / 1e6) for key, (people, units) in sorted(sums.items())
+        (*key, units / 1e6)
+        for key, (people, units) in sorted(sums.items())
         if people >= task.config.min_users and units > 0
-    ]  # fmt: skip
+    ]
     counts = Counter(statuses.values()) + Counter(
-        listed=len(lists), impressions=len(used), preferences=votes.preferences, votes=len(votes.units),
-        stated=len(sums), pairs=len(pairs),
-    )  # fmt: skip
+        listed=len(lists),
+        impressions=len(used),
+        preferences=votes.preferences,
+        votes=len(votes.units),
+        stated=len(sums),
+        pairs=len(pairs),
+    )
     return _table(_PAIRS, pairs), dict(counts)
 
 
@@ -493,11 +532,25 @@ def _read(task: Task, table: str) -> list[Row]:
 def _impression_rows(lists: list[Impression]) -> list[tuple[Any, ...]]:
     return [
         (
-            one.query_id, one.query, one.session, one.user, one.network, one.time, one.application, one.randomised,
-            shown.document, shown.rank, shown.clicked, shown.carted, shown.purchased, shown.time, shown.dwell,
+            one.query_id,
+            one.query,
+            one.session,
+            one.user,
+            one.network,
+            one.time,
+            one.application,
+            one.randomised,
+            shown.document,
+            shown.rank,
+            shown.clicked,
+            shown.carted,
+            shown.purchased,
+            shown.time,
+            shown.dwell,
         )
-        for one in lists for shown in one.shown
-    ]  # fmt: skip
+        for one in lists
+        for shown in one.shown
+    ]
 
 
 def _table(names: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Any:

@@ -108,8 +108,12 @@ def _neighbours(impression: Impression, step: int) -> Preferences:
 FUNCTIONS: dict[str, Callable[..., Preferences]] = {
     function.__name__.replace("_", "-"): function
     for function in (
-        last_clicked_above_skipped, clicked_over_unclicked, clicked_over_previous, clicked_over_next, ssi_position_one,
+        last_clicked_above_skipped,
+        clicked_over_unclicked,
+        clicked_over_previous,
+        clicked_over_next,
+        ssi_position_one,
         purchase_over_click,
     )
-}  # fmt: skip
+}
 """The functions by the names of `reranker.clicks.pairs.STRATEGIES`; each takes the options named there."""

@@ -61,9 +61,13 @@ def small_table(n_words: int, n_dims: int = 3, offset: int = 0) -> np.ndarray:
 
 
 def small_encoder(
-    quantisation: Quantisation = "float16", n_dims: int = 3, n_rows: int | None = None, form: str = "linear",
-    lexical: LexicalSettings | None = None, memory: QueryMemory | None = None,
-) -> Encoder:  # fmt: skip
+    quantisation: Quantisation = "float16",
+    n_dims: int = 3,
+    n_rows: int | None = None,
+    form: str = "linear",
+    lexical: LexicalSettings | None = None,
+    memory: QueryMemory | None = None,
+) -> Encoder:
     """Return an encoder of DOCUMENTS' vocabulary with random V (and Y)."""
     vocabulary = small_vocabulary()
     V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)

@@ -272,5 +272,10 @@ def test_data_is_durable_before_the_pointer_names_it(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "replace", replace)
     save_model(small_model(), tmp_path)
     assert steps == [
-        "sync file", "rename tensors", "sync folder", "sync file", "rename manifest.json", "sync folder",
-    ]  # fmt: skip
+        "sync file",
+        "rename tensors",
+        "sync folder",
+        "sync file",
+        "rename manifest.json",
+        "sync folder",
+    ]

@@ -82,7 +82,7 @@ def test_the_measure_is_that_of_evaluate_to_the_last_bit(form: str, query_tf: st
     corpus, task = tied_corpus()
     settings = LexicalSettings(
         form, (3.3, 1.0), (0.0, 1.0), 1.7, (0.2, 0.9), (1.1, 4.2), query_tf=query_tf, factor=0.37, coverage=coverage
-    )  # fmt: skip
+    )
     scorer = corpus.scorer(task.queries, task.documents, settings)
     expected = evaluate(task.task, scorer, draw_tuples(task.task, seeded_rng(), 0)).values["AP"]
     measure = LexicalMeasure(corpus, task, form)
@@ -269,9 +269,12 @@ def test_equal_seeds_give_equal_settings_whatever_the_hash_seed() -> None:
     printed = {str([tune_lexical(corpus, [task], np.random.default_rng(4)) for corpus, task in worlds])}
     for hash_seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True,
+            [sys.executable, "-c", SCRIPT],
+            capture_output=True,
+            text=True,
+            check=True,
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
-        )  # fmt: skip
+        )
         printed.add(done.stdout.splitlines()[-1])
     assert len(printed) == 1
 
@@ -377,8 +380,11 @@ def test_files_and_report(tmp_path: Path) -> None:
     fitted = fit_baselines(("tfidf", "lsi:5"), corpus, None, seeded_rng())
     comparison = compare_systems(perfect(task.task), fitted, task, seeded_rng(), run_dir=tmp_path / "runs")
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == [
-        "lsi-5.run", "model.run", "qrels.txt", "tfidf.run",
-    ]  # fmt: skip
+        "lsi-5.run",
+        "model.run",
+        "qrels.txt",
+        "tfidf.run",
+    ]
     run = read_run(tmp_path / "runs" / "model.run")
     assert run["000"][0] == "001"
     assert len(run["000"]) == N - 1

@@ -22,12 +22,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two searches of two people, a day apart: the third result clicked, then the second."""
     lines = [
         {
-            "query_id": f"q{number}", "query": "red shoe", "session": f"s{number}", "user": f"u{number}",
-            "time": DAY.format(number), "results": ["a", "b", "c", "d"],
+            "query_id": f"q{number}",
+            "query": "red shoe",
+            "session": f"s{number}",
+            "user": f"u{number}",
+            "time": DAY.format(number),
+            "results": ["a", "b", "c", "d"],
             "clicks": [{"doc": document, "rank": rank, "time": DAY.format(number), "end_time": None}],
         }
         for number, document, rank in ((1, "c", 3), (2, "b", 2))
-    ]  # fmt: skip
+    ]
     path = tmp_path_factory.mktemp("clicks") / "clicks.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return path
@@ -43,8 +47,10 @@ def test_pairs(log: Path, tmp_path: Path, suffix: str) -> None:
     result = ssi("pairs", log, "--out", target)
     assert result.exit_code == 0, result.output
     assert list(read_pairs(target)) == [
-        Pair("red shoe", "b", "a", 1.0), Pair("red shoe", "c", "a", 1.0), Pair("red shoe", "c", "b", 1.0),
-    ]  # fmt: skip
+        Pair("red shoe", "b", "a", 1.0),
+        Pair("red shoe", "c", "a", 1.0),
+        Pair("red shoe", "c", "b", 1.0),
+    ]
     assert "3 pairs of 2 impressions" in result.output
 
 
@@ -53,9 +59,22 @@ def test_options_reach_the_pairs(log: Path, tmp_path: Path) -> None:
     propensities.write_text('{"by_rank": [1.0, 0.5, 0.25], "method": "given", "n": 0}')
     target = tmp_path / "pairs.tsv"
     result = ssi(
-        "pairs", log, "--out", target, "--strategy", "clicked-over-previous", "--propensities", propensities,
-        "--clip", 3, "--since", "2026-11-01", "--until", "2026-11-02T00:00:00+00:00", "--json",
-    )  # fmt: skip
+        "pairs",
+        log,
+        "--out",
+        target,
+        "--strategy",
+        "clicked-over-previous",
+        "--propensities",
+        propensities,
+        "--clip",
+        3,
+        "--since",
+        "2026-11-01",
+        "--until",
+        "2026-11-02T00:00:00+00:00",
+        "--json",
+    )
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["counts"]["out_of_range"] == 1
     assert list(read_pairs(target)) == [Pair("red shoe", "c", "b", 3.0)]

@@ -144,9 +144,17 @@ def test_bad_lines_are_counted(folder: Path) -> None:
 
 def test_a_model_that_is_none(folder: Path) -> None:
     result = CliRunner().invoke(
-        main, ["evaluate", "--docs", str(folder / "docs.jsonl"), "--links-test", str(folder / "test.tsv"),
-               "--model", str(folder / "nothing")],
-    )  # fmt: skip
+        main,
+        [
+            "evaluate",
+            "--docs",
+            str(folder / "docs.jsonl"),
+            "--links-test",
+            str(folder / "test.tsv"),
+            "--model",
+            str(folder / "nothing"),
+        ],
+    )
     assert result.exit_code == 5
     assert "holds no model" in " ".join(result.stderr.split())
 

@@ -47,11 +47,30 @@ def test_expert_settings_are_listed_with_their_defaults(name: str) -> None:
 
 
 def test_a_setting_is_the_option_of_its_key() -> None:
-    parsed = command_of("train").make_context(
-        "train",
-        ["--docs", "d", "--links", "l", "--model", "m", "--set", "rate=0.05", "--set=max-words=100", "--set",
-         "compare=false", "--set", "fresh=true", "--margin-identity", "2"],
-    ).params  # fmt: skip
+    parsed = (
+        command_of("train")
+        .make_context(
+            "train",
+            [
+                "--docs",
+                "d",
+                "--links",
+                "l",
+                "--model",
+                "m",
+                "--set",
+                "rate=0.05",
+                "--set=max-words=100",
+                "--set",
+                "compare=false",
+                "--set",
+                "fresh=true",
+                "--margin-identity",
+                "2",
+            ],
+        )
+        .params
+    )
     assert (parsed["rate"], parsed["max_words"], parsed["compare"], parsed["fresh"]) == (0.05, 100, False, True)
     assert parsed["margin_identity"] == 2, "by its own name an expert setting is taken too"
 
@@ -59,11 +78,16 @@ def test_a_setting_is_the_option_of_its_key() -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("rat=0.3", "did you mean rate?"), ("nothing_like_it=1", "`--help-expert` lists them"),
-        ("docs=x", "write --docs"), ("rate", "is not KEY=VALUE"), ("", "is not KEY=VALUE"),
-        ("compare=perhaps", "true or false"), ("rate=abc", "not a valid float"), ("tied=perhaps", "true or false"),
+        ("rat=0.3", "did you mean rate?"),
+        ("nothing_like_it=1", "`--help-expert` lists them"),
+        ("docs=x", "write --docs"),
+        ("rate", "is not KEY=VALUE"),
+        ("", "is not KEY=VALUE"),
+        ("compare=perhaps", "true or false"),
+        ("rate=abc", "not a valid float"),
+        ("tied=perhaps", "true or false"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_that_cannot_be_is_answered(setting: str, message: str) -> None:
     result = CliRunner().invoke(main, ["train", "--set", setting])
     assert result.exit_code == 2 and message in result.output

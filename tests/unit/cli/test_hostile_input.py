@@ -196,8 +196,20 @@ def test_half_a_credential_in_the_environment_is_told(place: Place) -> None:
 def test_unknown_ids_in_links_are_counted_and_the_others_used(place: Place) -> None:
     mixed = (place.path / "links.tsv").read_text() + "who\twhom\n"
     (place.path / "mixed.tsv").write_text(mixed)
-    result = place.run("train", "--docs", "docs.jsonl", "--links", "mixed.tsv", "--model", "mixed", "--dim", "4",
-                       "--epochs", "1", "--allow-worse")  # fmt: skip
+    result = place.run(
+        "train",
+        "--docs",
+        "docs.jsonl",
+        "--links",
+        "mixed.tsv",
+        "--model",
+        "mixed",
+        "--dim",
+        "4",
+        "--epochs",
+        "1",
+        "--allow-worse",
+    )
     assert result.exit_code == 0, result.stderr
     assert "not used" in result.stderr
     assert "Traceback" not in result.output
@@ -216,8 +228,13 @@ def test_a_process_ends_with_the_status_and_one_line(place: Place) -> None:
     code = "from reranker.cli.main import main; main(prog_name='ssi')"
     done = subprocess.run(
         [sys.executable, "-c", code, "search", "x", *TANTIVY, "--model", "absent"],
-        cwd=place.path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=place.path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 5
     assert done.stdout == ""
     assert done.stderr.startswith("error: ")

@@ -69,13 +69,20 @@ def test_what_it_reads_and_what_it_writes(folder: Path) -> None:
     assert report["documents"] == 60 and report["analyzer"] == "auto" and report["judged_queries"] == 0
     why = {field["path"]: field["why_not"] for field in report["fields"]}
     assert why == {
-        "title": "", "text": "", "sku": "holds codes", "url": "holds addresses", "note": "hardly ever filled",
-    }  # fmt: skip
+        "title": "",
+        "text": "",
+        "sku": "holds codes",
+        "url": "holds addresses",
+        "note": "hardly ever filled",
+    }
     tables = tomllib.loads((folder / "ssi.toml").read_text())
     assert tables["train"]["fields"].split(",") == ["title", "text"]
     assert tables["default"] == {
-        "engine": f"tantivy:{folder / 'index'}", "index": "shop", "model": "model", "body": "body.json",
-    }  # fmt: skip
+        "engine": f"tantivy:{folder / 'index'}",
+        "index": "shop",
+        "model": "model",
+        "body": "body.json",
+    }
     body = json.loads((folder / "body.json").read_text())
     assert body["query"]["multi_match"]["fields"] == ["title", "text"]
     again = run(folder, *INIT)

@@ -39,8 +39,13 @@ SETTINGS: dict[str, tuple[type, ...]] = {
 }
 """The settings that the options of a command become."""
 
-OTHER_NAMES = {"max_docs": "max_ops", "margin_identity": "identity_scale", "min_people": "min_clusters",
-               "size_study": "study", "rate_limit": "max_docs_per_s"}  # fmt: skip
+OTHER_NAMES = {
+    "max_docs": "max_ops",
+    "margin_identity": "identity_scale",
+    "min_people": "min_clusters",
+    "size_study": "study",
+    "rate_limit": "max_docs_per_s",
+}
 """Parameters of options that fields call otherwise."""
 
 OWN_DEFAULTS = {
@@ -82,9 +87,12 @@ def test_an_option_has_the_default_of_its_field(name: str) -> None:
 def test_no_option_restates_the_default_of_a_field() -> None:
     """In the source: ``click.option(..., default=LITERAL)`` for a parameter that is a field with a default."""
     with_default = {
-        each.name for classes in SETTINGS.values() for cls in classes for each in fields(cls)
+        each.name
+        for classes in SETTINGS.values()
+        for cls in classes
+        for each in fields(cls)
         if each.default is not MISSING and each.default is not None
-    }  # fmt: skip
+    }
     restated = []
     for path in sorted(Path(inspect.getfile(common)).parent.glob("*.py")):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -128,14 +136,16 @@ class Example:
     ("arguments", "expected"),
     [
         ([], Example()),
-        (["--share", "0.25", "--count", "7", "--rate", "2", "--name", "b", "--bare", "-1", "--flag", "--no-kept"],
-         Example(0.25, 7, 2.0, "b", -1, flag=True, kept=False)),
+        (
+            ["--share", "0.25", "--count", "7", "--rate", "2", "--name", "b", "--bare", "-1", "--flag", "--no-kept"],
+            Example(0.25, 7, 2.0, "b", -1, flag=True, kept=False),
+        ),
         (["--share", "1"], "0.0<=x<1.0"),
         (["--count", "0"], "0<x<=7"),
         (["--rate", "0"], "x>0.0"),
         (["--count", "2.5"], "not a valid integer"),
     ],
-)  # fmt: skip
+)
 def test_type_default_and_range_are_those_of_the_field(arguments: list[str], expected: Any) -> None:
     made = []
 

@@ -14,8 +14,21 @@ from reranker.cli.main import main
 from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
 
-QUICK = ("--dim", "10", "--epochs", "2", "--margin-identity", "8", "--rate", ".05", "--document-dropout", "0",
-         "--fields", "title^1,text^1", "--no-compare")  # fmt: skip
+QUICK = (
+    "--dim",
+    "10",
+    "--epochs",
+    "2",
+    "--margin-identity",
+    "8",
+    "--rate",
+    ".05",
+    "--document-dropout",
+    "0",
+    "--fields",
+    "title^1,text^1",
+    "--no-compare",
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +42,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     topics = sorted({document["topic"] for document in documents})
     french = [d for d in documents if d["id"].startswith("fr")]
     write_links(folder / "queries.tsv", [(f"q{t}-{w}", f"en{t}x{w}") for t in topics for w in range(4)])
-    judged = [(f"q{t}-{w}", d["id"], str(int(d["topic"] == t))) for t in topics for w in range(4)
-              for d in french[t % 3 :: 3]]  # fmt: skip
+    judged = [
+        (f"q{t}-{w}", d["id"], str(int(d["topic"] == t))) for t in topics for w in range(4) for d in french[t % 3 :: 3]
+    ]
     write_links(folder / "qrels.tsv", judged)
-    write_links(folder / "pairs.tsv", [
-        (f"en{t}x{w}", better["id"], worse["id"], "1")
-        for t in topics for w in range(4)
-        for better, worse in zip([d for d in french if d["topic"] == t], french[t : t + 5], strict=False)
-        if better["id"] != worse["id"]
-    ])  # fmt: skip
+    write_links(
+        folder / "pairs.tsv",
+        [
+            (f"en{t}x{w}", better["id"], worse["id"], "1")
+            for t in topics
+            for w in range(4)
+            for better, worse in zip([d for d in french if d["topic"] == t], french[t : t + 5], strict=False)
+            if better["id"] != worse["id"]
+        ],
+    )
     return folder
 
 
@@ -133,8 +151,21 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
     documents, links = titled()
     write_documents(tmp_path / "docs.jsonl", documents)
     write_links(tmp_path / "links.tsv", links)
-    options = ("--links", str(tmp_path / "links.tsv"), "--no-identity", "--rate", "1e-9", "--epochs", "1",
-               "--dim", "4", "--fields", "title^1,text^1", "--queries", "document")  # fmt: skip
+    options = (
+        "--links",
+        str(tmp_path / "links.tsv"),
+        "--no-identity",
+        "--rate",
+        "1e-9",
+        "--epochs",
+        "1",
+        "--dim",
+        "4",
+        "--fields",
+        "title^1,text^1",
+        "--queries",
+        "document",
+    )
     refused = train(tmp_path, tmp_path / "model", *options, "--report", str(tmp_path / "report.html"))
     assert refused.exit_code == 7, refused.output
     page = (tmp_path / "report.html").read_text()
@@ -182,8 +213,9 @@ def test_bad_lines_are_counted_and_kept(folder: Path, tmp_path: Path) -> None:
     docs.write_text((folder / "docs.jsonl").read_text() + "{broken\n")
     links.write_text((folder / "links.tsv").read_text() + "only one column\n")
     rejects = tmp_path / "rejects.jsonl"
-    report = report_of(train(tmp_path, tmp_path / "model", "--links", str(links), *QUICK, "--rejects", str(rejects),
-                             "--json"))  # fmt: skip
+    report = report_of(
+        train(tmp_path, tmp_path / "model", "--links", str(links), *QUICK, "--rejects", str(rejects), "--json")
+    )
     assert report["rejected_lines"] == 2
     assert len(rejects.read_text().splitlines()) == 2
 
@@ -200,8 +232,18 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
 
 
 def test_a_model_class_is_learned_and_auto_says_why(folder: Path, tmp_path: Path) -> None:
-    result = train(folder, tmp_path / "m", "--links", "links.tsv", *QUICK, "--generalise", "links",
-                   "--model-class", "auto", "--json")  # fmt: skip
+    result = train(
+        folder,
+        tmp_path / "m",
+        "--links",
+        "links.tsv",
+        *QUICK,
+        "--generalise",
+        "links",
+        "--model-class",
+        "auto",
+        "--json",
+    )
     report = report_of(result)
     choice = load_model(tmp_path / "m").training["choice"]
     assert report["model_class"] == choice["chosen"]

@@ -24,8 +24,12 @@ def train(folder: Path, documents: Sources, links: Rows = (), judgements: Rows =
     evidence: tuple[str, ...]
     if judgements:
         queries = sorted({(row[0], f"{row[0]}x0 {row[0]}x1") for row in judgements})
-        evidence = ("--qrels", str(write_links(folder / "qrels.tsv", judgements)),
-                    "--query-file", str(write_links(folder / "queries.tsv", queries)))  # fmt: skip
+        evidence = (
+            "--qrels",
+            str(write_links(folder / "qrels.tsv", judgements)),
+            "--query-file",
+            str(write_links(folder / "queries.tsv", queries)),
+        )
     else:
         evidence = ("--links", str(write_links(folder / "links.tsv", links)))
     start = ["train", "--docs", str(docs), "--model", str(folder / "model"), "--dim", "8", "--epochs", "1", "--json"]
@@ -90,8 +94,9 @@ def test_an_id_field_gives_the_model_and_the_index_that_ids_give(tmp_path: Path)
     models = []
     for name, key in (("id", "id"), ("sku", "sku")):
         docs = tmp_path / f"{name}.jsonl"
-        docs.write_text("".join(json.dumps({key: d["id"], "title": d["title"], "text": d["text"]}) + "\n"
-                                for d in DOCUMENTS))  # fmt: skip
+        docs.write_text(
+            "".join(json.dumps({key: d["id"], "title": d["title"], "text": d["text"]}) + "\n" for d in DOCUMENTS)
+        )
         more = ["--id-field", "sku"] if name == "sku" else []
         model = str(tmp_path / f"model-{name}")
         report = tmp_path / f"{name}.html"
@@ -104,8 +109,20 @@ def test_an_id_field_gives_the_model_and_the_index_that_ids_give(tmp_path: Path)
             assert result.exit_code == 0, result.output
         models.append(load_model(Path(model)).model_id)
         assert DOCUMENTS[0]["title"].split()[0] in report.read_text(encoding="utf-8")
-        hits = CliRunner().invoke(main, ["search", DOCUMENTS[0]["title"], "--engine", f"tantivy:{tmp_path / name}",
-                                         "--index", "docs", "--model", model, "--json"])  # fmt: skip
+        hits = CliRunner().invoke(
+            main,
+            [
+                "search",
+                DOCUMENTS[0]["title"],
+                "--engine",
+                f"tantivy:{tmp_path / name}",
+                "--index",
+                "docs",
+                "--model",
+                model,
+                "--json",
+            ],
+        )
         assert DOCUMENTS[0]["id"] in {hit["id"] for hit in json.loads(hits.stdout)["hits"]}
     assert models[0] == models[1]
 
@@ -121,8 +138,9 @@ def test_an_id_field_without_a_file_is_refused(tmp_path: Path) -> None:
 def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:
     links = write_links(tmp_path / "links.tsv", LINKS)
     docs, config = tmp_path / "docs.jsonl", tmp_path / "ssi.toml"
-    docs.write_text("".join(json.dumps({"sku": d["id"], "title": d["title"], "text": d["text"]}) + "\n"
-                            for d in DOCUMENTS))  # fmt: skip
+    docs.write_text(
+        "".join(json.dumps({"sku": d["id"], "title": d["title"], "text": d["text"]}) + "\n" for d in DOCUMENTS)
+    )
     config.write_text('[default]\nid_field = "sku"\nengine = "tantivy:index"\nindex = "docs"\n')
     told = ["--links", str(links), "--allow-worse", "--model"]
     for command in (
@@ -187,13 +205,20 @@ def test_links_that_are_all_reciprocal(tmp_path: Path) -> None:
 def test_judgements_of_one_grade(tmp_path: Path) -> None:
     """All are relevant: no document is stated to be worse, and any other one is."""
     judgements = [
-        (f"en{topic}", d["id"], "1") for topic in range(12) for d in DOCUMENTS
+        (f"en{topic}", d["id"], "1")
+        for topic in range(12)
+        for d in DOCUMENTS
         if d["topic"] == topic and d["id"].startswith("fr")
-    ]  # fmt: skip
+    ]
     report = trained(tmp_path, DOCUMENTS, (), judgements)
     assert report["split"] == "queries"
 
 
 def test_judgements_of_grade_0_alone(tmp_path: Path) -> None:
-    refused(tmp_path, "there is nothing to learn from", DOCUMENTS, (), [(f"en{t}", DOCUMENTS[t]["id"], "0")
-                                                                       for t in range(12)])  # fmt: skip
+    refused(
+        tmp_path,
+        "there is nothing to learn from",
+        DOCUMENTS,
+        (),
+        [(f"en{t}", DOCUMENTS[t]["id"], "0") for t in range(12)],
+    )

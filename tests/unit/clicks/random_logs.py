@@ -34,19 +34,44 @@ _POOLS: dict[str, list[Any]] = {
 }
 _QUERY = ("query_id", "query", "session", "user", "network", "time", "application", "agent", "randomised")
 _HIT = ("query_id", "position", "document")
-_EVENT = ("query_id", "action", "document", "ordinal", "time", "dwell", "session", "user", "network", "query",
-          "application", "agent")  # fmt: skip
+_EVENT = (
+    "query_id",
+    "action",
+    "document",
+    "ordinal",
+    "time",
+    "dwell",
+    "session",
+    "user",
+    "network",
+    "query",
+    "application",
+    "agent",
+)
 _CAPS = [0, 1, 2, 3]
 _RULES: dict[str, list[Any]] = {
-    "session_clicks": [2, 8, 99], "day_clicks": [3, 99], "speed_clicks": [2, 3], "min_gap_s": [0.0, 900.0, 9000.0],
-    "repeat_clicks": [2, 3, 4], "min_entropy_bits": [0.0, 0.5, 1.0, 1.5],
-}  # fmt: skip
+    "session_clicks": [2, 8, 99],
+    "day_clicks": [3, 99],
+    "speed_clicks": [2, 3],
+    "min_gap_s": [0.0, 900.0, 9000.0],
+    "repeat_clicks": [2, 3, 4],
+    "min_entropy_bits": [0.0, 0.5, 1.0, 1.5],
+}
 _CONFIG: dict[str, list[Any]] = {
-    "strategy": list(STRATEGIES), "above_only": [False, True], "last_by_time": [False, True],
-    "min_dwell_s": [0.0, 2.0, 30.5], "session_gap_s": [0.0, 900.0, 1800.0], "once_a_session": [False, True],
-    "user_cap": _CAPS, "document_cap": _CAPS, "person_cap": _CAPS, "network_cap": _CAPS, "min_users": [1, 1, 2],
-    "clip": [1.0, 3.0, 10.0], "propensities": [None, (1.0, 0.7, 0.3), (0.9, 1 / 3, 0.07, 0.05, 0.01)],
-}  # fmt: skip
+    "strategy": list(STRATEGIES),
+    "above_only": [False, True],
+    "last_by_time": [False, True],
+    "min_dwell_s": [0.0, 2.0, 30.5],
+    "session_gap_s": [0.0, 900.0, 1800.0],
+    "once_a_session": [False, True],
+    "user_cap": _CAPS,
+    "document_cap": _CAPS,
+    "person_cap": _CAPS,
+    "network_cap": _CAPS,
+    "min_users": [1, 1, 2],
+    "clip": [1.0, 3.0, 10.0],
+    "propensities": [None, (1.0, 0.7, 0.3), (0.9, 1 / 3, 0.07, 0.05, 0.01)],
+}
 
 
 @dataclass(frozen=True)

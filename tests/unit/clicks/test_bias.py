@@ -119,9 +119,12 @@ def test_a_few_shuffled_lists_say_more_together_with_the_others() -> None:
 
 def test_ranks_shown_too_rarely_take_the_last_known_propensity() -> None:
     counts = ClickCounts(
-        np.arange(4), np.array([1, 2, 3, 5]), np.array([1000, 100, 10, 1000]), np.array([500, 25, 9, 1]),
+        np.arange(4),
+        np.array([1, 2, 3, 5]),
+        np.array([1000, 100, 10, 1000]),
+        np.array([500, 25, 9, 1]),
         np.zeros(4, dtype=bool),
-    )  # fmt: skip
+    )
     found = METHODS["rate"](counts)
     assert found.by_rank == (1.0, 0.5)
 

@@ -50,12 +50,20 @@ def canary(rng: Random) -> tuple[str, str]:
         return grouped(digits, sizes, rng.choice(["", " ", "-"])), digits
     national = "".join(str(rng.randrange(10)) for _ in range(8))
     area, exchange = str(rng.randrange(200, 999)), str(rng.randrange(200, 999))
-    number = rng.choice([
-        f"+49 15{national}", f"+4415{national}", f"015{national}", f"(015) {national}", f"0049-15{national}",
-        f"({area}) {exchange}-{national[:4]}", f"{area}-{exchange}-{national[:4]}",
-        f"1-{area}-{exchange}-{national[:4]}",
-        f"{area}{exchange}{national[:4]}", f"06 12 {national[:2]} {national[2:4]} {national[4:6]}",
-    ])  # fmt: skip
+    number = rng.choice(
+        [
+            f"+49 15{national}",
+            f"+4415{national}",
+            f"015{national}",
+            f"(015) {national}",
+            f"0049-15{national}",
+            f"({area}) {exchange}-{national[:4]}",
+            f"{area}-{exchange}-{national[:4]}",
+            f"1-{area}-{exchange}-{national[:4]}",
+            f"{area}{exchange}{national[:4]}",
+            f"06 12 {national[:2]} {national[2:4]} {national[4:6]}",
+        ]
+    )
     return number, re.sub(r"\D", "", number)
 
 

@@ -317,11 +317,24 @@ def test_camel_case_rows_are_read_and_said(tmp_path: Path) -> None:
     path = tmp_path / "ubi.ndjson"
     rows = []
     for n in range(20):
-        rows.append({"queryId": f"q{n}", "userQuery": "lamp", "clientId": f"c{n}", "timestamp": "2026-05-01T10:00:00Z",
-                     "queryResponse": {"queryResponseHitIds": ["a", "b"]}})  # fmt: skip
-        rows.append({"actionName": "click", "queryId": f"q{n}", "clientId": f"c{n}",
-                     "timestamp": "2026-05-01T10:00:09Z",
-                     "eventAttributes": {"object": {"objectId": "b"}, "position": {"ordinal": 2}}})  # fmt: skip
+        rows.append(
+            {
+                "queryId": f"q{n}",
+                "userQuery": "lamp",
+                "clientId": f"c{n}",
+                "timestamp": "2026-05-01T10:00:00Z",
+                "queryResponse": {"queryResponseHitIds": ["a", "b"]},
+            }
+        )
+        rows.append(
+            {
+                "actionName": "click",
+                "queryId": f"q{n}",
+                "clientId": f"c{n}",
+                "timestamp": "2026-05-01T10:00:09Z",
+                "eventAttributes": {"object": {"objectId": "b"}, "position": {"ordinal": 2}},
+            }
+        )
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     result = run("doctor", str(path), "--json")
     assert result.exit_code == 0, result.output

@@ -42,9 +42,12 @@ def test_shares_of_clicks() -> None:
 def test_shares_of_won_pairs() -> None:
     pairs = [Pair("p", "a", "b", 3.0), Pair("p", "b", "a", 1.0), Pair("p", "a", "c", 2.0), Pair("q", "c", "a", 0.5)]
     assert list(judgements_of_pairs(pairs)) == [
-        Judgement("p", "a", 5 / 6), Judgement("p", "b", 1 / 4), Judgement("p", "c", 0.0),
-        Judgement("q", "a", 0.0), Judgement("q", "c", 1.0),
-    ]  # fmt: skip
+        Judgement("p", "a", 5 / 6),
+        Judgement("p", "b", 1 / 4),
+        Judgement("p", "c", 0.0),
+        Judgement("q", "a", 0.0),
+        Judgement("q", "c", 1.0),
+    ]
 
 
 def test_grades_round_halves_up() -> None:
@@ -103,8 +106,11 @@ def test_quepid(tmp_path: Path) -> None:
     with target.open(newline="") as file:
         rows = list(csv.reader(file))
     assert rows == [
-        ["query", "docid", "rating"], ["red shoe", "a", "10"], ["red shoe", "b", "5"], ['say "鞋", ok', "d,1", "1"],
-    ]  # fmt: skip
+        ["query", "docid", "rating"],
+        ["red shoe", "a", "10"],
+        ["red shoe", "b", "5"],
+        ['say "鞋", ok', "d,1", "1"],
+    ]
 
 
 def test_pairs_as_text_are_read_back(tmp_path: Path) -> None:

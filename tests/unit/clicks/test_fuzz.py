@@ -85,8 +85,14 @@ DAMAGES: list[Callable[[bytes, int, Random], bytes]] = [
 
 def fuzzed(n_lines: int, rng: Random) -> list[bytes]:
     """Return lines of which half are damaged, with the worst cases among them."""
-    seeds: list[Any] = [event(), query(), event("purchase", user_id="u"), {"_source": event()}, {"index": {"_id": "1"}},
-                        {"actionName": "click", "eventAttributes": {"position": {"ordinal": 1}}}]  # fmt: skip
+    seeds: list[Any] = [
+        event(),
+        query(),
+        event("purchase", user_id="u"),
+        {"_source": event()},
+        {"index": {"_id": "1"}},
+        {"actionName": "click", "eventAttributes": {"position": {"ordinal": 1}}},
+    ]
     plain = [json.dumps(one).encode() for one in seeds]
     lines = []
     for number in range(n_lines):
@@ -139,19 +145,46 @@ def test_each_worst_case_alone(tmp_path: Path, number: int, form: str) -> None:
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(st.one_of(
-    st.binary(max_size=60),
-    st.sampled_from([json.dumps(one).encode() for one in (event(), query(), OWN, RANKING, INTERACTION)]),
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-            st.sampled_from(["action_name", "event_attributes", "position", "ordinal", "object", "object_id",
-                             "query_id",
-                             "user_query", "hits", "_source", "queryResponse", "event", "clicks", "doc", "timestamp"]),
-            inner, max_size=4),
-        max_leaves=12,
-    ).map(lambda value: json.dumps(value).encode()),
-), max_size=6), st.sampled_from(FORMATS))  # fmt: skip
+@given(
+    st.lists(
+        st.one_of(
+            st.binary(max_size=60),
+            st.sampled_from([json.dumps(one).encode() for one in (event(), query(), OWN, RANKING, INTERACTION)]),
+            st.recursive(
+                st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+                lambda inner: (
+                    st.lists(inner, max_size=3)
+                    | st.dictionaries(
+                        st.sampled_from(
+                            [
+                                "action_name",
+                                "event_attributes",
+                                "position",
+                                "ordinal",
+                                "object",
+                                "object_id",
+                                "query_id",
+                                "user_query",
+                                "hits",
+                                "_source",
+                                "queryResponse",
+                                "event",
+                                "clicks",
+                                "doc",
+                                "timestamp",
+                            ]
+                        ),
+                        inner,
+                        max_size=4,
+                    )
+                ),
+                max_leaves=12,
+            ).map(lambda value: json.dumps(value).encode()),
+        ),
+        max_size=6,
+    ),
+    st.sampled_from(FORMATS),
+)
 def test_any_lines_in_any_form(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], form: str) -> None:
     lines = [line.replace(b"\n", b" ") for line in lines]
     # A first byte that no other kind of file begins with.

@@ -239,8 +239,11 @@ def test_killed_at_any_moment_and_run_again_each_line_is_there_once(tmp_path: Pa
     for _ in range(200):
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, str(folder), *map(str, paths)],
-            cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
         assert child.stdout is not None and child.stdin is not None
         if n_killed < 10:
             # It waits at each manifest, so it is killed between the first and the second, however busy the machine.

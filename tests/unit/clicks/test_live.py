@@ -37,9 +37,8 @@ class Index:
             return []
         limits = query["range"]["timestamp"]
         return sorted(
-            (time, name) for name, (time, _) in self.rows.items()
-            if limits["gte"] <= time < limits.get("lt", 2**62)
-        )  # fmt: skip
+            (time, name) for name, (time, _) in self.rows.items() if limits["gte"] <= time < limits.get("lt", 2**62)
+        )
 
     def search(self, index: str, body: Mapping[str, Any]) -> Any:
         found = self._within(body["query"])[:1]

@@ -180,9 +180,19 @@ def test_what_a_batch_leaves_out_is_empty() -> None:
     assert list(tables) == ["events"]
     (row,) = tables["events"].to_pylist()
     assert row == {
-        "query_id": "q", "action": "click", "document": "", "ordinal": None, "time": None, "dwell": None,
-        "session": "", "user": "", "network": "", "query": "", "application": "", "agent": "",
-    }  # fmt: skip
+        "query_id": "q",
+        "action": "click",
+        "document": "",
+        "ordinal": None,
+        "time": None,
+        "dwell": None,
+        "session": "",
+        "user": "",
+        "network": "",
+        "query": "",
+        "application": "",
+        "agent": "",
+    }
 
 
 def test_rows_of_many_rare_days_share_a_file_and_expire_by_their_own_day(log: ClickLog) -> None:
@@ -232,8 +242,10 @@ class TestForget:
     def rows(self, *people: str) -> dict[str, Any]:
         """Return an impression of each person, and events that name nobody, the person or another."""
         queries = [(f"q-{name}", PRIVACY.of("user", name), at(1)) for name in people]
-        clicks = [{"query_id": q, "action": "click", "document": f"d-{q}", "user": user, "time": at(1)}
-                  for q, user, _ in queries]  # fmt: skip
+        clicks = [
+            {"query_id": q, "action": "click", "document": f"d-{q}", "user": user, "time": at(1)}
+            for q, user, _ in queries
+        ]
         anonymous = [{**one, "user": ""} for one in clicks]
         return batch(
             *queries, events=[{**one, "session": "", "ordinal": 1, "dwell": 2.0} for one in clicks + anonymous]
@@ -301,8 +313,14 @@ class TestForget:
 
     def test_rows_of_their_sessions_that_name_no_user(self, log: ClickLog) -> None:
         sessions = ["s1", "s1", "s2", ""]
-        rows = {"events": {"query_id": ["a", "", "c", ""], "action": ["click"] * 4, "session": sessions,
-                           "user": [ALICE, "", "", ""]}}  # fmt: skip
+        rows = {
+            "events": {
+                "query_id": ["a", "", "c", ""],
+                "action": ["click"] * 4,
+                "session": sessions,
+                "user": [ALICE, "", "", ""],
+            }
+        }
         log.add([rows], "one", now_ms=NOW_MS)
         assert log.forget("alice", PRIVACY)["events"] == 2
         assert ids(log, "events") == ["", "c"]
@@ -388,11 +406,15 @@ class TestForget:
         assert ids(log) == [f"q{number}" for number in range(1, 5)], "also rows of a part that was searched before"
 
     def test_what_others_did_in_their_list_and_they_in_others(self, log: ClickLog) -> None:
-        rows = batch(("q-alice", ALICE, at(1)), ("q-bob", BOB, at(1)), events=[
-            {"query_id": "q-bob", "action": "click", "user": ALICE, "document": "spam"},
-            {"query_id": "q-alice", "action": "click", "user": BOB, "document": "x"},
-            {"query_id": "q-bob", "action": "click", "user": "", "document": "whose?"},
-        ])  # fmt: skip
+        rows = batch(
+            ("q-alice", ALICE, at(1)),
+            ("q-bob", BOB, at(1)),
+            events=[
+                {"query_id": "q-bob", "action": "click", "user": ALICE, "document": "spam"},
+                {"query_id": "q-alice", "action": "click", "user": BOB, "document": "x"},
+                {"query_id": "q-bob", "action": "click", "user": "", "document": "whose?"},
+            ],
+        )
         for name, kind in (("ordinal", None), ("time", None), ("dwell", None)):
             rows["events"][name] = [kind] * 3
         log.add([rows], "one", now_ms=NOW_MS)
@@ -414,12 +436,16 @@ class TestForget:
 @settings(deadline=None, max_examples=10)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["q1", "q2", "q3"]), st.sampled_from(["", ALICE, BOB]),
-                  st.one_of(st.none(), st.integers(0, 40).map(at))), max_size=12,
+        st.tuples(
+            st.sampled_from(["q1", "q2", "q3"]),
+            st.sampled_from(["", ALICE, BOB]),
+            st.one_of(st.none(), st.integers(0, 40).map(at)),
+        ),
+        max_size=12,
     ),
     st.lists(st.tuples(st.sampled_from(["q1", "q2", "q4"]), st.sampled_from(["", ALICE, BOB])), max_size=12),
     st.integers(0, 45),
-)  # fmt: skip
+)
 def test_whatever_was_logged_nothing_of_a_forgotten_person_or_an_old_day_is_left(
     tmp_path_factory: pytest.TempPathFactory,
     queries: list[tuple[str, str, int | None]],
@@ -476,13 +502,16 @@ class TestOpening:
     @pytest.mark.parametrize(
         ("data", "reason"),
         [
-            (b"", "damaged"), (b"{", "damaged"), (b"[" * 100_000, "damaged"), (b'{"format": "x"}', "of the format x"),
+            (b"", "damaged"),
+            (b"{", "damaged"),
+            (b"[" * 100_000, "damaged"),
+            (b'{"format": "x"}', "of the format x"),
             (b'{"format": "ssi-click-log", "format_version": 2}', "version 2"),
             (b'{"parts": [{"path": "../../etc/x.parquet", "table": "..", "rows": 1, "imported": 1}]}', "cannot be one"),
             (b'{"parts": [{"path": "/etc/a/b", "table": "queries", "rows": 1, "imported": 1}]}', "cannot be one"),
             (b'{"surprise": 1}', "damaged"),
         ],
-    )  # fmt: skip
+    )
     def test_a_damaged_manifest_is_refused(self, log: ClickLog, data: bytes, reason: str) -> None:
         (log.folder / MANIFEST).write_bytes(data)
         with pytest.raises(InputError, match=reason):

@@ -25,14 +25,25 @@ OWN = {
     "qid": "t1q1",
 }
 RANKING = {
-    "event": "ranking", "id": "r1", "timestamp": str(NOON_MS), "user": "u", "session": "s",
+    "event": "ranking",
+    "id": "r1",
+    "timestamp": str(NOON_MS),
+    "user": "u",
+    "session": "s",
     "fields": [{"name": "query", "value": "jeans"}, {"name": "source", "value": 3}],
     "items": [{"id": "a", "fields": []}, {"id": "b", "label": 1}],
-}  # fmt: skip
+}
 INTERACTION = {
-    "event": "interaction", "id": "i1", "ranking": "r1", "timestamp": NOON_MS, "user": "u", "session": "s",
-    "type": "click", "item": "b", "fields": [],
-}  # fmt: skip
+    "event": "interaction",
+    "id": "i1",
+    "ranking": "r1",
+    "timestamp": NOON_MS,
+    "user": "u",
+    "session": "s",
+    "type": "click",
+    "item": "b",
+    "fields": [],
+}
 
 
 def test_the_projects_own_form(tmp_path: Path) -> None:
@@ -49,8 +60,18 @@ def test_the_projects_own_form(tmp_path: Path) -> None:
 
 def test_the_projects_own_form_in_full(tmp_path: Path) -> None:
     act = {"doc": "d1", "rank": 1, "time": NOON, "end_time": NOON_MS / 1000 + 30}
-    line = {**OWN, "time": NOON, "clicks": [act], "add_to_cart": [act], "purchases": [{"doc": "d1"}], "user": "u",
-            "randomised": True, "application": "shop", "ip": "192.0.2.1", "user_agent": "curl/8.0"}  # fmt: skip
+    line = {
+        **OWN,
+        "time": NOON,
+        "clicks": [act],
+        "add_to_cart": [act],
+        "purchases": [{"doc": "d1"}],
+        "user": "u",
+        "randomised": True,
+        "application": "shop",
+        "ip": "192.0.2.1",
+        "user_agent": "curl/8.0",
+    }
     read = Read(write_lines(tmp_path / "log", [line]))
     (row,) = read.queries
     assert (row["time"], row["randomised"], row["agent"] != "") == (NOON_MS, True, True)
@@ -70,10 +91,15 @@ def test_the_own_form_takes_the_mark_of_shuffled_lists_as_ubi_writes_it(
 @pytest.mark.parametrize(
     "line",
     [
-        {**OWN, "query_id": ""}, {**OWN, "results": ["d1", ""]}, {**OWN, "clicks": [{"rank": 1}]},
-        {**OWN, "clicks": {}}, {**OWN, "query": 5}, {"results": []}, b"{",
+        {**OWN, "query_id": ""},
+        {**OWN, "results": ["d1", ""]},
+        {**OWN, "clicks": [{"rank": 1}]},
+        {**OWN, "clicks": {}},
+        {**OWN, "query": 5},
+        {"results": []},
+        b"{",
     ],
-)  # fmt: skip
+)
 def test_bad_lines_of_the_own_form_leave_nothing(tmp_path: Path, line: Any) -> None:
     read = Read(write_lines(tmp_path / "log", [line]), format="json-lines")
     assert (read.counts.bad, read.queries, read.hits, read.events) == (1, [], [], [])

@@ -31,9 +31,13 @@ from tests.unit.clicks.log_files import Log, shown_as, write_log
 ONE_THREAD = Resources(threads=1, memory_mb=400)
 LOCAL_SPARK = Resources(threads=2)
 SPARK_CONFIG = PairConfig(
-    min_dwell_s=2.0, document_cap=2, person_cap=20, network_cap=1, propensities=(1.0, 0.7, 1 / 3),
+    min_dwell_s=2.0,
+    document_cap=2,
+    person_cap=20,
+    network_cap=1,
+    propensities=(1.0, 0.7, 1 / 3),
     robots=RobotRules(session_clicks=20, day_clicks=20, speed_clicks=3, repeat_clicks=4),
-)  # fmt: skip
+)
 Range = tuple[int | None, int | None]
 EMPTY = random_logs.Tables([], [], [])
 SEED = int(os.environ.get("SEED", "20100"))

@@ -135,8 +135,14 @@ def test_what_the_query_row_lacks_comes_from_the_events(tmp_path: Path, backend:
     log = write_log(tmp_path, hits=hits_of("q1", "a", "b"), events=[event])
     (one,) = impressions(log, backend=backend, resources=QUICK)
     assert (one.query, one.session, one.user, one.network, one.application, one.time, one.randomised) == (
-        "shoe", "s", "u", "n", "shop", NOON, False,
-    )  # fmt: skip
+        "shoe",
+        "s",
+        "u",
+        "n",
+        "shop",
+        NOON,
+        False,
+    )
     assert one.shown[1].time == NOON
 
 
@@ -145,8 +151,13 @@ def test_queries_that_say_nothing_are_counted_by_reason(tmp_path: Path, backend:
     hits = [hit for name in ("text", "click", "elsewhere", "bot") for hit in hits_of(name, "a", "b")]
     events = [click(name, "b") for name in ("text", "list", "bot")] + [click("elsewhere", "z"), click("", "b")]
     assert counts_of(write_log(tmp_path, queries, hits, events), backend) == {
-        "searches": 5, "no_query_text": 1, "robot_agent": 1, "no_click": 1, "no_list": 1, "no_click_in_list": 1,
-    }  # fmt: skip
+        "searches": 5,
+        "no_query_text": 1,
+        "robot_agent": 1,
+        "no_click": 1,
+        "no_list": 1,
+        "no_click_in_list": 1,
+    }
 
 
 def test_a_person_says_a_pair_once(tmp_path: Path, backend: str) -> None:
@@ -201,8 +212,13 @@ def test_pairs_weigh_the_inverse_propensity_of_the_better_rank(tmp_path: Path, b
     log = log_of(tmp_path, *searches)
     config = PairConfig(propensities=(1.0, 0.5, 0.3), clip=3.0)
     assert pairs_of(log, backend, config) == {
-        "shoe: b>a": 2.0, "shoe: c>a": 3.0, "shoe: c>b": 3.0, "shoe: d>a": 3.0, "shoe: d>b": 3.0, "shoe: d>c": 3.0,
-    }  # fmt: skip
+        "shoe: b>a": 2.0,
+        "shoe: c>a": 3.0,
+        "shoe: c>b": 3.0,
+        "shoe: d>a": 3.0,
+        "shoe: d>b": 3.0,
+        "shoe: d>c": 3.0,
+    }
     assert pairs_of(log, backend, dataclasses.replace(config, clip=10.0))["shoe: c>a"] == 3.333333
 
 
@@ -238,9 +254,12 @@ def test_robots_are_told_by_what_they_do(tmp_path: Path, backend: str) -> None:
         tmp_path, [q for kind in kinds.values() for q in kind[0]], [], [e for k in kinds.values() for e in k[1]]
     )
     assert robots_found(log, backend) == {
-        "robot_agent": 2, "robot_session_clicks": 101, "robot_speed": 30, "robot_day_clicks": 201,
+        "robot_agent": 2,
+        "robot_session_clicks": 101,
+        "robot_speed": 30,
+        "robot_day_clicks": 201,
         "robot_one_document": 30,
-    }  # fmt: skip
+    }
     assert counts_of(log, backend, PairConfig(robots=None)) == {"searches": 394, "no_list": 394}
     assert robots_found(log, backend, min_gap_s=0.0, min_entropy_bits=0.0, day_clicks=999, session_clicks=999) == {
         "robot_agent": 2
@@ -264,14 +283,20 @@ def test_the_limits_of_robots_hold_to_the_click(
     tmp_path: Path, backend: str, reason: str, limit: int, allowed: int
 ) -> None:
     lax = {"session_clicks": allowed + 1, "day_clicks": 99, "speed_clicks": 99, "repeat_clicks": 99}
-    codes = {"session_clicks": "robot_session_clicks", "day_clicks": "robot_day_clicks",
-             "speed_clicks": "robot_speed", "repeat_clicks": "robot_one_document"}  # fmt: skip
+    codes = {
+        "session_clicks": "robot_session_clicks",
+        "day_clicks": "robot_day_clicks",
+        "speed_clicks": "robot_speed",
+        "repeat_clicks": "robot_one_document",
+    }
     for n, robots in ((allowed, {}), (allowed + 1, {codes[reason]: allowed + 1})):
         names = [f"q{number}" for number in range(n)]
         log = write_log(
-            tmp_path, [query(name, user="u", session="s") for name in names], [],
+            tmp_path,
+            [query(name, user="u", session="s") for name in names],
+            [],
             [click(name, "d", time=NOON + number) for number, name in enumerate(names)],
-        )  # fmt: skip
+        )
         assert robots_found(log, backend, **{**lax, reason: limit}) == robots
 
 
@@ -333,8 +358,11 @@ def test_ratings_are_the_share_of_clicks_among_those_who_looked(tmp_path: Path, 
     config = PairConfig(propensities=(1.0, 0.5, 0.25))
     rated = {one.document: one for one in ratings(log, config, backend=backend, resources=QUICK)}
     assert [(one.people, one.clicks, one.examined) for one in rated.values()] == [
-        (3, 0, 3.0), (3, 0, 1.5), (3, 2, 0.75), (3, 1, 0.75),
-    ]  # fmt: skip
+        (3, 0, 3.0),
+        (3, 0, 1.5),
+        (3, 2, 0.75),
+        (3, 1, 0.75),
+    ]
     assert [one.share for one in rated.values()] == [0.0, 0.0, 1.0, pytest.approx(4 / 3 - 1 / 3)]
 
 
@@ -465,11 +493,20 @@ def test_an_unknown_backend_lists_the_known_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("strategy", "best"), ("user_cap", -1), ("user_cap", True), ("document_cap", 1.5), ("min_users", 0),
-        ("min_dwell_s", float("nan")), ("clip", 0.5), ("clip", None), ("propensities", ()), ("propensities", (0.0,)),
-        ("propensities", (1.1,)), ("session_gap_s", -1.0),
+        ("strategy", "best"),
+        ("user_cap", -1),
+        ("user_cap", True),
+        ("document_cap", 1.5),
+        ("min_users", 0),
+        ("min_dwell_s", float("nan")),
+        ("clip", 0.5),
+        ("clip", None),
+        ("propensities", ()),
+        ("propensities", (0.0,)),
+        ("propensities", (1.1,)),
+        ("session_gap_s", -1.0),
     ],
-)  # fmt: skip
+)
 def test_values_that_are_not_legal(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=name):
         PairConfig(**{name: value})  # type: ignore[arg-type]

@@ -129,9 +129,13 @@ def test_spellings_are_noted(tmp_path: Path) -> None:
 
 def test_what_is_in_the_columns(tmp_path: Path) -> None:
     row = event(
-        "purchase", 77, user_query="Me@Example.com  RED", ip="192.0.2.9",
-        user_agent="Mozilla/5.0 (compatible; Googlebot/2.1)", **attributes(object={"object_id": 77}, dwell_time="12.5"),
-    )  # fmt: skip
+        "purchase",
+        77,
+        user_query="Me@Example.com  RED",
+        ip="192.0.2.9",
+        user_agent="Mozilla/5.0 (compatible; Googlebot/2.1)",
+        **attributes(object={"object_id": 77}, dwell_time="12.5"),
+    )
     (found,) = Read(write_lines(tmp_path / "log", [row])).events
     assert found["document"] == "77"
     assert found["query"] == "<email> RED"
@@ -142,11 +146,17 @@ def test_what_is_in_the_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "action"),
     [
-        ("click", "click"), ("item_click", "click"), ("Add To Cart", "add_to_cart"), ("addToCart", "add_to_cart"),
-        ("purchase", "purchase"), ("impression", "impression"), ("watch", "watch"), ("view", "view"),
+        ("click", "click"),
+        ("item_click", "click"),
+        ("Add To Cart", "add_to_cart"),
+        ("addToCart", "add_to_cart"),
+        ("purchase", "purchase"),
+        ("impression", "impression"),
+        ("watch", "watch"),
+        ("view", "view"),
         ("mail me@ex.de", "mail <email>"),
     ],
-)  # fmt: skip
+)
 def test_actions_are_brought_to_one_spelling(tmp_path: Path, name: str, action: str) -> None:
     (found,) = Read(write_lines(tmp_path / "log", [event(name)])).events
     assert found["action"] == action
@@ -171,12 +181,22 @@ def test_actions_of_the_bulk_api_are_passed_over(tmp_path: Path, line: bytes) ->
 @pytest.mark.parametrize(
     ("time", "expected"),
     [
-        ("1970-01-01T00:00:00Z", None), ("2099-01-01T00:00:00Z", None), (0, None), (99.4, None), ("99.4", None),
-        ("yesterday", None), (None, None), (-5, None), (10**30, None), ("2026-05-29T00:00:00Z", 1_780_012_800_000),
-        (NOON_MS * 1000, NOON_MS), (NOON_MS * 10**6, NOON_MS), ("0001-01-01T00:00:00+14:00", None),
+        ("1970-01-01T00:00:00Z", None),
+        ("2099-01-01T00:00:00Z", None),
+        (0, None),
+        (99.4, None),
+        ("99.4", None),
+        ("yesterday", None),
+        (None, None),
+        (-5, None),
+        (10**30, None),
+        ("2026-05-29T00:00:00Z", 1_780_012_800_000),
+        (NOON_MS * 1000, NOON_MS),
+        (NOON_MS * 10**6, NOON_MS),
+        ("0001-01-01T00:00:00+14:00", None),
         ("2026-03-01T12:00:00.250", NOON_MS),
     ],
-)  # fmt: skip
+)
 def test_times_that_cannot_be_true_are_none(tmp_path: Path, time: Any, expected: int | None) -> None:
     (found,) = Read(write_lines(tmp_path / "log", [event(timestamp=time)])).events
     assert found["time"] == expected

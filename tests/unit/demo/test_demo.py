@@ -70,9 +70,15 @@ def all_links(path: Path) -> list[IdPair]:
 def test_documents_are_what_is_public_and_documented(tmp_path: Path) -> None:
     corpus = collect_corpus(library(tmp_path / "lib", shapes=SHAPES, pencils=PENCILS))
     assert list(corpus.documents) == [
-        "pencils", "pencils.Pencil", "pencils.sharpen",
-        "shapes", "shapes.Shape", "shapes.Shape.draw", "shapes.BlueSquare", "shapes.BlueSquare.corners",
-    ]  # fmt: skip
+        "pencils",
+        "pencils.Pencil",
+        "pencils.sharpen",
+        "shapes",
+        "shapes.Shape",
+        "shapes.Shape.draw",
+        "shapes.BlueSquare",
+        "shapes.BlueSquare.corners",
+    ]
     square = corpus.documents["shapes.BlueSquare"].source
     assert square["title"] == "class BlueSquare(Shape) in shapes - blue square"
     assert square["text"] == "A square shape, see `corners` and the word draw."

@@ -234,20 +234,41 @@ def test_opensearch_is_asked_by_inner_product() -> None:
         ({"query": {"match": {"t": "x"}}}, None),
         (TEAM, {"bool": {"filter": [{"term": {"live": True}}]}}),
         (
-            {"query": {"bool": {"must": [{"match": {"t": "x"}}, {"range": {"p": {"gte": 1}}}],
-                                "must_not": {"term": {"a": 1}}}}},
+            {
+                "query": {
+                    "bool": {
+                        "must": [{"match": {"t": "x"}}, {"range": {"p": {"gte": 1}}}],
+                        "must_not": {"term": {"a": 1}},
+                    }
+                }
+            },
             {"bool": {"filter": [{"range": {"p": {"gte": 1}}}], "must_not": [{"term": {"a": 1}}]}},
         ),
         (
-            {"query": {"function_score": {"query": {"bool": {"filter": {"term": {"a": 1}}}}}},
-             "post_filter": {"term": {"b": 2}}},
+            {
+                "query": {"function_score": {"query": {"bool": {"filter": {"term": {"a": 1}}}}}},
+                "post_filter": {"term": {"b": 2}},
+            },
             {"bool": {"filter": [{"term": {"a": 1}}, {"term": {"b": 2}}]}},
         ),
         ({"query": {"term": {"a": 1}}}, {"bool": {"filter": [{"term": {"a": 1}}]}}),
         (
-            {"query": {"bool": {"must": [{"bool": {"must": {"match": {"t": "x"}}, "filter": {"term": {"team": 1}},
-                                                   "must_not": {"term": {"hidden": True}}}}],
-                                "must_not": [{"term": {"a": 1}}]}}},
+            {
+                "query": {
+                    "bool": {
+                        "must": [
+                            {
+                                "bool": {
+                                    "must": {"match": {"t": "x"}},
+                                    "filter": {"term": {"team": 1}},
+                                    "must_not": {"term": {"hidden": True}},
+                                }
+                            }
+                        ],
+                        "must_not": [{"term": {"a": 1}}],
+                    }
+                }
+            },
             {"bool": {"filter": [{"term": {"team": 1}}], "must_not": [{"term": {"a": 1}}, {"term": {"hidden": True}}]}},
         ),
         (
@@ -255,19 +276,31 @@ def test_opensearch_is_asked_by_inner_product() -> None:
             {"bool": {"filter": [{"term": {"team": 1}}]}},
         ),
         (
-            {"query": {"boosting": {"positive": {"constant_score": {"filter": {"term": {"a": 1}}}},
-                                    "negative": {"term": {"b": 2}}, "negative_boost": 0.5}}},
+            {
+                "query": {
+                    "boosting": {
+                        "positive": {"constant_score": {"filter": {"term": {"a": 1}}}},
+                        "negative": {"term": {"b": 2}},
+                        "negative_boost": 0.5,
+                    }
+                }
+            },
             {"bool": {"filter": [{"term": {"a": 1}}]}},
         ),
         ({"query": {"bool": {"should": [{"bool": {"filter": {"term": {"a": 1}}}}, {"match": {"t": "x"}}]}}}, None),
         (
-            {"query": {"bool": {"must": [{"match": {"t": "x"}},
-                                         {"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}}]}}},
+            {
+                "query": {
+                    "bool": {
+                        "must": [{"match": {"t": "x"}}, {"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}}]
+                    }
+                }
+            },
             {"bool": {"filter": [{"bool": {"should": [{"term": {"a": 1}}, {"term": {"a": 2}}]}}]}},
         ),
         ({}, None),
     ],
-)  # fmt: skip
+)
 def test_conditions_of_a_body(body: dict[str, Any], expected: dict[str, Any] | None) -> None:
     before = copy.deepcopy(body)
     assert conditions_of(body) == expected
@@ -297,7 +330,7 @@ BOOSTS = [{"filter": {"term": {"a": 1}}, "weight": 2}]
         ({"query": WORDS, "knn": {"field": "v", "filter": {"term": {"a": 1}}}}, ("knn",)),
         ({"retriever": {"standard": {"query": TENANT}}}, ("retriever",)),
     ],
-)  # fmt: skip
+)
 def test_conditions_that_are_not_taken_over_are_told(body: dict[str, Any], unread: tuple[str, ...]) -> None:
     assert unread_conditions(body) == unread
 

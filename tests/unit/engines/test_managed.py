@@ -30,11 +30,17 @@ def signature_of(method: str, target: str, headers: Mapping[str, str], body: byt
     path, _, query = target.partition("?")
     pairs = sorted((quote(k, safe="-._~"), quote(v, safe="-._~")) for k, v in parse_qsl(query, keep_blank_values=True))
     names = stated["SignedHeaders"].split(";")
-    canonical = "\n".join([
-        method, quote(path, safe="/-._~"), "&".join(f"{k}={v}" for k, v in pairs),
-        *(f"{name}:{' '.join(headers[name].split())}" for name in names), "",
-        ";".join(names), hashlib.sha256(body).hexdigest(),
-    ])  # fmt: skip
+    canonical = "\n".join(
+        [
+            method,
+            quote(path, safe="/-._~"),
+            "&".join(f"{k}={v}" for k, v in pairs),
+            *(f"{name}:{' '.join(headers[name].split())}" for name in names),
+            "",
+            ";".join(names),
+            hashlib.sha256(body).hexdigest(),
+        ]
+    )
     scope = f"{day}/{region}/{service}/aws4_request"
     text = "\n".join(["AWS4-HMAC-SHA256", headers["x-amz-date"], scope, hashlib.sha256(canonical.encode()).hexdigest()])
     key = f"AWS4{SECRET}".encode()

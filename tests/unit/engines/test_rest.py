@@ -55,9 +55,12 @@ def test_the_node_with_the_least_free_share_counts(server: ScriptedServer, engin
         return {"roles": roles, "fs": {"total": {"available_in_bytes": free, "total_in_bytes": total}}}
 
     nodes = {
-        "roomy": node(40, 50, "data"), "tight": node(100, 10_000, "data", "master"), "half": node(50, 100, "data"),
-        "master": node(1, 1000, "master"), "unknown": node(0, 0, "data"),
-    }  # fmt: skip
+        "roomy": node(40, 50, "data"),
+        "tight": node(100, 10_000, "data", "master"),
+        "half": node(50, 100, "data"),
+        "master": node(1, 1000, "master"),
+        "unknown": node(0, 0, "data"),
+    }
     store = {"_all": {"total": {"store": {"size_in_bytes": 7}}}}
     for shown, usage in ((nodes, DiskUsage(7, 100, 10_000)), ({}, DiskUsage(7, None, None))):
         server.script("/docs/_stats/store", lambda s, r: json_answer(200, store))

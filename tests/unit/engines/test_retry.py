@@ -67,8 +67,11 @@ def test_pauses_are_drawn_between_nothing_and_the_limit() -> None:
     time = FakeTime()
     retries = Retries(
         RequestRetryPolicy(first_pause_s=1, longest_pause_s=1, deadline_s=1e6),
-        rng=random.Random(5), notice=print, sleep=time.sleep, clock=time.clock,
-    )  # fmt: skip
+        rng=random.Random(5),
+        notice=print,
+        sleep=time.sleep,
+        clock=time.clock,
+    )
     retries.answered = True
     retried(failing(*[DOWN] * 400), retries.attempts("r"))
     assert 0 <= min(time.naps) < 0.05
@@ -286,8 +289,19 @@ def carried_out(answer: Answer, change: Callable[[], None]) -> Script:
 
 
 VIEW_GONE = whole(404, VIEW_LOST)
-PASSING = ["reset_at_once", "cut_json", "half_closed_body", "hang", "all_408", "all_429_retry_after", "all_500",
-           "all_502_html", "all_503", "all_504", "ok_html"]  # fmt: skip
+PASSING = [
+    "reset_at_once",
+    "cut_json",
+    "half_closed_body",
+    "hang",
+    "all_408",
+    "all_429_retry_after",
+    "all_500",
+    "all_502_html",
+    "all_503",
+    "all_504",
+    "ok_html",
+]
 
 
 @pytest.mark.parametrize("fault", PASSING)

@@ -36,8 +36,10 @@ def test_defaults_and_what_is_absent() -> None:
     assert variables_of(TEMPLATE) == defaults
     filled = fill_variables(TEMPLATE, {})
     assert filled["query"]["bool"]["filter"] == [
-        {"range": {"price": {"lte": 100}}}, {"term": {"in_stock": True}}, {"prefix": {"path": "/en/100/"}},
-    ]  # fmt: skip
+        {"range": {"price": {"lte": 100}}},
+        {"term": {"in_stock": True}},
+        {"prefix": {"path": "/en/100/"}},
+    ]
     assert filled["size"] == 10 and "post_filter" not in filled
     assert fill_template(filled, "shoes")["query"]["bool"]["must"] == {"match": {"title": "shoes"}}
 
@@ -47,9 +49,11 @@ def test_values_keep_their_types_and_the_template_stays() -> None:
     values = {"brands": ["a", "b"], "most": 2.5, "stock": False, "lang": "{{query}}", "size": 3, "colour": "red"}
     filled = fill_variables(TEMPLATE, values)
     assert filled["query"]["bool"]["filter"] == [
-        {"terms": {"brand": ["a", "b"]}}, {"range": {"price": {"lte": 2.5}}}, {"term": {"in_stock": False}},
+        {"terms": {"brand": ["a", "b"]}},
+        {"range": {"price": {"lte": 2.5}}},
+        {"term": {"in_stock": False}},
         {"prefix": {"path": "/{{query}}/2.5/"}},
-    ]  # fmt: skip
+    ]
     assert (filled["size"], filled["post_filter"]) == (3, {"term": {"colour": "red"}})
     assert json.dumps(TEMPLATE) == before
 

@@ -87,9 +87,15 @@ class Run:
             self.notices.append,
         )
         writer = BulkWriter(
-            self.engine, "docs", rng=seeded_rng(), limits=limits, policy=policy, events=events,
-            sleep=self.time.sleep, clock=self.time.clock,
-        )  # fmt: skip
+            self.engine,
+            "docs",
+            rng=seeded_rng(),
+            limits=limits,
+            policy=policy,
+            events=events,
+            sleep=self.time.sleep,
+            clock=self.time.clock,
+        )
         self.report: BulkReport = writer.write(iter(items))
         assert self.report.pending >= 0
         assert len({name for name, _, _ in self.settled}) == len(self.settled)
@@ -354,9 +360,13 @@ def test_an_outage_is_waited_for_by_asking_not_by_sending() -> None:
     time = FakeTime()
     notices: list[str] = []
     writer = BulkWriter(
-        engine, "docs", rng=np.random.default_rng(0), events=BulkEvents(notice=notices.append), sleep=time.sleep,
+        engine,
+        "docs",
+        rng=np.random.default_rng(0),
+        events=BulkEvents(notice=notices.append),
+        sleep=time.sleep,
         clock=time.clock,
-    )  # fmt: skip
+    )
     report = writer.write(items_of(3))
     assert (report.indexed, len(engine.sent)) == (3, 2)
     assert sum(time.naps) > 60
@@ -407,10 +417,14 @@ def test_no_document_is_ever_unaccounted(n: int, faults: list[str], max_ops: int
         raise EngineUnavailable("cut", status=200, error_type="unusable_answer")
 
     scripts: dict[str, BulkScript] = {
-        "ok": statuses(201), "429": raising(EngineOverloaded("busy", status=429)), "cut": lost,
-        "503": raising(EngineUnavailable("away", status=503)), "item": statuses(429, 201, 400, 503),
-        "short": lambda engine, index, ops: engine.bulk(index, ops)[:-1], "lost": raising(EngineUnavailable("rst")),
-    }  # fmt: skip
+        "ok": statuses(201),
+        "429": raising(EngineOverloaded("busy", status=429)),
+        "cut": lost,
+        "503": raising(EngineUnavailable("away", status=503)),
+        "item": statuses(429, 201, 400, 503),
+        "short": lambda engine, index, ops: engine.bulk(index, ops)[:-1],
+        "lost": raising(EngineUnavailable("rst")),
+    }
     run = Run(items_of(n), *[scripts[fault] for fault in faults], limits=BulkLimits(max_ops))
     stored = run.stored()
     assert set(run.ids(Action.OK)) <= stored

@@ -118,8 +118,11 @@ def test_rejects_behind_a_checkpoint_are_kept_and_those_ahead_are_written_anew(t
     second.log.close()
     entries = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(entry["line"], entry["kind"]) for entry in entries] == [
-        (1, "other"), (2, "engine_error"), (7, "other"), (9, "engine_error"),
-    ]  # fmt: skip
+        (1, "other"),
+        (2, "engine_error"),
+        (7, "other"),
+        (9, "engine_error"),
+    ]
 
 
 def test_the_entry_of_the_very_line_where_a_run_goes_on_is_listed_once(tmp_path: Path) -> None:

@@ -137,15 +137,26 @@ def test_a_role_that_may_only_read_changes_nothing_and_reads_all(folder: Path, m
     with monkeypatch.context() as patch:
         for name in ("bulk", "create_index", "delete_index", "put_properties", "swap_alias", "refresh"):
             patch.setattr(LocalEngine, name, refused)
-        for reads in (["versions"], ["gc", "--dry-run"], ["revectorize", "--model", "other", "--dry-run"],
-                      ["drift", "--model", "model"], ["search", "word1", "--model", "model"]):  # fmt: skip
+        for reads in (
+            ["versions"],
+            ["gc", "--dry-run"],
+            ["revectorize", "--model", "other", "--dry-run"],
+            ["drift", "--model", "model"],
+            ["search", "word1", "--model", "model"],
+        ):
             ssi(*reads, *where(folder))
         # It reads, and finds nothing there.
         engine_alone = ["--engine", f"tantivy:{folder / 'engine'}", "--queries-index", "docs", "--events-index", "docs"]
         ssi("interleave", "report", *engine_alone, code=3)
-        for writes in (["index", "docs.jsonl", "--model", "other"], ["index", "docs.jsonl", "--rebuild"],
-                       ["revectorize", "--model", "model"], ["sync", "--model", "model"], ["promote", other],
-                       ["promote", other, "--force"], ["gc", "--keep", "0"]):  # fmt: skip
+        for writes in (
+            ["index", "docs.jsonl", "--model", "other"],
+            ["index", "docs.jsonl", "--rebuild"],
+            ["revectorize", "--model", "model"],
+            ["sync", "--model", "model"],
+            ["promote", other],
+            ["promote", other, "--force"],
+            ["gc", "--keep", "0"],
+        ):
             assert "use credentials whose role may do this" in ssi(*writes, *where(folder), code=4).stderr, writes
     assert [contents(engine, name) for name in ("docs", "ssi-control")] == before
 

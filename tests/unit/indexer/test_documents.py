@@ -104,8 +104,10 @@ def test_a_run_killed_anywhere_ends_like_one_that_was_not(
     assert report.bulk.pending == 0
     assert report.bulk.read + report.unreadable == n
     assert (report.bulk.indexed, report.bulk.rejected, report.unreadable) == (
-        expected.bulk.indexed, expected.bulk.rejected, expected.unreadable,
-    )  # fmt: skip
+        expected.bulk.indexed,
+        expected.bulk.rejected,
+        expected.unreadable,
+    )
     rejects = [sorted((f / "rejects").read_text().splitlines()) for f in (folder, clean_folder)]
     assert rejects[0] == rejects[1]
     assert list((folder / "state").glob("*")) == []

@@ -105,9 +105,10 @@ def test_refused_lines_are_those_of_the_index(folder: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:5], BAD_LINES[0], *lines[5:], *BAD_LINES[1:]]))
     assert ask("vectorize", "--docs", path, "--model", "model", "--out", "vectors.parquet", code=8) == {
-        "out": "vectors.parquet", "documents": 42,
+        "out": "vectors.parquet",
+        "documents": 42,
         "rejects_by_kind": {"not_json": 1, "id_missing": 1, "duplicate_id": 1},
-    }  # fmt: skip
+    }
     rejects = folder / "docs.jsonl.rejects.jsonl"
     told = [json.loads(line) for line in rejects.read_text().splitlines()]
     assert pq.read_table("vectors.parquet").to_pylist() == expected()
@@ -227,8 +228,18 @@ def test_ids_of_one_hash_are_told_apart(folder: Path, monkeypatch: pytest.Monkey
 def test_revectorize_takes_them(folder: Path) -> None:
     save_model(model_of(DOCUMENTS, n_dims=4), folder / "other")
     for engine in ("plain", "ready"):
-        ssi("index", "docs.jsonl", "--engine", f"tantivy:{folder / engine}", "--index", "docs", "--model", "model",
-            "--write-store", "default")  # fmt: skip
+        ssi(
+            "index",
+            "docs.jsonl",
+            "--engine",
+            f"tantivy:{folder / engine}",
+            "--index",
+            "docs",
+            "--model",
+            "model",
+            "--write-store",
+            "default",
+        )
     ssi("vectorize", "--docs", "docs.jsonl", "--model", "other", "--out", "vectors.parquet")
     renew = ("revectorize", "--index", "docs", "--model", "other")
     assert ask(*renew, "--engine", f"tantivy:{folder / 'plain'}")["written"] == len(DOCUMENTS)

@@ -115,19 +115,32 @@ def test_ids_that_collide_in_a_hash_table_keep_their_own_weights(kernels: Module
     assert reach > 0, "no two of these ids collide, so this test shows nothing"
     indptr = np.arange(len(ids) + 1)
     scores = kernels.score_rows(
-        np.zeros(0, np.float32), ids, weights, 1.0, np.arange(len(ids)), np.zeros((len(ids), 0), np.float32),
-        indptr, ids, np.ones(len(ids), np.float32),
-    )  # fmt: skip
+        np.zeros(0, np.float32),
+        ids,
+        weights,
+        1.0,
+        np.arange(len(ids)),
+        np.zeros((len(ids), 0), np.float32),
+        indptr,
+        ids,
+        np.ones(len(ids), np.float32),
+    )
     np.testing.assert_array_equal(scores, weights)
 
 
 def query_and_store() -> dict[str, Any]:
     """Return good arguments of score_rows."""
     return {
-        "q_vec": np.ones(2, np.float32), "q_ids": np.array([1, 2], np.int32), "q_weights": np.ones(2, np.float32),
-        "a": 1.0, "cand_rows": np.array([0, 1]), "V_docs": np.ones((2, 2), np.float32),
-        "indptr": np.array([0, 1, 2]), "indices": np.array([1, 2], np.int32), "data": np.ones(2, np.float32),
-    }  # fmt: skip
+        "q_vec": np.ones(2, np.float32),
+        "q_ids": np.array([1, 2], np.int32),
+        "q_weights": np.ones(2, np.float32),
+        "a": 1.0,
+        "cand_rows": np.array([0, 1]),
+        "V_docs": np.ones((2, 2), np.float32),
+        "indptr": np.array([0, 1, 2]),
+        "indices": np.array([1, 2], np.int32),
+        "data": np.ones(2, np.float32),
+    }
 
 
 @BOTH

@@ -91,9 +91,17 @@ class Case:
         state = np.array([seed], np.uint64)
         lexical = self.lexical or self.same_values()
         stats = kernel.sgd_steps(
-            self.queries, self.documents, lexical, self.tuples, self.negatives, parameters, config, state, first,
+            self.queries,
+            self.documents,
+            lexical,
+            self.tuples,
+            self.negatives,
+            parameters,
+            config,
+            state,
+            first,
             n_steps,
-        )  # fmt: skip
+        )
         return stats, parameters, int(state[0])
 
 
@@ -108,8 +116,9 @@ def random_rows(rng: np.random.Generator, n: int, n_words: int) -> Rows:
     return rows_of(*({int(i): float(rng.random() + 0.1) / 3 for i in row} for row in chosen))
 
 
-def random_case(n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False, own: bool = False,
-                near: bool = False) -> Case:  # fmt: skip
+def random_case(
+    n_rows: int = N_ROWS, tied: bool = False, by_weight: bool = False, own: bool = False, near: bool = False
+) -> Case:
     """Return 50 queries and documents, 150 tuples of which most have documents stated to be worse."""
     rng = seeded_rng()
     n, n_tuples = 50, 150
@@ -159,10 +168,18 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "capped": ({}, {**SCREENED, "max_norm": 0.8}),
     "all": (
         {"tied": True, "n_rows": 30},
-        {**SCREENED, "keyword_share": 0.5, "keyword_max": 9, "query_dropout": 0.2, "document_dropout": 0.3,
-         "stated_negative_ratio": 0.4, "max_norm": 1.0, "identity": 3.0},
+        {
+            **SCREENED,
+            "keyword_share": 0.5,
+            "keyword_max": 9,
+            "query_dropout": 0.2,
+            "document_dropout": 0.3,
+            "stated_negative_ratio": 0.4,
+            "max_norm": 1.0,
+            "identity": 3.0,
+        },
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -320,8 +337,11 @@ def test_a_stated_worse_document_that_violates_at_once_makes_a_full_step(kernel:
 def test_a_step_touches_only_rows_of_its_words(kernel: ModuleType, screened: bool) -> None:
     case = one_tuple()
     _, after, _ = case.run(kernel, settings(hard_negatives=screened, max_norm=0.1))  # a cap that every row is above
-    q, positive, negative = (set(case.queries.indices), set(case.documents.indices[:10]),
-                             set(case.documents.indices[10:]))  # fmt: skip
+    q, positive, negative = (
+        set(case.queries.indices),
+        set(case.documents.indices[:10]),
+        set(case.documents.indices[10:]),
+    )
     changed_u = set(np.flatnonzero((after.U != case.U).any(axis=1)))
     changed_v = set(np.flatnonzero((after.V != case.V).any(axis=1)))
     assert changed_u == q
@@ -481,7 +501,15 @@ def test_the_cache_is_renewed_where_a_vector_was_computed(kernel: ModuleType) ->
     cache = np.full((2, 4), 7.0, np.float32)
     state = np.array([3], np.uint64)
     kernel.sgd_steps(
-        case.queries, case.documents, case.same_values(), case.tuples, case.negatives,
-        Parameters(U, V, cache), settings(), state, 0, 1,
-    )  # fmt: skip
+        case.queries,
+        case.documents,
+        case.same_values(),
+        case.tuples,
+        case.negatives,
+        Parameters(U, V, cache),
+        settings(),
+        state,
+        0,
+        1,
+    )
     np.testing.assert_allclose(cache, dense(case.documents, N_COLUMNS) @ case.V, rtol=1e-5)

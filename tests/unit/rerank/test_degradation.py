@@ -37,9 +37,17 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 SCORES = (None, 0.0, 1.0, 1.0, 2.0, 17.5, math.nan, math.inf, -math.inf, -3.0, 1.7014124e38, 1e300)
 TEXTS = (
-    "", " ", "word3 word11", "word0", "e\u0301te\u0301", "\u05e9\u05dc\u05d5\u05dd", "a\u200db", "\ud800",
-    "\0", "\U0001f600" * 3,
-)  # fmt: skip
+    "",
+    " ",
+    "word3 word11",
+    "word0",
+    "e\u0301te\u0301",
+    "\u05e9\u05dc\u05d5\u05dd",
+    "a\u200db",
+    "\ud800",
+    "\0",
+    "\U0001f600" * 3,
+)
 VALUES: tuple[Any, ...] = (*TEXTS, None, 3, "AAAA", "IAAAAAA=", ["x", "\ud800"], math.nan, {"a": {"b": []}})
 
 

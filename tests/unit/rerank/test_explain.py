@@ -100,9 +100,10 @@ def test_rows_sum_to_the_score_and_others_is_what_is_left(served: Served, words:
         weights = pair_weights(served.model.U, served.model.encoder.V, encoded.indices, d.indices)
         learned = encoded.data.astype(float) @ weights @ d.data.astype(float)
         same = sum(
-            float(w) * float(d.data[d.indices == i][0]) for i, w in zip(encoded.indices, encoded.data, strict=True)
+            float(w) * float(d.data[d.indices == i][0])
+            for i, w in zip(encoded.indices, encoded.data, strict=True)
             if i in d.indices
-        )  # fmt: skip
+        )
         shown = values.get("identity", 0.0) + values.get("learned", 0.0)
         assert values["others"] == pytest.approx(alpha * (learned + same) - shown, abs=2e-5)
 
@@ -221,9 +222,15 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
     for number, identifier in enumerate(documents):
         score = float(model.scorer.score_pairs(query.rows, rows[number])[0])
         told = explain_hit(
-            model, query, (rows[number], None, rows[number]), 1.0, lambda word, _: str(word),
-            RankedHit(identifier, "", 1, score, 1, None, score), [Contribution("engine", "", "", 0.0, 0.0)], 10_000,
-        )  # fmt: skip
+            model,
+            query,
+            (rows[number], None, rows[number]),
+            1.0,
+            lambda word, _: str(word),
+            RankedHit(identifier, "", 1, score, 1, None, score),
+            [Contribution("engine", "", "", 0.0, 0.0)],
+            10_000,
+        )
         values = {row.kind: row.value for row in told.contributions if row.kind in ("others", "engine")}
         assert values["others"] == pytest.approx(0.0, abs=1e-5)
         assert math.fsum(row.value for row in told.contributions) == pytest.approx(score, abs=1e-9)
@@ -282,6 +289,7 @@ def test_hits_of_too_many_pairs_have_one_row_for_them_that_adds_up(
         else:
             assert [(row.query_word, row.document_word) for row in learned] == [("", "")]
             same = [row for row in explanation.contributions if row.kind == "identity"]
-            assert {(row.query_word, row.value) for row in whole[explanation.id].contributions
-                    if row.kind == "identity"} <= {(row.query_word, row.value) for row in same}  # fmt: skip
+            assert {
+                (row.query_word, row.value) for row in whole[explanation.id].contributions if row.kind == "identity"
+            } <= {(row.query_word, row.value) for row in same}
     engine.close()

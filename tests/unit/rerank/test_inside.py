@@ -249,8 +249,13 @@ def test_the_engine_counts_signals_and_its_own_score_is_told_apart(tmp_path: Pat
     for one, route, rescore_from in ((served.engine, "fetch", None), (engine, "inside", 1)):
         settings = RerankSettings(window=30, deadline_ms=None, rescore_from=rescore_from)
         reranker: Any = Reranker(
-            one, "docs", served.model, route=route, calibration=calibration, settings=settings  # type: ignore[arg-type]
-        )  # fmt: skip
+            one,
+            "docs",
+            served.model,
+            route=route,
+            calibration=calibration,
+            settings=settings,  # type: ignore[arg-type]
+        )
         pages.append(reranker.search(QUERY, BODY, explain=True))
     fetch, inside = pages
     assert any("rescore" in body and "docvalue_fields" in body for body in engine.bodies)

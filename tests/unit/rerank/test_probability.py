@@ -30,10 +30,16 @@ def windows_of(scores: list[Any], chances: list[Any], rng: np.random.Generator) 
         ids = [f"d{place}" for place in range(len(f))]
         rankings.windows.append(
             TopicWindow(
-                ids, np.asarray(f, dtype=np.float64), np.zeros(len(f)), 1.0, np.zeros(len(f), dtype=bool),
-                np.empty((0, len(f))), False, frozenset(),
+                ids,
+                np.asarray(f, dtype=np.float64),
+                np.zeros(len(f)),
+                1.0,
+                np.zeros(len(f), dtype=bool),
+                np.empty((0, len(f))),
+                False,
+                frozenset(),
             )
-        )  # fmt: skip
+        )
         qrels[str(number)] = {name: float(rng.random() < p) for name, p in zip(ids, chance, strict=True)}
     return rankings, qrels
 

@@ -164,8 +164,11 @@ def test_no_more_documents_are_asked_for_at_once_than_engines_give() -> None:
 
 def test_a_page_that_shows_more_than_source_takes_two_requests() -> None:
     extras: list[dict[str, Any]] = [
-        {"highlight": {}}, {"explain": True}, {"fields": ["a"]}, {"_source": {"excludes": ["a"]}}
-    ]  # fmt: skip
+        {"highlight": {}},
+        {"explain": True},
+        {"fields": ["a"]},
+        {"_source": {"excludes": ["a"]}},
+    ]
     for extra in extras:
         assert not shows_source_alone({**BODY, **extra})
     assert shows_source_alone({**BODY, "_source": ["a"]})
@@ -217,8 +220,13 @@ class Spy:
 
 
 def engine_order(served: Served, size: int = 10) -> list[str]:
-    answer = served.engine.search(served.index, {"query": {"multi_match": {
-        "query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}}, "size": size})  # fmt: skip
+    answer = served.engine.search(
+        served.index,
+        {
+            "query": {"multi_match": {"query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}},
+            "size": size,
+        },
+    )
     return [hit.id for hit in answer.hits]
 
 
@@ -325,7 +333,7 @@ def test_alpha_is_the_fitted_one_of_body_and_window(served: Served) -> None:
         Reranker(
             served.engine, served.index, served.model, calibration=fitted, settings=replace(patient, window=100)
         ).search(QUERY, BODY),
-    ):  # fmt: skip
+    ):
         assert (other.alpha, other.alpha_origin) == (DEFAULT_ALPHA, "default")
         assert any("ssi calibrate" in notice for notice in other.notices)
 
@@ -338,8 +346,15 @@ def test_no_body_searches_the_models_fields(served: Served) -> None:
 
 def test_pinned_and_top_hits_keep_their_places(served: Served) -> None:
     normal = reranker_of(served, alpha=1.0).search(QUERY, BODY, size=20)
-    hits = list(served.engine.search(served.index, {"query": {"multi_match": {
-        "query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}}, "size": 200}).hits)  # fmt: skip
+    hits = list(
+        served.engine.search(
+            served.index,
+            {
+                "query": {"multi_match": {"query": QUERY, "fields": ["title^2", "text"], "type": "most_fields"}},
+                "size": 200,
+            },
+        ).hits
+    )
     last = [hits[-1], hits[-2]]
     pinned = [structs.replace(hit, score=1.7014124e38 - place) for place, hit in enumerate(last)]
     answer = SearchAnswer((*pinned, *hits[:-2]), total=len(hits))

@@ -101,11 +101,18 @@ def test_a_constant_tells_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "number"),
     [
-        ([3, 1.5], 1.5), ([True], 1.0), (["1577923200000"], 1577923200000.0), ([], np.nan), (None, np.nan),
-        (["NaN"], np.nan), (["x", 2], 2.0), ([None, [1], {}], np.nan), ([10**400], np.nan),
+        ([3, 1.5], 1.5),
+        ([True], 1.0),
+        (["1577923200000"], 1577923200000.0),
+        ([], np.nan),
+        (None, np.nan),
+        (["NaN"], np.nan),
+        (["x", 2], 2.0),
+        ([None, [1], {}], np.nan),
+        ([10**400], np.nan),
         ([-0.5, float("nan")], -0.5),
     ],
-)  # fmt: skip
+)
 def test_the_number_of_a_hit(values: Any, number: float) -> None:
     found = Signal("x", knots=TABLE).numbers([hit(x=values), hit()])
     np.testing.assert_array_equal(found, [number, np.nan])
@@ -129,8 +136,10 @@ def test_signals_that_are_not_legal_are_refused(text: str) -> None:
 
 def test_signals_are_parsed() -> None:
     assert parse_signals("votes, price:lower,a.b:higher") == (
-        Signal("votes"), Signal("price", lower=True), Signal("a.b"),
-    )  # fmt: skip
+        Signal("votes"),
+        Signal("price", lower=True),
+        Signal("a.b"),
+    )
     with pytest.raises(ConfigError, match="twice"):
         parse_signals("a,b,a:lower")
     with pytest.raises(ConfigError, match="at most 8"):
@@ -147,12 +156,26 @@ def test_a_signal_is_kept_whole() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        None, 5, [], {}, {**GOOD, "field": ""}, {**GOOD, "field": 5}, {**GOOD, "kind": "text"}, {**GOOD, "weight": -1},
-        {**GOOD, "weight": float("nan")}, {**GOOD, "weight": "much"}, {**GOOD, "knots": []}, {**GOOD, "knots": 5},
-        {**GOOD, "knots": [[1, 0.5], [1, 0.6]]}, {**GOOD, "knots": [[1, 0.5], [2, 0.4]]}, {**GOOD, "knots": [[1, 2]]},
-        {**GOOD, "knots": [[float("inf"), 0.5]]}, {**GOOD, "knots": [[1]]}, {**GOOD, "lower": "yes"},
+        None,
+        5,
+        [],
+        {},
+        {**GOOD, "field": ""},
+        {**GOOD, "field": 5},
+        {**GOOD, "kind": "text"},
+        {**GOOD, "weight": -1},
+        {**GOOD, "weight": float("nan")},
+        {**GOOD, "weight": "much"},
+        {**GOOD, "knots": []},
+        {**GOOD, "knots": 5},
+        {**GOOD, "knots": [[1, 0.5], [1, 0.6]]},
+        {**GOOD, "knots": [[1, 0.5], [2, 0.4]]},
+        {**GOOD, "knots": [[1, 2]]},
+        {**GOOD, "knots": [[float("inf"), 0.5]]},
+        {**GOOD, "knots": [[1]]},
+        {**GOOD, "lower": "yes"},
     ],
-)  # fmt: skip
+)
 def test_a_damaged_signal_is_refused(entry: Any) -> None:
     with pytest.raises(ConfigError, match="ssi calibrate --signals"):
         Calibration.from_release({"0" * 16 + ":10": {"alpha": 0.5, "signals": [entry]}})
@@ -167,14 +190,28 @@ def test_entries_without_signals_load_as_before() -> None:
 
 def test_the_fields_of_an_index_decide_what_may_be_a_signal() -> None:
     engine = memory_engine()
-    engine.create_index("one", {"properties": {**SIGNAL_FIELDS, "title": {"type": "text"}, "tag": {"type": "keyword"},
-                                               "dark": {"type": "long", "doc_values": False}}})  # fmt: skip
+    engine.create_index(
+        "one",
+        {
+            "properties": {
+                **SIGNAL_FIELDS,
+                "title": {"type": "text"},
+                "tag": {"type": "keyword"},
+                "dark": {"type": "long", "doc_values": False},
+            }
+        },
+    )
     wanted = parse_signals("votes,released,shop.stock,price:lower")
     found = typed(wanted, engine, "one")
     assert [signal.kind for signal in found] == ["number", "date", "boolean", "number"]
     assert [signal.lower for signal in found] == [False, False, False, True]
-    for name, message in {"title": "of type text", "tag": "of type keyword", "dark": "without doc values",
-                          "nothing": "no such field", "shop": "no such field"}.items():  # fmt: skip
+    for name, message in {
+        "title": "of type text",
+        "tag": "of type keyword",
+        "dark": "without doc values",
+        "nothing": "no such field",
+        "shop": "no such field",
+    }.items():
         with pytest.raises(InputError, match=message) as told:
             typed((Signal(name),), engine, "one")
         assert "price, released, shop.stock, votes" in str(told.value)
@@ -202,9 +239,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def reranker_of(served: Served, calibration: Calibration | None = None, **settings: Any) -> Reranker:
     options = {"window": 60, "deadline_ms": None} | settings
-    return Reranker(
-        served.engine, "docs", served.model, calibration=calibration, settings=RerankSettings(**options)
-    )  # fmt: skip
+    return Reranker(served.engine, "docs", served.model, calibration=calibration, settings=RerankSettings(**options))
 
 
 def calibrated(alpha: float, *signals: Signal, window: int = 60) -> Calibration:
@@ -386,7 +421,7 @@ def test_retraining_compares_the_order_that_is_served(served: Served) -> None:
     signals = (planted(served),)
     scores = ServingScores(
         served.engine, "docs", [ServedModel(served.model, 0.5), ServedModel(served.model, 0.5, signals)], BODY
-    )  # fmt: skip
+    )
     ranked = scores.rank_window(["word3 word11"], 60)["word3 word11"]
     orders = [[ranked.documents[place] for place in np.argsort(ranks)] for ranks in ranked.ranks]
     for order, calibration in zip(orders, (calibrated(0.5), calibrated(0.5, *signals)), strict=True):

@@ -80,14 +80,13 @@ class Shop:
         self.base: RankingModel = replace(noisy, U=noisy.U * np.float32(0.1))
         self.base_path = folder_of(self.models, self.base.model_id)
         save_model(self.base, self.base_path)
-        self.queries = [
-            f"wish{kind} common filler{extra}" for kind in range(N_KINDS) for extra in range(12)
-        ]  # fmt: skip
+        self.queries = [f"wish{kind} common filler{extra}" for kind in range(N_KINDS) for extra in range(12)]
 
     def fill(self) -> Shop:
         """Index the documents and make the base model live."""
-        build_index(self.engine, self.index, write_lines(self.path / "docs.jsonl", self.documents), self.base,
-                    BuildOptions())  # fmt: skip
+        build_index(
+            self.engine, self.index, write_lines(self.path / "docs.jsonl", self.documents), self.base, BuildOptions()
+        )
         return self
 
     def shown(self, model: RankingModel, alpha: float = 0.5) -> list[list[str]]:
@@ -124,10 +123,12 @@ class Shop:
         """Return the tables of a log on some lists, of people who click what answers, or what does not."""
         numbers = {name: number for number, name in enumerate(self.documents)}
         rankings = np.array([[numbers[one] for one in shown] for shown in lists])
-        relevant = np.array([
-            [is_answer(query, self.documents[one]) for one in shown]
-            for query, shown in zip(self.queries, lists, strict=True)
-        ])  # fmt: skip
+        relevant = np.array(
+            [
+                [is_answer(query, self.documents[one]) for one in shown]
+                for query, shown in zip(self.queries, lists, strict=True)
+            ]
+        )
         attraction = attraction_of(relevant == answers, of_relevant=0.8 if answers else 0.5, of_others=0.05)
         plan = LogPlan(impressions=n, users=users, days=DAYS, randomised=0.15)
         rng = np.random.default_rng(seed)
@@ -141,7 +142,11 @@ class Shop:
 
     def share_answered(self, model: RankingModel) -> float:
         """Return the share of queries whose first document answers."""
-        return float(np.mean([
-            is_answer(query, self.documents[shown[0]])
-            for query, shown in zip(self.queries, self.shown(model), strict=True)
-        ]))  # fmt: skip
+        return float(
+            np.mean(
+                [
+                    is_answer(query, self.documents[shown[0]])
+                    for query, shown in zip(self.queries, self.shown(model), strict=True)
+                ]
+            )
+        )

@@ -29,9 +29,7 @@ class Site:
         ClickLog(path / "empty", create=True)
         self.shop.engine.close()
         (path / "queries.tsv").write_text("".join(f"q{n}\t{q}\n" for n, q in enumerate(self.shop.queries)))
-        (path / "qrels.tsv").write_text(
-            "".join(f"q{n}\td{n:03}\t1\n" for n in range(len(self.shop.queries)))
-        )  # fmt: skip
+        (path / "qrels.tsv").write_text("".join(f"q{n}\td{n:03}\t1\n" for n in range(len(self.shop.queries))))
         (path / "links.tsv").write_text("".join(f"d{n:03}\td{n + 6:03}\n" for n in range(50)))
 
     def run(self, *arguments: str, log: str | None = "useful") -> Result:
@@ -110,9 +108,25 @@ def test_a_refusal_says_why(site: Site) -> None:
 @pytest.mark.usefixtures("unchanged")
 def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     report = site.path / "report.html"
-    result = site.run("--dry-run", "--json", "--links", "links.tsv", "--qrels", "qrels.tsv", "--query-file",
-                      "queries.tsv", "--report", str(report), "--click-weight", "5", "--epochs", "2", "--rate", "0.1",
-                      "--size-study")  # fmt: skip
+    result = site.run(
+        "--dry-run",
+        "--json",
+        "--links",
+        "links.tsv",
+        "--qrels",
+        "qrels.tsv",
+        "--query-file",
+        "queries.tsv",
+        "--report",
+        str(report),
+        "--click-weight",
+        "5",
+        "--epochs",
+        "2",
+        "--rate",
+        "0.1",
+        "--size-study",
+    )
     answer: dict[str, Any] = json.loads(result.stdout)
     assert answer["outcome"] in ("would promote", "refused")
     assert result.exit_code == (0 if answer["outcome"] == "would promote" else 7)

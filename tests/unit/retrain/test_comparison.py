@@ -92,9 +92,12 @@ def test_more_documents_than_one_request_takes(served: Served, monkeypatch: pyte
 
 
 def test_a_query_without_words_keeps_the_engines_order(served: Served) -> None:
-    scores = ServingScores(served.engine, "docs", [ServedModel(None), ServedModel(served.model, 0.9)], {
-        "query": {"bool": {"should": [{"match": {"text": "{{query}}"}}, {"match_all": {}}]}}
-    })  # fmt: skip
+    scores = ServingScores(
+        served.engine,
+        "docs",
+        [ServedModel(None), ServedModel(served.model, 0.9)],
+        {"query": {"bool": {"should": [{"match": {"text": "{{query}}"}}, {"match_all": {}}]}}},
+    )
     found = scores.rank_window(["!!! ..."], 20)["!!! ..."]
     assert len(found.documents) == 20
     np.testing.assert_array_equal(found.ranks[1], found.ranks[0])

@@ -163,8 +163,11 @@ def test_a_stopped_reading_goes_on(path: Path, whole: bytes, monkeypatch: pytest
     unsorted = (path.parent / ".docs.jsonl.unsorted").read_bytes()
     assert note == {
         "of": {"engine": Written.spec, "indexes": {"a": "uuid of a", "b": "uuid of b"}, "fields": [*VIEW_FIELDS]},
-        "seq_no": 2, "documents": 5, "bytes": len(unsorted), "sha256": hashlib.sha256(unsorted).hexdigest(),
-    }  # fmt: skip
+        "seq_no": 2,
+        "documents": 5,
+        "bytes": len(unsorted),
+        "sha256": hashlib.sha256(unsorted).hexdigest(),
+    }
     assert unsorted.splitlines()[1] == b'b\t{"id": "d7", "title": "t1"}'
     engine = Written(WRITES)
     assert export(engine, path) == ["a reading that was stopped goes on after 5 documents"]

@@ -60,8 +60,11 @@ def test_values_by_hand() -> None:
         (7 * mean / ideal, live / ideal, (live - 7 * mean) / ideal)
     )
     assert [one.compared for one in verdict.measured] == [
-        ("live", "new"), ("live", "new"), ("random", "new"), ("random", "live")
-    ]  # fmt: skip
+        ("live", "new"),
+        ("live", "new"),
+        ("random", "new"),
+        ("random", "live"),
+    ]
     assert (verdict.n_impressions, verdict.n_clicks, verdict.n_gone) == (2, 3, 0)
 
 
@@ -170,9 +173,11 @@ def test_one_person_cannot_carry_a_promotion() -> None:
 
 def test_queries_that_lost_and_gained_most() -> None:
     shown = lists(
-        *[("worse", f"a{i}", "Abc", "cba") for i in range(3)], *[("bad", f"b{i}", "Abc", "bac") for i in range(3)],
-        *[("better", f"c{i}", "abC", "cab") for i in range(4)], ("same", "d", "Abc", "abc"),
-    )  # fmt: skip
+        *[("worse", f"a{i}", "Abc", "cba") for i in range(3)],
+        *[("bad", f"b{i}", "Abc", "bac") for i in range(3)],
+        *[("better", f"c{i}", "abC", "cab") for i in range(4)],
+        ("same", "d", "Abc", "abc"),
+    )
     verdict = run(shown)
     assert [(one.query, one.n_impressions) for one in verdict.losers] == [("worse", 3), ("bad", 3)]
     assert [one.query for one in verdict.winners] == ["better"]
@@ -256,9 +261,14 @@ def test_equal_draws_give_equal_verdicts_and_json_holds_them() -> None:
 )
 def test_lists_that_cannot_be(change: dict[str, Any], error: type[Exception], message: str) -> None:
     good: dict[str, Any] = {
-        "indptr": np.array([0, 2]), "rank": np.array([1, 2]), "clicked": np.array([True, False]),
-        "live": np.array([2.0, 1.0]), "candidate": np.array([1.0, 2.0]), "query": ("q",), "cluster": ("u",),
-    }  # fmt: skip
+        "indptr": np.array([0, 2]),
+        "rank": np.array([1, 2]),
+        "clicked": np.array([True, False]),
+        "live": np.array([2.0, 1.0]),
+        "candidate": np.array([1.0, 2.0]),
+        "query": ("q",),
+        "cluster": ("u",),
+    }
     with pytest.raises(error, match=message):
         run(ShownLists(**(good | change)))
 
@@ -276,9 +286,16 @@ def test_scores_that_do_not_fit_their_impressions() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"margin": -0.1}, {"confidence": 1.0}, {"tolerance": float("nan")}, {"max_weight": 0.5}, {"min_clusters": 1},
-     {"resamples": 5}, {"n_changes": -1}],
-)  # fmt: skip
+    [
+        {"margin": -0.1},
+        {"confidence": 1.0},
+        {"tolerance": float("nan")},
+        {"max_weight": 0.5},
+        {"min_clusters": 1},
+        {"resamples": 5},
+        {"n_changes": -1},
+    ],
+)
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         GateConfig(**wrong)

@@ -135,7 +135,11 @@ def test_grades_are_by_clicks_of_those_who_looked() -> None:
 
 
 def test_one_click_where_nobody_looks_is_no_certainty() -> None:
-    rated = [Rating("q", "sure", 1000, 600, 1000.0), Rating("q", "once", 1, 1, 0.1), Rating("q", "c", 99, 9, 99.0),
-             Rating("q", "d", 1000, 300, 1000.0)]  # fmt: skip
+    rated = [
+        Rating("q", "sure", 1000, 600, 1000.0),
+        Rating("q", "once", 1, 1, 0.1),
+        Rating("q", "c", 99, 9, 99.0),
+        Rating("q", "d", 1000, 300, 1000.0),
+    ]
     assert grades_of(rated, {"q"})["q"]["sure"] == 1.0
     assert grades_of(rated, {"q"})["q"]["c"] == 0.0

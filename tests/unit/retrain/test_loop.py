@@ -117,9 +117,13 @@ def test_a_worse_model_is_refused_and_nothing_changes(shop: Shop, logs: dict[str
     assert result.reason
     assert read_control(shop.engine, shop.index) == before
     assert not watched.writes
-    assert sorted(one.name for one in shop.models.iterdir()) == sorted([
-        ".retrain", shop.base_path.name, REFUSED,
-    ])  # fmt: skip
+    assert sorted(one.name for one in shop.models.iterdir()) == sorted(
+        [
+            ".retrain",
+            shop.base_path.name,
+            REFUSED,
+        ]
+    )
     assert load_model(shop.models / REFUSED).model_id == result.candidate
 
 
@@ -279,10 +283,14 @@ def lines_of(log: Path) -> list[dict[str, Any]]:
         name: [row for file in ClickLog(log).files(name) for row in pq.read_table(file).to_pylist()] for name in TABLES
     }
     lines = {
-        row["query_id"]: {**{name: row[name] for name in ("query_id", "query", "user", "time", "randomised")},
-                          "session": row["session"], "results": [], "clicks": []}
+        row["query_id"]: {
+            **{name: row[name] for name in ("query_id", "query", "user", "time", "randomised")},
+            "session": row["session"],
+            "results": [],
+            "clicks": [],
+        }
         for row in tables["queries"]
-    }  # fmt: skip
+    }
     for hit in tables["hits"]:
         lines[hit["query_id"]]["results"].append(hit["document"])
     for event in tables["events"]:
@@ -363,9 +371,14 @@ class Native(Watched):
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            "elasticsearch", "8.19.0", dense_vector="dense_vector", sparse_terms="sparse_vector", hnsw=True,
-            painless=True, vector_product="dotProduct(params.u, '@VECTOR@')",
-        )  # fmt: skip
+            "elasticsearch",
+            "8.19.0",
+            dense_vector="dense_vector",
+            sparse_terms="sparse_vector",
+            hnsw=True,
+            painless=True,
+            vector_product="dotProduct(params.u, '@VECTOR@')",
+        )
 
     def put_properties(self, index: str, properties: dict[str, Any]) -> None:
         self.properties |= properties

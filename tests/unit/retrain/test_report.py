@@ -38,27 +38,65 @@ def verdict(promoted: bool = True) -> GateVerdict:
     return GateVerdict(
         promoted,
         (Check("enough", True, "200 people"), Check("better", promoted, "clicks nDCG: 0.4 to 0.5")),
-        (Measured("clicks nDCG", 0.4, 0.5, interval(0.1)), Measured("clicks RR", 0.3, 0.29, interval(-0.01)),
-         Measured("clicks nDCG of a random order", 0.4, 0.3, interval(-0.1), ("random", "live"))),
-        (change,), (replace(change, query="good query", share=0.01),), (change,), 300, 400, 5,
-    )  # fmt: skip
+        (
+            Measured("clicks nDCG", 0.4, 0.5, interval(0.1)),
+            Measured("clicks RR", 0.3, 0.29, interval(-0.01)),
+            Measured("clicks nDCG of a random order", 0.4, 0.3, interval(-0.1), ("random", "live")),
+        ),
+        (change,),
+        (replace(change, query="good query", share=0.01),),
+        (change,),
+        300,
+        400,
+        5,
+    )
 
 
 def findings(**changes: Any) -> dict[str, Any]:
     data = {
-        "learned": 1000, "judged": 300, "undated": 4, "cutoff": 1_767_918_064_102, "first": 1_767_225_709_097,
-        "last": 1_768_088_136_891, "people": 200, "pairs": 900, "other": 50, "documents": 90,
+        "learned": 1000,
+        "judged": 300,
+        "undated": 4,
+        "cutoff": 1_767_918_064_102,
+        "first": 1_767_225_709_097,
+        "last": 1_768_088_136_891,
+        "people": 200,
+        "pairs": 900,
+        "other": 50,
+        "documents": 90,
         "dropped": {"no_click": 7, NASTY: 1},
-    }  # fmt: skip
-    result = RetrainResult("promoted", "Better.", NASTY, "a" * 64, "b" * 64, "a" * 64, "b" * 64, "c" * 64,
-                           Path("models/bbbbbbbbbbbb"), data, {}, 90, {"train": 1.5})  # fmt: skip
+    }
+    result = RetrainResult(
+        "promoted",
+        "Better.",
+        NASTY,
+        "a" * 64,
+        "b" * 64,
+        "a" * 64,
+        "b" * 64,
+        "c" * 64,
+        Path("models/bbbbbbbbbbbb"),
+        data,
+        {},
+        90,
+        {"train": 1.5},
+    )
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
     U = np.zeros((1, 1), np.float32)
     nothing = from_links([("a", "b")])
     trials = (Trial(1, {"rate": 0.05}, 6, 0.2, 1.0, False), Trial(1, {"rate": 0.02}, 6, 0.25, 1.0, True))
-    training = TrainingReport("queries", 0.1, 0.3, 1.0, None, TrainResult(U, U, 3, 0.3, curve), {NASTY: 2},
-                              Split("queries", nothing, nothing, frozenset(), frozenset()), trials=trials,
-                              memory=MemoryChoice(True, "queries remembered: on"))  # fmt: skip
+    training = TrainingReport(
+        "queries",
+        0.1,
+        0.3,
+        1.0,
+        None,
+        TrainResult(U, U, 3, 0.3, curve),
+        {NASTY: 2},
+        Split("queries", nothing, nothing, frozenset(), frozenset()),
+        trials=trials,
+        memory=MemoryChoice(True, "queries remembered: on"),
+    )
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
     study = ((100, interval(0.01)), (900, interval(0.05)))
     comparison = ServedComparison(verdict(), {}, (-0.2, 0.1, 0.3), CHANGES, study)
@@ -145,9 +183,21 @@ def test_every_part_is_there_and_linked(part: str, html: str) -> None:
 
 def test_numbers_of_the_findings_are_shown(html: str) -> None:
     text = " ".join("".join(Page(html).texts).split())
-    for shown in ("Promoted: model bbbbbbbbbbbb", "200 people", "+0.1000", "−0.0100", "em, from 100 lists", "+1.500",
-                  "50.0 %", "900", "2026-01-09 00:21", "0.100", "5 shown documents are no longer found",
-                  "Settings tried", "rate 0.02"):  # fmt: skip
+    for shown in (
+        "Promoted: model bbbbbbbbbbbb",
+        "200 people",
+        "+0.1000",
+        "−0.0100",
+        "em, from 100 lists",
+        "+1.500",
+        "50.0 %",
+        "900",
+        "2026-01-09 00:21",
+        "0.100",
+        "5 shown documents are no longer found",
+        "Settings tried",
+        "rate 0.02",
+    ):
         assert shown in text, shown
     assert "random order" not in text
     assert len([tag for tag in Page(html).tags if tag == "svg"]) == 6
@@ -156,9 +206,14 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:
     nothing = ServedComparison(GateVerdict(False, (Check("enough", False, "too few"),), ()), {}, (), CHANGES)
     empty = findings(
-        history=History(0, 0, 0, 0, 0), comparison=nothing, examples={}, strongest=[], changed=[], warnings=[],
+        history=History(0, 0, 0, 0, 0),
+        comparison=nothing,
+        examples={},
+        strongest=[],
+        changed=[],
+        warnings=[],
         settings={},
-    )  # fmt: skip
+    )
     refused = replace(empty["result"], outcome="refused", live_before=None, live_after=None)
     page = Page(render(**(empty | {"result": refused})))
     text = " ".join("".join(page.texts).split())

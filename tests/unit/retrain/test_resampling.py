@@ -15,8 +15,13 @@ from tests.seeds import seeded_rng
 def interval(
     numerator: list[float], denominator: list[float], cluster: list[int], seed: int = 0, resamples: int = 999
 ) -> Interval:
-    return ratio_interval(np.array(numerator), np.array(denominator), np.array(cluster, dtype=np.int64),
-                          np.random.default_rng(seed), resamples=resamples)  # fmt: skip
+    return ratio_interval(
+        np.array(numerator),
+        np.array(denominator),
+        np.array(cluster, dtype=np.int64),
+        np.random.default_rng(seed),
+        resamples=resamples,
+    )
 
 
 def test_ratio_and_error_by_hand() -> None:
@@ -106,8 +111,12 @@ def test_many_clusters_are_joined_without_moving_the_interval(monkeypatch: pytes
 def test_order_and_units_do_not_matter(rows: list[tuple[float, float, int]], factor: float) -> None:
     numerator, denominator, cluster = ([row[k] for row in rows] for k in range(3))
     first = interval(numerator, denominator, [int(c) for c in cluster], resamples=20)
-    other = interval([n * factor for n in numerator[::-1]], [d * factor for d in denominator[::-1]],
-                     [int(c) for c in cluster[::-1]], resamples=20)  # fmt: skip
+    other = interval(
+        [n * factor for n in numerator[::-1]],
+        [d * factor for d in denominator[::-1]],
+        [int(c) for c in cluster[::-1]],
+        resamples=20,
+    )
     assert other.estimate == pytest.approx(first.estimate, rel=1e-6, abs=1e-9)
     assert other.standard_error == pytest.approx(first.standard_error, rel=1e-3, abs=1e-6)
     assert other.n_effective == pytest.approx(first.n_effective, rel=1e-6)

@@ -33,11 +33,27 @@ def status(state: ServiceState, **headers: str) -> int:
 
 HERE = ["localhost", "LocalHost", "localhost:8080", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8080", " localhost "]
 ELSEWHERE = [
-    "", "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
-    "10.0.0.1", "[::2]", "[::1]evil", "::1", "localhost.", "null", "0.0.0.0", "xlocalhost", "[localhost.evil]",
-    "evil@localhost", "localhost@evil", "localhost:80@evil.example", "localhost:80:90", "localhost/",
+    "",
+    "evil.example",
+    "evil.example:8080",
+    "localhost.evil.example",
+    "127.0.0.1.evil.example",
+    "10.0.0.1",
+    "[::2]",
+    "[::1]evil",
+    "::1",
+    "localhost.",
+    "null",
+    "0.0.0.0",
+    "xlocalhost",
+    "[localhost.evil]",
+    "evil@localhost",
+    "localhost@evil",
+    "localhost:80@evil.example",
+    "localhost:80:90",
+    "localhost/",
     "evil.example/localhost",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("host", HERE)
@@ -104,7 +120,7 @@ def test_a_service_with_keys_is_called_by_any_name_unless_it_has_some(served: Se
         ({"api_keys": Path("keys")}, None),
         ({"api_keys": Path("keys"), "allowed_hosts": ("A.b", "c")}, {"a.b", "c"}),
     ],
-)  # fmt: skip
+)
 def test_the_names_of_a_service(change: dict[str, Any], names: set[str] | None) -> None:
     assert ServiceSettings(index="docs", **change).hosts == names
 

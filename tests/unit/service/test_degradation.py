@@ -65,9 +65,11 @@ def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     save_model(served.model, path / "model")
     engine: Any = Scripted(served)
     options = ServiceSettings(
-        index="docs", route=request.param, breaker_failures=10**9,
+        index="docs",
+        route=request.param,
+        breaker_failures=10**9,
         rerank=RerankSettings(window=8, deadline_ms=20_000.0, alpha=0.5),
-    )  # fmt: skip
+    )
     state = open_state(engine, options, model=path / "model", store=served.store_path)
     names = sorted(documents)
     fields = [f"ssi_{served.model.encoder_id[:12]}_{part}" for part in ("vec", "terms")]

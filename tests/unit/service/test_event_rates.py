@@ -85,10 +85,13 @@ def test_what_was_quiet_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) ->
 
 
 STEPS = st.lists(
-    st.tuples(st.floats(0, 5), st.sampled_from("ab"), st.dictionaries(st.sampled_from(["", "s", "t"]),
-              st.integers(1, 100), min_size=1)),
+    st.tuples(
+        st.floats(0, 5),
+        st.sampled_from("ab"),
+        st.dictionaries(st.sampled_from(["", "s", "t"]), st.integers(1, 100), min_size=1),
+    ),
     max_size=40,
-)  # fmt: skip
+)
 
 
 @given(STEPS, st.floats(0.5, 50))

@@ -70,11 +70,10 @@ NAMES = [*QUERIES, *BODY_OPTIONS, *AGGREGATIONS, "filter", "boost", "x"]
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=3),
         max_leaves=25,
     )
-)  # fmt: skip
+)
 def test_any_json_is_taken_or_refused(value: Any) -> None:
     for body in (value, {"query": value}, {"aggs": {"a": value}}, {"sort": value, "rescore": value}):
         with suppress(ServiceError):  # any other error is one of the gate's own
@@ -88,58 +87,135 @@ TAKEN: list[dict[str, Any]] = [
     {"query": TEXT, "from": 9_990, "size": 10},
     {"query": {"multi_match": {"query": "a", "fields": ["title^2", "text"], "operator": "and"}}},
     {"query": {"query_string": {"query": "a AND b", "default_field": "text", "analyze_wildcard": True}}},
-    {"query": {"bool": {"must": [TEXT], "filter": {"range": {"price": {"gte": 1, "lt": 9.5}}}, "boost": 2,
-                        "minimum_should_match": "75%"}}},
-    {"query": {"function_score": {"query": TEXT, "functions": [
-        {"filter": {"term": {"a": "b"}}, "weight": 3}, {"gauss": {"at": {"origin": "now", "scale": "10d"}}},
-        {"random_score": {"seed": 3, "field": "_seq_no"}}, {"field_value_factor": {"field": "n", "factor": 1.2}}],
-        "boost_mode": "sum"}}},
+    {
+        "query": {
+            "bool": {
+                "must": [TEXT],
+                "filter": {"range": {"price": {"gte": 1, "lt": 9.5}}},
+                "boost": 2,
+                "minimum_should_match": "75%",
+            }
+        }
+    },
+    {
+        "query": {
+            "function_score": {
+                "query": TEXT,
+                "functions": [
+                    {"filter": {"term": {"a": "b"}}, "weight": 3},
+                    {"gauss": {"at": {"origin": "now", "scale": "10d"}}},
+                    {"random_score": {"seed": 3, "field": "_seq_no"}},
+                    {"field_value_factor": {"field": "n", "factor": 1.2}},
+                ],
+                "boost_mode": "sum",
+            }
+        }
+    },
     {"query": {"terms": {"tag": ["a", "b"], "boost": 1.0}}},
     {"query": {"terms": {"tag": {"index": "docs", "id": "1", "path": "tags"}}}},
     {"query": {"more_like_this": {"fields": ["text"], "like": ["a", {"_index": "docs", "_id": "1"}, {"_id": "2"}]}}},
     {"query": {"geo_distance": {"distance": "3km", "place": {"lat": 1, "lon": 2}}}},
-    {"query": {"geo_shape": {"place": {"shape": {"type": "polygon", "coordinates": [[[1, 2], [3, 4]]]},
-                                       "relation": "within"}}}},
+    {
+        "query": {
+            "geo_shape": {
+                "place": {"shape": {"type": "polygon", "coordinates": [[[1, 2], [3, 4]]]}, "relation": "within"}
+            }
+        }
+    },
     {"query": {"nested": {"path": "offers", "query": {"term": {"offers.a": "b"}}, "inner_hits": {"size": 3}}}},
     {"query": {"pinned": {"ids": ["1"], "organic": TEXT}}},
-    {"query": {"intervals": {"text": {"all_of": {"intervals": [
-        {"match": {"query": "a"}}, {"prefix": {"prefix": "b"}}]}}}}},
+    {
+        "query": {
+            "intervals": {"text": {"all_of": {"intervals": [{"match": {"query": "a"}}, {"prefix": {"prefix": "b"}}]}}}
+        }
+    },
     {"query": {"span_near": {"clauses": [{"span_term": {"a": "b"}}], "slop": 2}}},
     {"query": {"hybrid": {"queries": [TEXT, {"neural": {"v": {"query_text": "a", "model_id": "m", "k": 5}}}]}}},
     {"query": {"knn": {"v": {"vector": [1.0, 2], "k": 3}}}},
     {"knn": [{"field": "v", "query_vector": [1, 2.5], "k": 3, "num_candidates": 10, "boost": 0.5}], "query": TEXT},
-    {"retriever": {"rrf": {"retrievers": [{"standard": {"query": TEXT}}, {"knn": {
-        "field": "v", "query_vector": [1], "k": 2, "num_candidates": 5}}], "rank_window_size": 50}}},
-    {"sort": ["_score", {"price": "asc"}, {"date": {"order": "desc", "missing": "_last"}},
-              {"_geo_distance": {"place": [1, 2], "order": "asc", "unit": "km"}}], "search_after": [1, "x"]},
-    {"_source": {"includes": ["a"], "excludes": "b"}, "fields": ["a", {"field": "b", "format": "epoch_millis"}],
-     "docvalue_fields": ["a"], "stored_fields": "_none_", "explain": True, "version": True, "track_total_hits": 100},
+    {
+        "retriever": {
+            "rrf": {
+                "retrievers": [
+                    {"standard": {"query": TEXT}},
+                    {"knn": {"field": "v", "query_vector": [1], "k": 2, "num_candidates": 5}},
+                ],
+                "rank_window_size": 50,
+            }
+        }
+    },
+    {
+        "sort": [
+            "_score",
+            {"price": "asc"},
+            {"date": {"order": "desc", "missing": "_last"}},
+            {"_geo_distance": {"place": [1, 2], "order": "asc", "unit": "km"}},
+        ],
+        "search_after": [1, "x"],
+    },
+    {
+        "_source": {"includes": ["a"], "excludes": "b"},
+        "fields": ["a", {"field": "b", "format": "epoch_millis"}],
+        "docvalue_fields": ["a"],
+        "stored_fields": "_none_",
+        "explain": True,
+        "version": True,
+        "track_total_hits": 100,
+    },
     {"highlight": {"pre_tags": ["<b>"], "fields": {"text": {"number_of_fragments": 2}}}},
     {"highlight": {"fields": [{"text": {}}], "highlight_query": TEXT}},
-    {"suggest": {"text": "a", "one": {"term": {"field": "text", "suggest_mode": "always"}}, "two": {
-        "prefix": "a", "completion": {"field": "s", "fuzzy": {"fuzziness": 2},
-                                      "contexts": {"place": [{"lat": 1, "lon": 2}]}}}}},
+    {
+        "suggest": {
+            "text": "a",
+            "one": {"term": {"field": "text", "suggest_mode": "always"}},
+            "two": {
+                "prefix": "a",
+                "completion": {"field": "s", "fuzzy": {"fuzziness": 2}, "contexts": {"place": [{"lat": 1, "lon": 2}]}},
+            },
+        }
+    },
     {"collapse": {"field": "tag", "inner_hits": [{"name": "a", "size": 5, "sort": [{"n": "asc"}]}]}},
     {"rescore": [{"window_size": 50, "query": {"rescore_query": TEXT, "query_weight": 0.7}}], "min_score": 0.1},
     {"post_filter": {"term": {"a": "b"}}, "timeout": "500ms", "terminate_after": 1000},
     {"ext": {"ubi": {"user_query": "a", "client_id": "b", "query_attributes": {"x": "y"}}}},
-    {"aggs": {
-        "tags": {"terms": {"field": "tag", "size": 100, "order": {"_count": "desc"}, "include": "a.*"},
-                 "aggs": {"n": {"avg": {"field": "n"}}, "best": {"top_hits": {"size": 3, "_source": ["a"]}}}},
-        "price": {"range": {"field": "price", "ranges": [{"to": 10}, {"from": 10, "key": "more"}]}},
-        "when": {"date_histogram": {"field": "d", "calendar_interval": "month", "min_doc_count": 0,
-                                    "extended_bounds": {"min": "now-1y", "max": "now"}}},
-        "some": {"filter": {"term": {"a": "b"}}, "meta": {"x": 1}}, "all": {"global": {}},
-        "each": {"filters": {"filters": {"x": TEXT}, "other_bucket_key": "rest"}},
-        "pages": {"composite": {"size": 100, "sources": [{"a": {"terms": {"field": "tag", "order": "asc"}}}],
-                                "after": {"a": "x"}}},
-        "mid": {"percentiles": {"field": "n", "percents": [50, 95], "tdigest": {"compression": 200}}},
-        "n": {"cardinality": {"field": "a", "precision_threshold": 3000}},
-        "in": {"nested": {"path": "offers"}, "aggs": {"back": {"reverse_nested": {}}}},
-        "top": {"terms": {"field": "tag"}, "aggs": {"s": {"sum": {"field": "n"}}, "keep": {
-            "bucket_sort": {"sort": [{"s": {"order": "desc"}}], "size": 3}}}},
-    }},
-]  # fmt: skip
+    {
+        "aggs": {
+            "tags": {
+                "terms": {"field": "tag", "size": 100, "order": {"_count": "desc"}, "include": "a.*"},
+                "aggs": {"n": {"avg": {"field": "n"}}, "best": {"top_hits": {"size": 3, "_source": ["a"]}}},
+            },
+            "price": {"range": {"field": "price", "ranges": [{"to": 10}, {"from": 10, "key": "more"}]}},
+            "when": {
+                "date_histogram": {
+                    "field": "d",
+                    "calendar_interval": "month",
+                    "min_doc_count": 0,
+                    "extended_bounds": {"min": "now-1y", "max": "now"},
+                }
+            },
+            "some": {"filter": {"term": {"a": "b"}}, "meta": {"x": 1}},
+            "all": {"global": {}},
+            "each": {"filters": {"filters": {"x": TEXT}, "other_bucket_key": "rest"}},
+            "pages": {
+                "composite": {
+                    "size": 100,
+                    "sources": [{"a": {"terms": {"field": "tag", "order": "asc"}}}],
+                    "after": {"a": "x"},
+                }
+            },
+            "mid": {"percentiles": {"field": "n", "percents": [50, 95], "tdigest": {"compression": 200}}},
+            "n": {"cardinality": {"field": "a", "precision_threshold": 3000}},
+            "in": {"nested": {"path": "offers"}, "aggs": {"back": {"reverse_nested": {}}}},
+            "top": {
+                "terms": {"field": "tag"},
+                "aggs": {
+                    "s": {"sum": {"field": "n"}},
+                    "keep": {"bucket_sort": {"sort": [{"s": {"order": "desc"}}], "size": 3}},
+                },
+            },
+        }
+    },
+]
 """Bodies of ordinary search pages."""
 
 
@@ -169,10 +245,20 @@ BODIES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "/_msearch": lambda client, body: client.post(
         "/_msearch", content=f'{{"index": "docs"}}\n{json.dumps(filled(body))}\n'
     ),
-}  # fmt: skip
+}
 """Routes that take a search body, and how one is sent there."""
-WITHOUT = {"/events", "/", "/rerank", "/embed", "/v1/rerank", "/v2/rerank", "/admin/reload", "/admin/promote",
-           "/admin/rollback", "/admin/drift"}  # fmt: skip
+WITHOUT = {
+    "/events",
+    "/",
+    "/rerank",
+    "/embed",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/admin/reload",
+    "/admin/promote",
+    "/admin/rollback",
+    "/admin/drift",
+}
 """Routes that take no search body: documents, events, or what an operator wants."""
 
 

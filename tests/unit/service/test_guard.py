@@ -26,8 +26,9 @@ from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import client_of, service_over, small_index
 
-SMALL = Limits(max_body_bytes=1000, max_buffered_bytes=2500, receive_timeout_s=0.2, max_header_bytes=500,
-               threads=1, max_waiting=1)  # fmt: skip
+SMALL = Limits(
+    max_body_bytes=1000, max_buffered_bytes=2500, receive_timeout_s=0.2, max_header_bytes=500, threads=1, max_waiting=1
+)
 seen: list[int] = []
 router = APIRouter(route_class=JsonRoute)
 
@@ -95,9 +96,7 @@ class Sent:
         self.body = b"".join(message.get("body", b"") for message in messages[1:])
 
 
-async def ask(
-    app: Any, path: str, left: list[Any], headers: dict[str, str] | None = None, client: str = "x"
-) -> Sent:  # fmt: skip
+async def ask(app: Any, path: str, left: list[Any], headers: dict[str, str] | None = None, client: str = "x") -> Sent:
     """Send a request chunk by chunk, each taken from ``left`` as it goes.
 
     A number among them is a pause in seconds, None hangs up, a function is called.
@@ -122,17 +121,26 @@ async def ask(
         messages.append(message)
 
     scope = {
-        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "path": path,
-        "raw_path": path.encode(), "query_string": b"", "root_path": "", "scheme": "http", "client": (client, 1),
-        "server": ("x", 1), "headers": [(n.lower().encode(), v.encode()) for n, v in (headers or {}).items()],
-    }  # fmt: skip
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "scheme": "http",
+        "client": (client, 1),
+        "server": ("x", 1),
+        "headers": [(n.lower().encode(), v.encode()) for n, v in (headers or {}).items()],
+    }
     await app(scope, receive, send)
     return Sent(messages)
 
 
 def run(
     state: ServiceState, path: str, left: list[Any], headers: dict[str, str] | None = None, client: str = "x"
-) -> Sent:  # fmt: skip
+) -> Sent:
     return asyncio.run(ask(create_app(state.settings, state, [PART]), path, left, headers, client))
 
 
@@ -346,20 +354,32 @@ def test_while_stopping_only_health_answers(state: ServiceState) -> None:
 
 def test_keys_are_asked_for_except_where_all_may_enter(served: Served, tmp_path: Path) -> None:
     (search, line), (admin, second), (events, third) = (
-        new_key("shop", "search"), new_key("ops", "admin"), new_key("site", "events"),
-    )  # fmt: skip
+        new_key("shop", "search"),
+        new_key("ops", "admin"),
+        new_key("site", "events"),
+    )
     (tmp_path / "keys").write_text(f"{line}\n{second}\n{third}\n")
     state = service_over(served, tmp_path, api_keys=tmp_path / "keys")
     client = client_of(state, PART)
     expected = {
-        ("POST", "/json", None): 401, ("POST", "/json", "wrong"): 401, ("POST", "/json", search): 200,
-        ("POST", "/json", events): 403, ("POST", "/json", admin): 200,
-        ("GET", "/teapot", None): 409, ("GET", "/teapot", "wrong"): 409, ("HEAD", "/teapot", None): 405,
-        ("GET", "/teapotx", None): 401, ("GET", "/open/page", None): 404, ("GET", "/open", None): 401,
-        ("POST", "/teapot", None): 401, ("POST", "/teapot", search): 405, ("POST", "/open/page", None): 401,
-        ("POST", "/admin/reload", search): 403, ("POST", "/admin/reload", admin): 202,
+        ("POST", "/json", None): 401,
+        ("POST", "/json", "wrong"): 401,
+        ("POST", "/json", search): 200,
+        ("POST", "/json", events): 403,
+        ("POST", "/json", admin): 200,
+        ("GET", "/teapot", None): 409,
+        ("GET", "/teapot", "wrong"): 409,
+        ("HEAD", "/teapot", None): 405,
+        ("GET", "/teapotx", None): 401,
+        ("GET", "/open/page", None): 404,
+        ("GET", "/open", None): 401,
+        ("POST", "/teapot", None): 401,
+        ("POST", "/teapot", search): 405,
+        ("POST", "/open/page", None): 401,
+        ("POST", "/admin/reload", search): 403,
+        ("POST", "/admin/reload", admin): 202,
         ("POST", "/admin/reload", None): 401,
-    }  # fmt: skip
+    }
     for (method, path, key), status in expected.items():
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         answer = client.request(method, path, json={}, headers=headers)

@@ -138,10 +138,14 @@ def received(content_type: str | None, body: bytes = b"[1]", limits: Limits | No
 @pytest.mark.parametrize(
     "sent",
     [
-        "application/json", "Application/JSON", " application/json ; charset=utf-8", "application/json;x=y",
-        "application/vnd.elasticsearch+json; compatible-with=8", "application/problem+json",
+        "application/json",
+        "Application/JSON",
+        " application/json ; charset=utf-8",
+        "application/json;x=y",
+        "application/vnd.elasticsearch+json; compatible-with=8",
+        "application/problem+json",
     ],
-)  # fmt: skip
+)
 def test_what_is_said_to_be_json_is_read(sent: str) -> None:
     assert received(sent) == (200, "")
 
@@ -149,11 +153,19 @@ def test_what_is_said_to_be_json_is_read(sent: str) -> None:
 @pytest.mark.parametrize(
     "sent",
     [
-        None, "", "text/plain", "text/plain; charset=application/json", "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=application/json", "application/jsonx", "application/x-ndjson", "json",
-        "text/plain;application/json", "x+jsonp",
+        None,
+        "",
+        "text/plain",
+        "text/plain; charset=application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=application/json",
+        "application/jsonx",
+        "application/x-ndjson",
+        "json",
+        "text/plain;application/json",
+        "x+jsonp",
     ],
-)  # fmt: skip
+)
 def test_what_is_not_said_to_be_json_is_refused(sent: str | None) -> None:
     """A page of another site may send these types without asking the service first."""
     assert received(sent) == (415, "not_json")
@@ -191,7 +203,7 @@ HINT = {"retry_after_s": 7.0}
         (EngineError("x"), 502, "engine_error", None),
     ],
     ids=lambda value: str(value)[:30],
-)  # fmt: skip
+)
 def test_what_a_failure_of_the_engine_is_answered_with(
     error: EngineError, status: int, kind: str, retry_after: str | None
 ) -> None:

@@ -157,11 +157,14 @@ def test_rows_of_other_searches_are_passed_over() -> None:
     rows: list[dict[str, Any]] = [
         {"query_id": "1", "query_response_hit_ids": ["x"], "query_attributes": {"ssi_mode": "rerank"}},
         {"query_id": "2", "query_response_hit_ids": ["x"], "query_attributes": None},
-        {"query_id": "3", "query_response_hit_ids": ["x", "y"],
-         "query_attributes": {"ssi_teams": "A", "ssi_versions": "m n"}},  # a team is missing
+        {
+            "query_id": "3",
+            "query_response_hit_ids": ["x", "y"],
+            "query_attributes": {"ssi_teams": "A", "ssi_versions": "m n"},
+        },  # a team is missing
         {"action_name": "click", "query_id": "3", "event_attributes": {"object": None}},
         {"action_name": "view", "query_id": "3", "event_attributes": {"object": {"object_id": "x"}}},
-    ]  # fmt: skip
+    ]
     assert team_lists(rows) == {}
     assert clicks_of(rows) == set()
 
@@ -177,16 +180,19 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(
     from reranker.releases import Release, update_control, utc_now
 
     update_control(
-        served.engine, "docs",
+        served.engine,
+        "docs",
         lambda record: record.with_release(Release(live.model_id, live.encoder_id, {}, utc_now())).with_live(
             live.model_id
         ),
-    )  # fmt: skip
+    )
     log = tmp_path / "ubi.ndjson"
     state = open_state(
-        served.engine, ServiceSettings(index="docs", rerank=PATIENT), models=tmp_path / "models",
+        served.engine,
+        ServiceSettings(index="docs", rerank=PATIENT),
+        models=tmp_path / "models",
         sink=ImpressionSink(FileWriter(log)),
-    )  # fmt: skip
+    )
     client = client_of(state, *all_parts(other.model_id[:12]))
     winner = {}
     for n in range(12):
@@ -204,9 +210,11 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(
         chosen = next(hit for hit in hits if hit["team"] == CHALLENGER)
         winner[answer["query_id"]] = chosen["id"]
         event = {
-            "action_name": "click", "query_id": answer["query_id"], "session_id": f"s{n}",
+            "action_name": "click",
+            "query_id": answer["query_id"],
+            "session_id": f"s{n}",
             "event_attributes": {"object": {"object_id": chosen["id"]}, "position": {"ordinal": chosen["rank"]}},
-        }  # fmt: skip
+        }
         assert client.post("/events", json={"events": [event]}).status_code == 202
     search = Reranker.search
 

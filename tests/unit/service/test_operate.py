@@ -69,9 +69,12 @@ class Operated(Site):
 
 
 ROUTES: tuple[tuple[str, str, Any], ...] = (
-    ("GET", "/admin/status", None), ("POST", "/admin/promote", {"version": "a" * 12}), ("POST", "/admin/rollback", {}),
-    ("POST", "/admin/drift", None), ("GET", f"/admin/report/{'a' * 12}", None),
-)  # fmt: skip
+    ("GET", "/admin/status", None),
+    ("POST", "/admin/promote", {"version": "a" * 12}),
+    ("POST", "/admin/rollback", {}),
+    ("POST", "/admin/drift", None),
+    ("GET", f"/admin/report/{'a' * 12}", None),
+)
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ROUTES)
@@ -102,8 +105,11 @@ def test_promote_and_roll_back_are_those_of_the_command_line(served: Served, tmp
     assert rows[0]["with_vector"] == rows[0]["documents"] == len(served.documents)
     site.ask("POST", "/admin/promote", {"version": site.second.model_id[:12]})
     assert site.after_change() | {"ended": ""} == {
-        "working": False, "ended": "", "live": site.second.model_id, "problem": "",
-    }  # fmt: skip
+        "working": False,
+        "ended": "",
+        "live": site.second.model_id,
+        "problem": "",
+    }
     record = read_control(served.engine, served.index)
     assert (record.live, record.previous) == (site.second.model_id, (site.first.model_id,))
     assert site.watcher._wake.is_set(), "the service looks at once"
@@ -287,11 +293,21 @@ def logged(path: Path, people: int, *, query: str = "red lamp", sessions: bool =
             query_id = f"{query}-{n}"
             who = {"session_id": f"s{n}"} if sessions else {}
             ranks = "2 1 3" if moved else "1 2 3"
-            search = {"query_id": query_id, "user_query": query, "timestamp": f"2026-05-01T10:00:{n:02}.000Z",
-                      "query_response_hit_ids": ["a", "b", "c"], **who,
-                      "query_attributes": {"ssi_first_stage_ranks": ranks}}  # fmt: skip
-            click = {"action_name": "click", "query_id": query_id, "timestamp": f"2026-05-01T10:01:{n:02}.000Z", **who,
-                     "event_attributes": {"object": {"object_id": "b"}, "position": {"ordinal": 2}}}  # fmt: skip
+            search = {
+                "query_id": query_id,
+                "user_query": query,
+                "timestamp": f"2026-05-01T10:00:{n:02}.000Z",
+                "query_response_hit_ids": ["a", "b", "c"],
+                **who,
+                "query_attributes": {"ssi_first_stage_ranks": ranks},
+            }
+            click = {
+                "action_name": "click",
+                "query_id": query_id,
+                "timestamp": f"2026-05-01T10:01:{n:02}.000Z",
+                **who,
+                "event_attributes": {"object": {"object_id": "b"}, "position": {"ordinal": 2}},
+            }
             file.write(json.dumps(search) + "\n" + (json.dumps(click) + "\n" if n % 2 else ""))
 
 
@@ -318,8 +334,12 @@ def test_clicks_by_rank_and_the_queries_that_lose_most(served: Served, tmp_path:
     queries = status["queries"]
     assert [one["query"] for one in queries["unclicked"]] == ["red lamp", "blue lamp"]
     assert queries["unclicked"][0] == {
-        "query": "red lamp", "people": 8, "searches": 8, "without_click": 4, "lost": 2.0,  # 4 clicks × (1/1 - 1/2)
-    }  # fmt: skip
+        "query": "red lamp",
+        "people": 8,
+        "searches": 8,
+        "without_click": 4,
+        "lost": 2.0,  # 4 clicks × (1/1 - 1/2)
+    }
     assert [one["query"] for one in queries["moved"]] == ["red lamp"]
     assert "my own name" not in json.dumps(status) and "nameless" not in json.dumps(status)
 
@@ -346,8 +366,12 @@ def test_clicks_are_read_back_from_an_engine(served: Served, tmp_path: Path) -> 
     assert sink is not None and sink.newest() == b""
     answer = site.ask("POST", "/search", {"query": "word3", "session": "s1"})
     clicked = answer["hits"][1]["id"]
-    event = {"action_name": "click", "query_id": answer["query_id"], "session_id": "s1",
-             "event_attributes": {"object": {"object_id": clicked}, "position": {"ordinal": 2}}}  # fmt: skip
+    event = {
+        "action_name": "click",
+        "query_id": answer["query_id"],
+        "session_id": "s1",
+        "event_attributes": {"object": {"object_id": clicked}, "position": {"ordinal": 2}},
+    }
     site.ask("POST", "/events", {"events": [event]})
     end = time.monotonic() + WAIT_S
     while sink.waiting and time.monotonic() < end:

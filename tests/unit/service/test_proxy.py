@@ -38,17 +38,21 @@ ADAPTER = {
             "must": {
                 "bool": {
                     "should": [
-                        {"bool": {"should": [
-                            {"multi_match": {"query": TEXT, "fields": FIELDS, "fuzziness": "AUTO:4,8"}},
-                            {"multi_match": {"query": TEXT, "fields": FIELDS, "type": "phrase"}},
-                        ]}},
+                        {
+                            "bool": {
+                                "should": [
+                                    {"multi_match": {"query": TEXT, "fields": FIELDS, "fuzziness": "AUTO:4,8"}},
+                                    {"multi_match": {"query": TEXT, "fields": FIELDS, "type": "phrase"}},
+                                ]
+                            }
+                        },
                         {"multi_match": {"query": TEXT, "type": "phrase_prefix", "fields": FIELDS}},
                     ]
                 }
             },
         }
     }
-}  # fmt: skip
+}
 """A body as adapters of InstantSearch build it."""
 
 
@@ -61,9 +65,13 @@ class Remote(Spy):
         self.error: Exception | None = None
 
     def request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, params: Mapping[str, str] | None = None,
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> dict[str, Any]:
         self.requests.append((path, body, params))
         assert timeout_s is not None
         if self.error is not None:
@@ -71,8 +79,10 @@ class Remote(Spy):
         if path.endswith("_count"):
             return {"count": self.count("docs", (body or {}).get("query"))}
         answer = self.search("docs", {name: value for name, value in (body or {}).items() if name != "timeout"})
-        hits = [{"_index": hit.index, "_id": hit.id, "_score": hit.score, "_source": dict(hit.source)}
-                for hit in answer.hits]  # fmt: skip
+        hits = [
+            {"_index": hit.index, "_id": hit.id, "_score": hit.score, "_source": dict(hit.source)}
+            for hit in answer.hits
+        ]
         total = {"value": answer.total, "relation": "eq"}
         return {"took": 1, "timed_out": False, "hits": {"total": total, "max_score": None, "hits": hits}}
 
@@ -117,17 +127,20 @@ def hits_of(answer: Any) -> list[tuple[str, float]]:
 @pytest.mark.parametrize(
     "query",
     [
-        {"match": {"text": TEXT}}, {"match": {"text": {"query": TEXT, "operator": "and"}}},
-        {"query_string": {"query": f"*{TEXT}*"}}, {"simple_query_string": {"query": f'"{TEXT}"', "fields": ["text"]}},
+        {"match": {"text": TEXT}},
+        {"match": {"text": {"query": TEXT, "operator": "and"}}},
+        {"query_string": {"query": f"*{TEXT}*"}},
+        {"simple_query_string": {"query": f'"{TEXT}"', "fields": ["text"]}},
         {"bool": {"must": [{"match": {"text": TEXT}}], "filter": [{"match": {"tag": "x"}}]}},
         {"bool": {"should": {"match_phrase": {"title": TEXT}}, "must_not": [{"match": {"text": "other"}}]}},
         {"dis_max": {"queries": [{"match": {"title": TEXT}}, {"match": {"text": TEXT}}]}},
         {"function_score": {"query": {"match": {"text": TEXT}}, "field_value_factor": {"field": "price"}}},
         {"nested": {"path": "a", "query": {"match": {"a.text": TEXT}}}},
         {"pinned": {"ids": ["d1"], "organic": {"match": {"text": TEXT}}}},
-        {"match": {"query": TEXT}}, ADAPTER["query"],
+        {"match": {"query": TEXT}},
+        ADAPTER["query"],
     ],
-)  # fmt: skip
+)
 def test_the_text_of_all_scoring_clauses_is_what_was_typed(query: dict[str, Any]) -> None:
     body = {"query": json.loads(json.dumps(query))}
     assert take_text(body) == (TEXT, "")
@@ -162,9 +175,18 @@ def test_the_text_can_be_named() -> None:
     assert "no clause" in take_text({"query": {"match": {"text": "else"}}}, TEXT)[1]
 
 
-@given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)
-                    | st.dictionaries(st.sampled_from(["bool", "must", "match", "query", "text", "retriever", "rrf"]),
-                                      inner, max_size=3), max_leaves=20))  # fmt: skip
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["bool", "must", "match", "query", "text", "retriever", "rrf"]), inner, max_size=3
+            )
+        ),
+        max_leaves=20,
+    )
+)
 def test_any_query_is_read(query: Any) -> None:
     text, reason = take_text({"query": query})
     assert bool(text) != bool(reason)
@@ -181,16 +203,22 @@ def test_any_query_is_read(query: Any) -> None:
         {"query": {"function_score": {"functions": [{"script_score": {}}]}}},
         {"query": {"terms_set": {"a": {"terms": ["b"], "minimum_should_match_script": {}}}}},
         {"aggs": {"a": {"terms": {"field": "b"}, "aggs": {"c": {"bucket_script": {}}}}}},
-        {"aggs": {"a": {"scripted_metric": {"map_script": "x"}}}}, {"sort": [{"_script": {}}]},
-        {"script_fields": {"a": {}}}, {"runtime_mappings": {}}, {"derived": {}}, {"slice": {}},
-        {"suggest": {"a": {"phrase": {"collate": {}}}}}, {"search_pipeline": "x"}, {"pit": {"id": "x"}},
+        {"aggs": {"a": {"scripted_metric": {"map_script": "x"}}}},
+        {"sort": [{"_script": {}}]},
+        {"script_fields": {"a": {}}},
+        {"runtime_mappings": {}},
+        {"derived": {}},
+        {"slice": {}},
+        {"suggest": {"a": {"phrase": {"collate": {}}}}},
+        {"search_pipeline": "x"},
+        {"pit": {"id": "x"}},
         {"query": {"wrapper": {"query": "e30="}}},
         {"query": {"terms": {"a": {"index": "users", "id": "1", "path": "b"}}}},
         {"query": {"terms": {"a": {"index": "users", "path": "b", "query": {"match_all": {}}}}}},
         {"query": {"terms": {"a": {"index": ["docs", "users"], "id": "1", "path": "b"}}}},
         {"query": {"more_like_this": {"like": [{"_index": "users", "_id": "1"}]}}},
     ],
-)  # fmt: skip
+)
 def test_scripts_and_other_indexes_are_refused(client: Any, engine: Remote, body: dict[str, Any]) -> None:
     answer = client.post("/docs/_search", json=body)
     assert answer.status_code == 403 and answer.json()["status"] == 403
@@ -213,15 +241,26 @@ def test_names_that_only_look_like_scripts_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("PUT", "/docs/_doc/1", 404), ("POST", "/docs/_doc", 404), ("POST", "/docs/_bulk", 404),
-        ("POST", "/_bulk", 404), ("DELETE", "/docs", 405), ("POST", "/docs/_delete_by_query", 404),
-        ("GET", "/_cluster/health", 404), ("GET", "/_cat/indices", 404), ("POST", "/other/_search", 403),
-        ("POST", "/docs,other/_search", 403), ("POST", "/*/_search", 403), ("POST", "/_all/_search", 403),
-        ("POST", "/other/_count", 403), ("POST", "/docs/_search?scroll=1m", 400), ("DELETE", "/docs/_search", 405),
-        ("POST", "/docs/_search?search_pipeline=x", 400), ("POST", "/docs/_search?size=many", 400),
+        ("PUT", "/docs/_doc/1", 404),
+        ("POST", "/docs/_doc", 404),
+        ("POST", "/docs/_bulk", 404),
+        ("POST", "/_bulk", 404),
+        ("DELETE", "/docs", 405),
+        ("POST", "/docs/_delete_by_query", 404),
+        ("GET", "/_cluster/health", 404),
+        ("GET", "/_cat/indices", 404),
+        ("POST", "/other/_search", 403),
+        ("POST", "/docs,other/_search", 403),
+        ("POST", "/*/_search", 403),
+        ("POST", "/_all/_search", 403),
+        ("POST", "/other/_count", 403),
+        ("POST", "/docs/_search?scroll=1m", 400),
+        ("DELETE", "/docs/_search", 405),
+        ("POST", "/docs/_search?search_pipeline=x", 400),
+        ("POST", "/docs/_search?size=many", 400),
         ("POST", "/_search/scroll", 404),
     ],
-)  # fmt: skip
+)
 def test_other_requests_are_refused(client: Any, engine: Remote, method: str, path: str, status: int) -> None:
     assert client.request(method, path, json={} if method != "GET" else None).status_code == status
     assert not engine.requests
@@ -270,7 +309,7 @@ def test_a_search_comes_in_the_order_of_the_model(client: Any, engine: Remote, i
 
 def test_a_search_is_found_first_and_read_by_nothing_but_its_function(
     client: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     tried: list[str] = []
     matches = APIRoute.matches
 
@@ -305,11 +344,15 @@ def test_what_the_body_does_not_show_is_not_shown(client: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "query"),
     [
-        ({"query": {"match_all": {}}}, ""), ({}, ""), ({**BODY, "sort": [{"_score": "desc"}, {"tag": "asc"}]}, ""),
-        ({**BODY, "sort": "tag"}, ""), ({**BODY, "size": 0, "aggs": {"tags": {"terms": {"field": "tag"}}}}, ""),
-        (BODY, "?routing=a"), ({**BODY, "aggs": {}}, "?typed_keys=true"),
+        ({"query": {"match_all": {}}}, ""),
+        ({}, ""),
+        ({**BODY, "sort": [{"_score": "desc"}, {"tag": "asc"}]}, ""),
+        ({**BODY, "sort": "tag"}, ""),
+        ({**BODY, "size": 0, "aggs": {"tags": {"terms": {"field": "tag"}}}}, ""),
+        (BODY, "?routing=a"),
+        ({**BODY, "aggs": {}}, "?typed_keys=true"),
     ],
-)  # fmt: skip
+)
 def test_other_searches_are_passed_on_as_they_are(
     client: Any, engine: Remote, body: dict[str, Any], query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -325,8 +368,20 @@ def test_other_searches_are_passed_on_as_they_are(
 
 
 def test_several_searches_have_their_own_statuses(client: Any, engine: Remote) -> None:
-    lines = [{"index": "docs"}, BODY, {}, BODY, {"index": ["docs"], "preference": "a"}, {"query": {"match_all": {}}},
-             {"index": "other"}, BODY, {"index": "docs"}, 3, [], BODY]  # fmt: skip
+    lines = [
+        {"index": "docs"},
+        BODY,
+        {},
+        BODY,
+        {"index": ["docs"], "preference": "a"},
+        {"query": {"match_all": {}}},
+        {"index": "other"},
+        BODY,
+        {"index": "docs"},
+        3,
+        [],
+        BODY,
+    ]
     content = "".join(json.dumps(line) + "\n" for line in lines)
     values = client.post("/_msearch?rest_total_hits_as_int=true", content=content).json()
     assert [one["status"] for one in values["responses"]] == [200, 403, 200, 403, 400, 400]
@@ -374,10 +429,14 @@ def test_a_client_asks_whether_somebody_is_there(client: Any) -> None:
 @pytest.mark.parametrize(
     ("header", "shown"),
     [
-        (b"Bearer KEY", "KEY"), (b"ApiKey KEY", "KEY"), (b"Basic YW55Ym9keTpLRVk=", "KEY"), (b"Basic KEY!", None),
-        (b"Basic YW55Ym9keQ==", None), (b"Digest KEY", None),
+        (b"Bearer KEY", "KEY"),
+        (b"ApiKey KEY", "KEY"),
+        (b"Basic YW55Ym9keTpLRVk=", "KEY"),
+        (b"Basic KEY!", None),
+        (b"Basic YW55Ym9keQ==", None),
+        (b"Digest KEY", None),
     ],
-)  # fmt: skip
+)
 def test_keys_are_shown_as_to_the_engine(header: bytes, shown: str | None) -> None:
     assert presented_key({b"authorization": header}) == shown
 

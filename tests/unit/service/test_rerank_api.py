@@ -76,8 +76,9 @@ def test_jina(client: TestClient, served: Served) -> None:
     ]
     assert values["model"] == body["model"] and values["usage"] == {"total_tokens": 0}
     assert client.post("/v1/rerank", json={**body, "return_documents": False}).json()["results"][0].keys() == {
-        "index", "relevance_score"
-    }  # fmt: skip
+        "index",
+        "relevance_score",
+    }
 
 
 def test_text_embeddings_inference(client: TestClient, served: Served) -> None:
@@ -225,10 +226,14 @@ def assert_error(path: str, values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("status", "kind", "name"),
     [
-        (422, "invalid", "Validation"), (413, "too_large", "Validation"), (429, "overloaded", "Overloaded"),
-        (503, "overloaded", "Overloaded"), (503, "unavailable", "Unhealthy"), (500, "internal", "Backend"),
+        (422, "invalid", "Validation"),
+        (413, "too_large", "Validation"),
+        (429, "overloaded", "Overloaded"),
+        (503, "overloaded", "Overloaded"),
+        (503, "unavailable", "Unhealthy"),
+        (500, "internal", "Backend"),
     ],
-)  # fmt: skip
+)
 def test_error_shapes(path: str, status: int, kind: str, name: str) -> None:
     values = dict(ERROR_SHAPES[path](status, kind, "why"))
     assert_error(path, values)

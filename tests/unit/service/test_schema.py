@@ -20,9 +20,25 @@ from tests.engines.memory import memory_engine  # noqa: E402
 from tests.services import service_over, small_index  # noqa: E402
 
 OPERATIONS = (
-    "search", "health", "ready", "metrics", "versions", "reload", "rerank_v1", "rerank_v2", "rerank_texts",
-    "rerank_root", "info", "embed", "events", "status", "promote", "rollback", "drift", "report",
-)  # fmt: skip
+    "search",
+    "health",
+    "ready",
+    "metrics",
+    "versions",
+    "reload",
+    "rerank_v1",
+    "rerank_v2",
+    "rerank_texts",
+    "rerank_root",
+    "info",
+    "embed",
+    "events",
+    "status",
+    "promote",
+    "rollback",
+    "drift",
+    "report",
+)
 CASES_EACH = max(1, int(os.environ.get("SSI_SCHEMA_CASES", "500")) // (2 * len(OPERATIONS)))
 
 

@@ -116,12 +116,16 @@ def test_relevance_keeps_scores_apart_and_short(values: list[float]) -> None:
         ({"_id": 7, "text": "x"}, True, (), Item(id="7", source={"text": "x"})),
         ({"id": True, "text": "x"}, True, (), Item(source={"text": "x"})),
         ({"title": "t", "text": "x"}, False, ("title",), Item(source={"title": "t"})),
-        ({"title": "t", "note": "n", "text": "x"}, False, ("title", "note"), Item(source={
-            "title": "t", "note": "n", "text": ["", "n"]})),
+        (
+            {"title": "t", "note": "n", "text": "x"},
+            False,
+            ("title", "note"),
+            Item(source={"title": "t", "note": "n", "text": ["", "n"]}),
+        ),
         ({"note": "n", "text": "x"}, False, ("note",), Item(source={"text": ["n"]})),
         ({}, False, (), Item(source={"text": []})),
     ],
-)  # fmt: skip
+)
 def test_what_a_document_of_a_request_is(
     document: Any, are_ids: bool, rank_fields: tuple[str, ...], expected: Item
 ) -> None:

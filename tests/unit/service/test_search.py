@@ -90,8 +90,9 @@ def state(served: Served, sink: ListSink, tmp_path: Path) -> ServiceState:
 
 def failing(served: Served, path: Path, **settings: Any) -> tuple[Failing, ServiceState]:
     engine: Any = Failing(served.engine)
-    return engine, service_over(Served(engine, served.index, served.model, served.documents, served.store_path), path,
-                                **settings)  # fmt: skip
+    return engine, service_over(
+        Served(engine, served.index, served.model, served.documents, served.store_path), path, **settings
+    )
 
 
 def ask(state: ServiceState, **fields: Any) -> Any:
@@ -125,8 +126,9 @@ def test_without_a_body_the_services_own_is_used_and_without_that_the_models_fie
 def test_variables_of_the_services_bodies_take_the_requests_values(served: Served, tmp_path: Path) -> None:
     match = {"match": {"text": "{{query}}"}}
     body = {"query": {"bool": {"must": match, "filter": [{"term": {"tag": "{{tag?}}"}}]}}, "size": "{{size=3}}"}
-    state = service_over(served, tmp_path, body=body, bodies={"titles": {"query": {"match": {"title": "{{query}}"}}}},
-                         fixed_body=True)  # fmt: skip
+    state = service_over(
+        served, tmp_path, body=body, bodies={"titles": {"query": {"match": {"title": "{{query}}"}}}}, fixed_body=True
+    )
     plain = ask(state)
     assert len(plain["hits"]) == 3
     tag = plain["hits"][0]["source"]["tag"]
@@ -239,7 +241,7 @@ def test_the_shadow_scores_and_logs_but_shows_the_engines_order(served: Served, 
 
 def test_no_impression_is_made_where_none_is_kept(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr("reranker.service.search.query_row", None)
     kept, unkept = (
         client_of(service_over(served, tmp_path / str(n), sink=s)) for n, s in enumerate((ListSink(), None))
@@ -254,8 +256,11 @@ def test_the_impression_says_what_was_shown(state: ServiceState, sink: ListSink,
     attributes = row["query_attributes"]
     assert row["query_id"] == answer["query_id"] and row["user_query"] == QUERY
     assert (row["session_id"], row["client_id"], attributes["ssi_index"], attributes["ssi_first"]) == (
-        "s1", "c1", "docs", "2"
-    )  # fmt: skip
+        "s1",
+        "c1",
+        "docs",
+        "2",
+    )
     assert row["query_response_hit_ids"] == [hit["id"] for hit in answer["hits"]]
     assert attributes["ssi_first_stage_ranks"].split() == [str(hit["first_stage_rank"]) for hit in answer["hits"]]
     assert "ssi_teams" not in attributes
@@ -467,11 +472,25 @@ def test_another_version_can_be_asked_for(served: Served, tmp_path: Path, state:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"query": None}, {"query": 3}, {"query": "x" * 10_001}, {"size": -1}, {"size": 1001}, {"size": 10**30},
-        {"size": "3"}, {"from": -1}, {"from": 10_001}, {"body": []}, {"body": {}}, {"body": {"query": {}}},
-        {"session": "x" * 101}, {"rerank": "maybe"}, {"rerank": None}, {"explain": "yes"}, {"version": "../x"},
+        {"query": None},
+        {"query": 3},
+        {"query": "x" * 10_001},
+        {"size": -1},
+        {"size": 1001},
+        {"size": 10**30},
+        {"size": "3"},
+        {"from": -1},
+        {"from": 10_001},
+        {"body": []},
+        {"body": {}},
+        {"body": {"query": {}}},
+        {"session": "x" * 101},
+        {"rerank": "maybe"},
+        {"rerank": None},
+        {"explain": "yes"},
+        {"version": "../x"},
     ],
-)  # fmt: skip
+)
 def test_fields_out_of_range_are_refused_and_not_repeated(state: ServiceState, fields: dict[str, Any]) -> None:
     answer = client_of(state).post("/search", json={"query": CANARY, **fields})
     assert answer.status_code == 422, answer.text

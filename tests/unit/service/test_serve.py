@@ -110,8 +110,11 @@ def test_a_second_service_does_not_share_the_port(site: Path, tmp_path: Path, ho
     with ServiceProcess(*options(site, "--api-keys", str(tmp_path / "keys"))) as service:
         second = subprocess.run(
             [*SSI, "serve", *options(site, "--host", host, "--without-keys", "--port", str(service.port))],
-            check=False, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert second.returncode == 2 and f"{service.port} cannot be listened on" in second.stderr
         assert "--port" in second.stderr and "Traceback" not in second.stderr
         assert [service.ask("POST", "/search", {"query": "word3"})[0] for _ in range(8)] == [401] * 8
@@ -159,10 +162,27 @@ def test_tls(site: Path, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         do_without("openssl", "it makes the certificate")
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1",
-         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            tmp_path / "key.pem",
+            "-out",
+            tmp_path / "cert.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     tls = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
     with ServiceProcess(*options(site, *tls), tls=tmp_path / "cert.pem") as service:
         trusted = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
@@ -248,6 +268,9 @@ def test_workers_end_with_the_process_that_has_started_them(site: Path) -> None:
 def test_workers_that_cannot_start_end_the_service_with_their_error(site: Path) -> None:
     done = subprocess.run(
         [*SSI, "serve", *options(site, "--workers", "2", "--port", str(free_port()), "--golden", "/dev/null")],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 3 and "golden" in done.stderr and "Traceback" not in done.stderr

@@ -256,9 +256,12 @@ def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
         chosen = answer["hits"][3]
         assert chosen["rank"] == first + 4
         event = {
-            "action_name": "click", "query_id": answer["query_id"], "client_id": "c", "session_id": "s",
+            "action_name": "click",
+            "query_id": answer["query_id"],
+            "client_id": "c",
+            "session_id": "s",
             "event_attributes": {"object": {"object_id": chosen["id"]}, "position": {"ordinal": chosen["rank"]}},
-        }  # fmt: skip
+        }
         assert client.post("/events", json={"events": [event]}).json() == {"status": "taken", "events": 1}
     state.close()
     log = open_logs([path])
@@ -280,12 +283,15 @@ def test_a_search_and_a_click_become_a_preference(tmp_path: Path) -> None:
         ({"action_name": "x" * 101, "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}, 422),
         ({"action_name": "click", "event_attributes": {"object": {"object_id": "d"}}}, 422),
         (
-            {"action_name": "click", "query_id": "q",
-             "event_attributes": {"object": {"object_id": "d"}, "position": {"ordinal": 0}}},
+            {
+                "action_name": "click",
+                "query_id": "q",
+                "event_attributes": {"object": {"object_id": "d"}, "position": {"ordinal": 0}},
+            },
             422,
         ),
     ],
-)  # fmt: skip
+)
 def test_events_are_checked(event: dict[str, Any], status: int, tmp_path: Path) -> None:
     from reranker.service.app import all_parts
 

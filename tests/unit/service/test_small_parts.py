@@ -357,9 +357,19 @@ def test_every_kind_of_reason_is_shown_from_the_start_at_0() -> None:
     metrics = Metrics()
     assert metrics.counts(metrics.fallbacks) == {kind.value: 0 for kind in ReasonKind}
     assert {kind.value for kind in ReasonKind} == {
-        "deadline", "no_model", "no_store", "empty_query", "unscored", "documents", "past_window", "switched_off",
-        "control", "shadow", "error", "not_rerankable",
-    }  # fmt: skip
+        "deadline",
+        "no_model",
+        "no_store",
+        "empty_query",
+        "unscored",
+        "documents",
+        "past_window",
+        "switched_off",
+        "control",
+        "shadow",
+        "error",
+        "not_rerankable",
+    }
 
 
 def test_a_copied_error_has_its_reason() -> None:
@@ -416,8 +426,10 @@ def test_libraries_log_no_more_than_warnings_without_values(configured: Callable
     logging.getLogger("reranker.test").debug("own")
     assert "canary" not in json.dumps(configured())
     assert [line["event"] for line in configured()] == [
-        "Connection pool is full, discarding connection: %s", "urllib3.connectionpool", "own"
-    ]  # fmt: skip
+        "Connection pool is full, discarding connection: %s",
+        "urllib3.connectionpool",
+        "own",
+    ]
 
 
 def test_a_log_line_is_one_json_object_without_control_characters(logged: Callable[[], list[str]]) -> None:

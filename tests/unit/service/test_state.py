@@ -223,12 +223,16 @@ def test_the_row_of_an_event_leaves_out_what_is_null_and_counts_in_whole_numbers
     row = row_of(event, "shop")
     assert row.pop("timestamp").endswith("Z")
     assert row == {
-        "action_name": "click", "query_id": "q", "application": "shop",
+        "action_name": "click",
+        "query_id": "q",
+        "application": "shop",
         "event_attributes": {"object": {"object_id": "d", "object_id_field": "_id"}, "position": {"ordinal": 3}},
-    }  # fmt: skip
+    }
     assert type(row["event_attributes"]["position"]["ordinal"]) is int
     bare = decoder.decode(b'{"action_name": "a", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}')
     assert "position" not in row_of(bare, "shop")["event_attributes"]
     assert without_nulls({"a": None, "b": {"c": None, "d": 0}, "e": [None], "f": ""}) == {
-        "b": {"d": 0}, "e": [None], "f": ""
-    }  # fmt: skip
+        "b": {"d": 0},
+        "e": [None],
+        "f": "",
+    }

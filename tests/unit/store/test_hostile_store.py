@@ -123,12 +123,21 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"n_rows": 2**40}, {"n_rows": 2**62}, {"n_rows": 3}, {"n_terms": 2**62}, {"n_terms": -1}, {"n_id_bytes": 2**62},
-        {"number": 2**40}, {"number": -1}, {"number": 7}, {"sha256": {}}, {"sha256": {"../../x": "0" * 64}},
+        {"n_rows": 2**40},
+        {"n_rows": 2**62},
+        {"n_rows": 3},
+        {"n_terms": 2**62},
+        {"n_terms": -1},
+        {"n_id_bytes": 2**62},
+        {"number": 2**40},
+        {"number": -1},
+        {"number": 7},
+        {"sha256": {}},
+        {"sha256": {"../../x": "0" * 64}},
         {"n_rows": 0, "n_id_bytes": 0, "n_terms": 0},
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_segments_that_do_not_fit_their_files(tmp_path: Path, change: dict[str, Any]) -> None:
     """Also where the manifest has a hash of its own that is right: whoever writes one can compute it."""
     store = write_store(tmp_path / "store")

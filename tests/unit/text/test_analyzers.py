@@ -35,11 +35,25 @@ def test_command_line_spelling(text: str, config: AnalyzerConfig) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "klingon", "unicode,stem", "unicode,stem=", "unicode,stem=klingon", "unicode,stem=english,stem=english",
-     "unicode,case=fold", "unicode,colour=red", "unicode,stop=/no/such/file", "unicode,bigrams=yes",
-     "unicode,bigrams,bigrams", "engine:", "engine:index",
-     "engine:/field", "engine:index/", "engine"],
-)  # fmt: skip
+    [
+        "",
+        "klingon",
+        "unicode,stem",
+        "unicode,stem=",
+        "unicode,stem=klingon",
+        "unicode,stem=english,stem=english",
+        "unicode,case=fold",
+        "unicode,colour=red",
+        "unicode,stop=/no/such/file",
+        "unicode,bigrams=yes",
+        "unicode,bigrams,bigrams",
+        "engine:",
+        "engine:index",
+        "engine:/field",
+        "engine:index/",
+        "engine",
+    ],
+)
 def test_illegal_spellings_are_refused_with_the_legal_ones(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_analyzer(text)
@@ -100,8 +114,11 @@ def test_hostile_json_is_refused(value: Any) -> None:
 def test_bigrams_are_made_of_what_is_left_and_follow_the_words_of_their_text() -> None:
     analyzer = make_analyzer(AnalyzerConfig(stemmer="english", stop_words="english", bigrams=True))
     assert analyzer.tokens(["Life of the insured, insured", "alone", "", "the"]) == [
-        ["life", "insur", "insur", "life␣insur", "insur␣insur"], ["alon"], [], [],
-    ]  # fmt: skip
+        ["life", "insur", "insur", "life␣insur", "insur␣insur"],
+        ["alon"],
+        [],
+        [],
+    ]
     assert make_analyzer(AnalyzerConfig(bigrams=True)).tokens(["a␣b c"]) == [["a", "b", "c", "a␣b", "b␣c"]]
 
 

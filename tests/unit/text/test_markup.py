@@ -55,9 +55,24 @@ def test_any_markup_gives_a_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     "unit",
-    ["<", "<a ", '<a "', "<!--", "<script>", '<a b="', '<a b=">', "</script ", "<?", "<script></script ", "&", "&#",
-     "<a b='\"'", "<p><b>", "<!"],
-)  # fmt: skip
+    [
+        "<",
+        "<a ",
+        '<a "',
+        "<!--",
+        "<script>",
+        '<a b="',
+        '<a b=">',
+        "</script ",
+        "<?",
+        "<script></script ",
+        "&",
+        "&#",
+        "<a b='\"'",
+        "<p><b>",
+        "<!",
+    ],
+)
 @pytest.mark.parametrize("end", ["", ">", '">', "-->"])
 def test_no_text_takes_quadratic_time(unit: str, end: str) -> None:
     text = unit * 40_000 + end

@@ -94,8 +94,12 @@ def test_arrays_written_but_not_yet_named_do_not_count(kept: TrainingCheckpoint)
 
 def test_the_state_is_json_with_a_seal(kept: TrainingCheckpoint) -> None:
     assert set(json.loads((kept.folder / "state.json").read_text())) == {
-        "fingerprint", "file", "sha256", "values", "seal"
-    }  # fmt: skip
+        "fingerprint",
+        "file",
+        "sha256",
+        "values",
+        "seal",
+    }
 
 
 def test_digests_tell_order_borders_and_types() -> None:

@@ -96,8 +96,21 @@ def test_kinds_of_queries(text: str, expected: tuple[float, int, int]) -> None:
     assert parse_query_kind(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "keywords", "keywords:", "keywords:0", "keywords:1001", "keywords:-3",
-                                  "keywords:2.5", "Mixed", "documents", "mixed:3"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "keywords",
+        "keywords:",
+        "keywords:0",
+        "keywords:1001",
+        "keywords:-3",
+        "keywords:2.5",
+        "Mixed",
+        "documents",
+        "mixed:3",
+    ],
+)
 def test_other_kinds_of_queries_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"mixed, document or keywords:K with K from 1 to 1000"):
         TrainConfig(queries=text)

@@ -51,10 +51,28 @@ def test_a_new_class_is_trained_served_by_fetch_and_found_in_the_help(tmp_path: 
     assert "|toy|" in told.replace(" ", "")
     assert "toy: products of words in few dimensions" in told
 
-    result = CliRunner().invoke(main, [
-        "train", "--docs", str(docs), "--links", str(pairs), "--model", str(tmp_path / "model"), "--model-class", "toy",
-        "--fields", "title^1,text^1", "--dim", "12", "--generalise", "links", "--no-compare", "--json",
-    ])  # fmt: skip
+    result = CliRunner().invoke(
+        main,
+        [
+            "train",
+            "--docs",
+            str(docs),
+            "--links",
+            str(pairs),
+            "--model",
+            str(tmp_path / "model"),
+            "--model-class",
+            "toy",
+            "--fields",
+            "title^1,text^1",
+            "--dim",
+            "12",
+            "--generalise",
+            "links",
+            "--no-compare",
+            "--json",
+        ],
+    )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["model_class"] == "toy"

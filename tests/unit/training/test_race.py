@@ -57,10 +57,19 @@ class Race:
         schedule = schedule_of(config, queries_are_texts=True, unseen_documents=False)
         self.before = schedule
         self.context = TrainingContext(
-            config, schedule, problem, NegativeMiner(problem, seeded_rng()), [cast(Validator, None)],
-            seeded_rng(), lambda _tied, _schedule: (NONE, NONE), 1, {}, None, self.said,
+            config,
+            schedule,
+            problem,
+            NegativeMiner(problem, seeded_rng()),
+            [cast(Validator, None)],
+            seeded_rng(),
+            lambda _tied, _schedule: (NONE, NONE),
+            1,
+            {},
+            None,
+            self.said,
             lambda _title, done, total: self.shown.append((done, total)),
-        )  # fmt: skip
+        )
         for name, value in changes.items():
             setattr(self.context, name, value)
         monkeypatch.setattr(module, "_try", self._try)
@@ -171,10 +180,19 @@ def test_no_run_is_made_twice_and_progress_is_complete(monkeypatch: pytest.Monke
         assert list(done) == sorted(done)
         assert set(totals) == {done[-1]} == {sum(trial.epochs for trial in trials)}
         with_defaults = [
-            (epochs, tuple({**{"rate": run.before.rate_start}, **{n: getattr(run.before, n, None) for n in STATED},
-                            "nearest_share": run.before.nearest_share, **settings}.items()))
+            (
+                epochs,
+                tuple(
+                    {
+                        **{"rate": run.before.rate_start},
+                        **{n: getattr(run.before, n, None) for n in STATED},
+                        "nearest_share": run.before.nearest_share,
+                        **settings,
+                    }.items()
+                ),
+            )
             for settings, epochs in run.runs
-        ]  # fmt: skip
+        ]
         keys = [(epochs, frozenset((n, v) for n, v in items if v is not None)) for epochs, items in with_defaults]
         assert len(keys) == len(set(keys)) <= len(trials)
 
@@ -205,10 +223,11 @@ def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
     shown: list[tuple[str, int, int | None]] = []
     listener = Listener(said, lambda title, done, total: shown.append((title, done, total)))
     reports = [
-        train_model(Corpus(path), links, TrainConfig(dim=8, epochs=1, document_dropout=0.0), compare=False,
-                    listener=listener)[1]
+        train_model(
+            Corpus(path), links, TrainConfig(dim=8, epochs=1, document_dropout=0.0), compare=False, listener=listener
+        )[1]
         for _ in range(2)
-    ]  # fmt: skip
+    ]
     assert reports[0].trials == reports[1].trials
     assert varied(reports[0].trials) == {"identity_scale", "nearest_share", "rate"}
     assert all(0 < trial.map <= 1 and 0 <= trial.scale <= max(SCALES) for trial in reports[0].trials)

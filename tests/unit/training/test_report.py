@@ -220,8 +220,14 @@ def test_the_summary_says_what_the_data_allowed(model: RankingModel) -> None:
 MANY = Split(
     "links", from_links((f"a{i}", f"b{i}") for i in range(5000)), from_links(LINKS), frozenset(), frozenset(IDS)
 )
-GOOD: dict[str, Any] = {"evidence": MANY, "notes": (), "trials": (), "comparison": None, "dropped": {},
-                        "result": replace(report_of().result, best_epoch=2)}  # fmt: skip
+GOOD: dict[str, Any] = {
+    "evidence": MANY,
+    "notes": (),
+    "trials": (),
+    "comparison": None,
+    "dropped": {},
+    "result": replace(report_of().result, best_epoch=2),
+}
 
 
 @pytest.mark.parametrize(

@@ -137,8 +137,14 @@ def test_another_data_set_does_not_use_the_checkpoint(path: Path, links: Links, 
 def test_other_validation_does_not_use_the_checkpoint(path: Path, links: Links, tmp_path: Path) -> None:
     for valid, goes_on in ((links[:40], False), (links[:40], True), (links[40:80], False)):
         said = Said()
-        train(path, from_links(links[80:]), valid=from_links(valid), checkpoint=tmp_path / "run", epochs=1,
-              listener=Listener(said))  # fmt: skip
+        train(
+            path,
+            from_links(links[80:]),
+            valid=from_links(valid),
+            checkpoint=tmp_path / "run",
+            epochs=1,
+            listener=Listener(said),
+        )
         assert ("going on after epoch 1" in said) == goes_on
 
 
@@ -281,11 +287,16 @@ def test_clicks_and_links_are_learned_in_one_run(path: Path, links: Links) -> No
     clicks = from_pairs(
         Pair(f"en{int(topic)}x{int(word)}", str(better), str(worse))
         for topic, word, better, worse in (
-            (t, rng.integers(0, 4), rng.choice([d["id"] for d in french if d["topic"] == t]),
-             rng.choice([d["id"] for d in french if d["topic"] != t]))
-            for t in range(6) for _ in range(8)
+            (
+                t,
+                rng.integers(0, 4),
+                rng.choice([d["id"] for d in french if d["topic"] == t]),
+                rng.choice([d["id"] for d in french if d["topic"] != t]),
+            )
+            for t in range(6)
+            for _ in range(8)
         )
-    )  # fmt: skip
+    )
     of_later_topics = [(f"en{t}x0", f"fr{t}x0 fr{t}x1", f"fr{t - 6}x0 fr{t - 6}x2") for t in range(6, 12)]
 
     def right(model: RankingModel) -> int:
@@ -310,14 +321,22 @@ def test_pairs_alone_teach_what_only_they_tell(tmp_path: Path) -> None:
     """
     rng = seeded_rng(10)
     documents = [
-        {"id": f"{t}-{j}-{kind}", "title": f"thing{t}", "text": f"thing{t} {kind}{int(rng.integers(4))} "
-         + " ".join(rng.choice([f"filler{i}" for i in range(90)], 6)) + " buy" * int(t % 10 == 0)}
-        for t in range(100) for j in range(5) for kind in ("new", "used")
-    ]  # fmt: skip
+        {
+            "id": f"{t}-{j}-{kind}",
+            "title": f"thing{t}",
+            "text": f"thing{t} {kind}{int(rng.integers(4))} "
+            + " ".join(rng.choice([f"filler{i}" for i in range(90)], 6))
+            + " buy" * int(t % 10 == 0),
+        }
+        for t in range(100)
+        for j in range(5)
+        for kind in ("new", "used")
+    ]
     pairs = [
         Pair(f"buy thing{t}", f"{t}-{int(rng.integers(5))}-new", f"{t}-{int(rng.integers(5))}-used")
-        for t in range(70) for _ in range(4)
-    ]  # fmt: skip
+        for t in range(70)
+        for _ in range(4)
+    ]
     model, report = train(write_documents(tmp_path / "shop.jsonl", documents), from_pairs(pairs), epochs=1)
     assert report.valid_map > report.lexical_map + 0.1
     unseen = [f"buy thing{t}" for t in range(70, 100)]

@@ -279,8 +279,11 @@ def test_links_of_a_mixture_are_never_validated_on() -> None:
 
 def judged(n_texts: int, n_each: int = 3) -> TrainingSet:
     """Return judgements of several queries of each of some texts, which differ in case and white space."""
-    texts = {f"q{i}-{k}": " ".join([f"Text{i}", "x"]) + " " * k if k else f"text{i} X" for i in range(n_texts)
-             for k in range(n_each)}  # fmt: skip
+    texts = {
+        f"q{i}-{k}": " ".join([f"Text{i}", "x"]) + " " * k if k else f"text{i} X"
+        for i in range(n_texts)
+        for k in range(n_each)
+    }
     return from_judgements({query: {IDS[1]: 1.0, IDS[2]: 0.0} for query in texts}, texts)
 
 

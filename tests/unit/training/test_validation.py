@@ -114,9 +114,19 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     assert schedule.short_apart
     context = TrainingContext(
-        config, schedule, cast(Problem, None), None, [whole, short], rng, lambda _tied, _schedule: (U, V), 2, {}, None,
-        silent, lambda *_: None,
-    )  # fmt: skip
+        config,
+        schedule,
+        cast(Problem, None),
+        None,
+        [whole, short],
+        rng,
+        lambda _tied, _schedule: (U, V),
+        2,
+        {},
+        None,
+        silent,
+        lambda *_: None,
+    )
     assert context.best_scale(U, DocumentForm(LINEAR, V), 1.0) == (1.0, 0.0)
     context.schedule = replace(schedule, short_apart=False)
     value, scale = context.best_scale(U, DocumentForm(LINEAR, V), 1.0)
