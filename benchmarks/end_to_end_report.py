@@ -69,11 +69,12 @@ def document(result: Mapping[str, Any]) -> str:
             "# End to end through each engine",
             "",
             f"`OMP_NUM_THREADS=1 python benchmarks/end_to_end.py`, window {result['window']}. nDCG@10 "
-            "(gain 2^grade - 1) and RR on test queries against the engine's own BM25 with tuned field weights; intervals "
-            f"and p of the paired t-test over queries. RR counts grades from {least}. `words alone` puts q.d in the place of the "
-            "model's score; the ceiling is nDCG@10 of the window in perfect order; hits without a judgement count as "
-            "not relevant. The gain is against the engine's order in the very search that was reranked; asked again, "
-            "an engine's own mean was seen to move by .001.",
+            "(gain 2^grade - 1) and RR on test queries against the engine's own BM25 with tuned field weights; "
+            "intervals and p of the paired t-test over queries. "
+            f"RR counts grades from {least}. `words alone` puts q.d in the place of the model's score; the ceiling is "
+            "nDCG@10 of the window in perfect order; hits without a judgement count as not relevant. The gain is "
+            "against the engine's order in the very search that was reranked; asked again, an engine's own mean "
+            "was seen to move by .001.",
             "",
             table(result),
             "",
