@@ -1,0 +1,230 @@
+"""All documents of a file as numbered words: cut once, then counted, stemmed or paired as often as training needs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import chain
+
+import numpy as np
+import scipy.sparse as sp
+import Stemmer
+
+from reranker.arrays import Int32, Int64, distinct
+from reranker.errors import ConfigError
+from reranker.text.analyzers import BETWEEN, Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.rows import _ROW_SHIFT, rows_of_keys, stack_rows
+from reranker.text.vocabulary import _LEFT_OUT, MIN_BIGRAM_DOCUMENTS, Vocabulary
+
+_BLOCK = 2**14
+"""Documents that are counted at a time: the arrays of one block take some tens of MB."""
+_MAX_BIGRAMS = 20_000_000
+"""Different bigrams whose counts are kept at a time, 320 MB; past it the rarer half is dropped (lossy counting)."""
+_PAIR_SHIFT = 32
+"""A bigram's number: left word << _PAIR_SHIFT | right word."""
+
+
+class _Numbers(dict[str, int]):
+    """Word to number; a new word gets the next number."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+class TokenReader:
+    """Collects the words of documents, batch by batch.
+
+    Words of a configuration with bigrams are cut without them: `DocumentTokens` forms them itself.
+    """
+
+    def __init__(self, analyzer: Analyzer, n_fields: int) -> None:
+        self._analyzer = analyzer
+        if analyzer.config.bigrams:
+            self._analyzer = make_analyzer(replace(analyzer.config, bigrams=False))
+        self._config = analyzer.config
+        self._n_fields = n_fields
+        self._numbers = _Numbers()
+        self._tokens = array("i")
+        self._lengths = array("i")
+        self.ids: list[str] = []
+        """Ids of the documents so far."""
+        self.n_with_words = np.zeros(n_fields, np.int64)
+        """(n_fields,) int64: documents so far that have a word in each field."""
+
+    def add(self, ids: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
+        """Add documents; ``texts[document][field]`` are the texts of their fields."""
+        tokens = self._analyzer.tokens([*chain.from_iterable(texts)])
+        lengths = [*map(len, tokens)]
+        self._tokens.extend(map(self._numbers.__getitem__, chain.from_iterable(tokens)))
+        self._lengths.extend(lengths)
+        self.n_with_words += np.count_nonzero(np.reshape(lengths, (len(ids), self._n_fields)), axis=0)
+        self.ids += ids
+
+    def tokens(self) -> DocumentTokens:
+        """Return all that was added."""
+        offsets = np.zeros(len(self._lengths) + 1, np.int64)
+        np.cumsum(np.array(self._lengths, np.int64), out=offsets[1:])
+        numbers = np.array(self._tokens, np.int32)
+        return DocumentTokens(tuple(self.ids), tuple(self._numbers), numbers, offsets, self._n_fields, self._config)
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentTokens:
+    """The words of all documents, in text order, as numbers."""
+
+    ids: tuple[str, ...]
+    """Document ids in file order."""
+    words: tuple[str, ...]
+    """The different words; a word's number is its place."""
+    numbers: Int32
+    """(n_tokens,) int32: word numbers, document after document, and in a document field after field."""
+    offsets: Int64
+    """(n_documents * n_fields + 1,) int64: where the text of each field begins in ``numbers``, and the end."""
+    n_fields: int
+    """Text fields of a document."""
+    config: AnalyzerConfig
+    """The analyzer that these words are of. With ``bigrams`` pairs of neighbours in a text are words, too."""
+
+    def stemmed(self, language: str) -> DocumentTokens:
+        """Return the documents with each word replaced by its stem, as an analyzer with this stemmer cuts them.
+
+        `ConfigError` is raised where words are stemmed already, or were cut by another kind than ``unicode``.
+        """
+        if self.config.stemmer is not None or self.config.kind != "unicode":
+            raise ConfigError(f"words of {self.config} cannot be stemmed: cut them by the kind 'unicode' without stems")
+        stems = tuple(Stemmer.Stemmer(language).stemWords(list(self.words)))
+        config = replace(self.config, stemmer=language)
+        return DocumentTokens(self.ids, stems, self.numbers, self.offsets, self.n_fields, config)._renumbered()
+
+    def with_bigrams(self) -> DocumentTokens:
+        """Return the same documents whose neighbouring words are bigrams, too."""
+        config = replace(self.config, bigrams=True)
+        return DocumentTokens(self.ids, self.words, self.numbers, self.offsets, self.n_fields, config)
+
+    def vocabulary(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
+        """Return the words in at least ``min_df`` documents, at most ``max_words``, by decreasing frequency.
+
+        Ties are ordered by word (code points). Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` documents at least.
+        Equal to what `VocabularyBuilder` builds from the same documents while its counts are exact.
+        """
+        counted = [(-n, word) for n, word in zip(self._word_frequency.tolist(), self.words, strict=True) if n >= min_df]
+        if self.config.bigrams:
+            keys, counts = self._bigram_frequency
+            listed = counts >= max(min_df, MIN_BIGRAM_DOCUMENTS)
+            counted += zip((-counts[listed]).tolist(), self._bigram_words(keys[listed]), strict=True)
+        chosen = sorted(counted)[:max_words]
+        frequency = np.array([-count for count, _ in chosen], dtype=np.int64)
+        return Vocabulary(tuple(word for _, word in chosen), frequency, len(self.ids))
+
+    def counts(self, vocabulary: Vocabulary) -> list[sp.csr_matrix]:
+        """Return how often each word stands in each field, a matrix (n_documents, N_TERM_IDS) float32 a field.
+
+        With bigrams one more matrix follows, of the bigrams of all fields together; bigrams that the vocabulary does
+        not list are left out. Equal to `reranker.text.tfidf.text_counts` of the same texts.
+        """
+        id_of = vocabulary.ids(self.words).astype(np.int64)
+        parts: list[list[sp.csr_matrix]] = []
+        for first, last in self._blocks():
+            numbers, text = self._block(first, last)
+            n = last - first
+            rows = (text % self.n_fields) * n + text // self.n_fields
+            counted = _count(rows << _ROW_SHIFT | id_of[numbers], n * self.n_fields)
+            parts.append([counted[number * n : (number + 1) * n] for number in range(self.n_fields)])
+        fields = [stack_rows(field) for field in zip(*parts, strict=True)]
+        return [*fields, self._counts_of_bigrams(vocabulary)] if self.config.bigrams else fields
+
+    def _counts_of_bigrams(self, vocabulary: Vocabulary) -> sp.csr_matrix:
+        number_of = {word: number for number, word in enumerate(self.words)}
+        keys, ids = [], []
+        for id_, word in enumerate(vocabulary.words):
+            if BETWEEN in word:
+                left, right = (number_of.get(part, _LEFT_OUT) for part in word.split(BETWEEN))
+                if _LEFT_OUT not in (left, right):
+                    keys.append(left << _PAIR_SHIFT | right)
+                    ids.append(id_)
+        listed = np.array(keys, np.int64)
+        order = np.argsort(listed)
+        listed, listed_ids = listed[order], np.array(ids, np.int64)[order]
+        parts = []
+        for first, last in self._blocks():
+            pairs, document = self._pairs(first, last)
+            places = np.minimum(np.searchsorted(listed, pairs), max(len(listed) - 1, 0))
+            known = np.flatnonzero(listed[places] == pairs) if len(listed) else np.zeros(0, np.int64)
+            parts.append(_count(document[known] << _ROW_SHIFT | listed_ids[places[known]], last - first))
+        return stack_rows(parts)
+
+    @cached_property
+    def _word_frequency(self) -> Int64:
+        """(n_words,) int64: documents that hold each word."""
+        frequency = np.zeros(len(self.words), np.int64)
+        for first, last in self._blocks():
+            numbers, text = self._block(first, last)
+            held = distinct((text // self.n_fields) * len(self.words) + numbers)
+            frequency += np.bincount(held % len(self.words), minlength=len(self.words)) if len(held) else 0
+        return frequency
+
+    @cached_property
+    def _bigram_frequency(self) -> tuple[Int64, Int64]:
+        """Numbers of the bigrams (ascending), and the documents that hold each, (n,) and (n,) int64."""
+        keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for first, last in self._blocks():
+            pairs, document = self._pairs(first, last)
+            found, place = np.unique(pairs, return_inverse=True)
+            held = distinct(document * max(len(found), 1) + place)
+            of_block = np.bincount(held % max(len(found), 1), minlength=len(found)) if len(held) else counts[:0]
+            keys, place = np.unique(np.concatenate([keys, found]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, of_block]), minlength=len(keys)).astype(np.int64)
+            if len(keys) > _MAX_BIGRAMS:
+                kept = counts > np.median(counts)
+                keys, counts = keys[kept], counts[kept]
+        return keys, counts
+
+    def _bigram_words(self, keys: Int64) -> list[str]:
+        left, right = (keys >> _PAIR_SHIFT).tolist(), (keys & (2**_PAIR_SHIFT - 1)).tolist()
+        return [f"{self.words[a]}{BETWEEN}{self.words[b]}" for a, b in zip(left, right, strict=True)]
+
+    def _pairs(self, first: int, last: int) -> tuple[Int64, Int64]:
+        """Return the number of each bigram of some documents, in text order, and its document within them."""
+        numbers, text = self._block(first, last)
+        is_pair = text[1:] == text[:-1]
+        pairs = numbers[:-1].astype(np.int64) << _PAIR_SHIFT | numbers[1:]
+        return pairs[is_pair], text[1:][is_pair] // self.n_fields
+
+    def _block(self, first: int, last: int) -> tuple[Int32, Int64]:
+        """Return the word numbers of some documents, and the text of each: document * n_fields + field."""
+        offsets = self.offsets[first * self.n_fields : last * self.n_fields + 1]
+        text = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
+        return self.numbers[offsets[0] : offsets[-1]], text
+
+    def _blocks(self) -> Iterator[tuple[int, int]]:
+        """Yield the first and the last document (exclusive) of each block; there is at least one block."""
+        for first in range(0, max(len(self.ids), 1), _BLOCK):
+            yield first, min(first + _BLOCK, len(self.ids))
+
+    def _renumbered(self) -> DocumentTokens:
+        """Return the same words, each with one number."""
+        numbers = _Numbers()
+        place_of = np.fromiter(map(numbers.__getitem__, self.words), np.int32, len(self.words))
+        return DocumentTokens(
+            self.ids, tuple(numbers), place_of[self.numbers], self.offsets, self.n_fields, self.config
+        )
+
+
+def _count(keys: Int64, n_rows: int) -> sp.csr_matrix:
+    """Return how often each key (row << _ROW_SHIFT | word) occurs, as rows of words, (n_rows, N_TERM_IDS) float32."""
+    keys = np.sort(keys)
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    return rows_of_keys(keys[first], np.diff(first, append=len(keys)).astype(np.float32), n_rows)
+
+
+def tokens_of(
+    documents: Iterable[tuple[Sequence[str], Sequence[Sequence[str]]]], analyzer: Analyzer, n_fields: int
+) -> DocumentTokens:
+    """Return the tokens of batches of documents, each batch (ids, ``texts[document][field]``)."""
+    reader = TokenReader(analyzer, n_fields)
+    for ids, texts in documents:
+        reader.add(ids, texts)
+    return reader.tokens()
