@@ -49,7 +49,8 @@ from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
 from reranker.training.context import Validator, values_by
-from reranker.training.problem import Problem, build_problem, query_set, read_training_corpus, read_vocabulary, two_rows
+from reranker.training.problem import Problem, build_problem, query_set, two_rows
+from reranker.training.reading import Corpus, Listener, counted, read_tokens
 from reranker.training.trainer import Trainer, start_parameters
 from reranker.training.training_set import split_training_set
 
@@ -126,9 +127,10 @@ def read_data(folder: Path) -> Data:
     analyzer = make_analyzer(AnalyzerConfig())
     train = from_links(read_links(folder / "links_train.tsv.gz"))
     valid = from_links(read_links(folder / "links_valid.tsv.gz"))
-    vocabulary = read_vocabulary(path, view, analyzer, None, 1)
+    tokens = read_tokens(Corpus(path, view, analyzer), analyzer, Listener())
+    vocabulary = tokens.vocabulary()
     wanted = {*train.query_ids, *valid.query_ids}
-    corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
+    corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)
     split = split_training_set(train, valid, corpus.ids, "links", np.random.default_rng(0))
     queries = query_set(corpus, [train, valid], analyzer, None)
     documents = two_rows(corpus.learned_rows(view.weights), None)

@@ -50,16 +50,14 @@ from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import MAX_QUERIES, TrainedParameters, TrainingContext, Validator
 from reranker.training.problem import (
     QuerySet,
-    TrainingCorpus,
     TwoRows,
     build_problem,
     csr_of,
     query_set,
-    read_training_corpus,
-    read_vocabulary,
     two_rows,
 )
 from reranker.training.race import race
+from reranker.training.reading import Corpus, Listener, TrainingCorpus, counted, read_tokens
 from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import NegativeMiner, TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
@@ -108,9 +106,10 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
         )
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     path = folder / "docs_en.jsonl.gz"
-    vocabulary = read_vocabulary(path, view, analyzer, None, 1)
+    tokens = read_tokens(Corpus(path, view, analyzer), analyzer, Listener())
+    vocabulary = tokens.vocabulary()
     wanted = {source for source, _ in [*learned, *asked]}
-    corpus = read_training_corpus(path, view, analyzer, TfIdf(vocabulary, "log"), wanted)
+    corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)
     evidence = from_links(learned)
     split = split_training_set(
         evidence, None, train_ids if by_documents else pool, "auto" if by_documents else "links", rng

@@ -49,18 +49,21 @@ _BATCH = 2_048
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """All documents as the model and as the lexical baselines see them, in file order.
-
-    ``vectors`` (n, N) float32 are Vd' and ``rows`` (n, 2**31 - 1) float32 the lexical rows d, rounded as they are
-    stored beside an engine's documents; ``sources`` are those of the documents that are queries, by id.
-    """
+    """All documents as the model and as the lexical baselines see them, in file order."""
 
     ids: tuple[str, ...]
     row_of: Mapping[str, int]
+    """Document id to row number."""
     vectors: Float32
+    """(n, N) float32: Vd', rounded as it is stored in an index."""
     rows: sp.csr_matrix
+    """(n, 2**31 - 1) float32: the lexical rows d, rounded as they are stored in an index."""
     lexical: LexicalCorpus
-    sources: Mapping[str, Mapping[str, Any]]
+    """Word counts, for the baselines."""
+    queries: EncodedQueries
+    """The documents that are queries, encoded by the model, in the order of ``query_row_of``."""
+    query_row_of: Mapping[str, int]
+    """Id to row in ``queries``, of the documents that are queries."""
 
     def rows_of(self, ids: Sequence[str]) -> RowNumbers:
         """Return the row number of each id, (n,) int64."""
@@ -77,25 +80,59 @@ def read_corpus(
 ) -> EncodedCorpus:
     """Return the documents of a file, encoded by the model, read as a stream.
 
-    The model's view, analyzer and vocabulary serve model and baselines alike. Sources of the documents ``query_ids``
-    are kept. Bad lines go to ``rejects``; without it the first one is an error. `InputError` is raised if the file
-    cannot be read, or holds no document with a word.
+    The model's view, analyzer and vocabulary serve model and baselines alike. The documents ``query_ids`` are encoded
+    as queries, too. Bad lines go to ``rejects``; without it the first one is an error. `InputError` is raised if the
+    file cannot be read, or holds no document with a word.
     """
     encoder, wanted = model.encoder, set(query_ids)
     ids: list[str] = []
-    sources: dict[str, Mapping[str, Any]] = {}
+    asked: list[str] = []
+    queries: list[EncodedQueries] = []
     parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
     documents: Iterator[Document] = read_documents(path, rejects=rejects, id_field=id_field)
     while batch := list(islice(documents, _BATCH)):
-        of_batch, asked = [document.id for document in batch], [document.source for document in batch]
-        encoded = encoder.encode(asked, of_batch)
-        counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, asked)
-        parts.append((encoded.vectors, encoded.rows, counts))
+        of_batch, sources = [document.id for document in batch], [document.source for document in batch]
+        counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, sources)
+        vectors, rows, _ = encoder.encode_counts(counts, of_batch)
+        parts.append((vectors, rows, counts))
         ids += of_batch
-        sources.update((document.id, document.source) for document in batch if document.id in wanted)
+        if asking := [document for document in batch if document.id in wanted]:
+            asked += [document.id for document in asking]
+            queries.append(model.encode_query_documents([document.source for document in asking]))
         progress(len(ids), None)
     if not parts:
         raise InputError(f"{str(path)!r} holds no document: give JSON lines or Parquet with an id and text fields")
+    return _corpus_of(model, ids, parts, asked, queries)
+
+
+def encoded_corpus(
+    model: RankingModel, ids: Sequence[str], counts: Sequence[sp.csr_matrix], query_ids: Collection[str] = ()
+) -> EncodedCorpus:
+    """Return documents whose words are counted by field (`text_counts`), encoded by the model, as `read_corpus` does.
+
+    Documents are queries by the same fields that they are found by.
+    """
+    wanted = set(query_ids)
+    asked: list[str] = []
+    queries: list[EncodedQueries] = []
+    parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
+    for start in range(0, len(ids), _BATCH):
+        of_batch, fields = ids[start : start + _BATCH], [field[start : start + _BATCH] for field in counts]
+        vectors, rows, _ = model.encoder.encode_counts(fields, of_batch)
+        parts.append((vectors, rows, fields))
+        if places := [place for place, document in enumerate(of_batch) if document in wanted]:
+            asked += [of_batch[place] for place in places]
+            queries.append(model.encode_query_counts([field[places] for field in fields]))
+    return _corpus_of(model, ids, parts, asked, queries)
+
+
+def _corpus_of(
+    model: RankingModel,
+    ids: Sequence[str],
+    parts: Sequence[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]],
+    asked: Sequence[str],
+    queries: Sequence[EncodedQueries],
+) -> EncodedCorpus:
     vectors, rows, fields = zip(*parts, strict=True)
     return EncodedCorpus(
         tuple(ids),
@@ -103,7 +140,8 @@ def read_corpus(
         np.concatenate(vectors),
         stack_rows(rows),
         LexicalCorpus([stack_rows(field) for field in zip(*fields, strict=True)]),
-        sources,
+        _joined(queries or [model.encode_queries([])]),
+        {document: row for row, document in enumerate(asked)},
     )
 
 
@@ -143,15 +181,15 @@ def experiment_of(
 ) -> Experiment:
     """Return the experiment of a task, whose queries are texts (by query id), words of documents, or whole documents.
 
-    Without ``texts`` queries are documents of the corpus, which has their sources: ``n_words`` random words of each,
-    drawn by the seed (see `draw_keywords`), or all of it. `ConfigError` is raised for keyword queries to a model whose
-    queries have a vocabulary of their own.
+    Without ``texts`` queries are documents of the corpus: ``n_words`` random words of each, drawn by the seed (see
+    `draw_keywords`), or all of it; for the latter they are among the corpus's ``queries``. `ConfigError` is raised for
+    keyword queries to a model whose queries have a vocabulary of their own.
     """
     lexical = lexical_task(model, corpus, task, texts, n_words, seed)
     if texts is not None:
         encoded = _in_batches(model.encode_queries, [texts[query] for query in task.query_ids])
     elif n_words is None:
-        encoded = _in_batches(model.encode_query_documents, [corpus.sources[query] for query in task.query_ids])
+        encoded = corpus.queries.part([corpus.query_row_of[query] for query in task.query_ids])
     else:
         encoded = model.encode_counts(corpus.lexical.by_term(lexical.queries[0]))
     # Without the identity the rows do not count (nor share their ids).
@@ -174,7 +212,7 @@ def lexical_task(
     n_words: int | None = None,
     seed: int = 0,
 ) -> LexicalTask:
-    """Return a task for baselines; arguments as in `experiment_of`, no sources needed."""
+    """Return a task for baselines; arguments as in `experiment_of`. No query needs to be encoded by the model."""
     lexical, vocabulary = corpus.lexical, model.encoder.document_vocabulary
     if texts is not None:
         queries = lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
@@ -227,7 +265,11 @@ def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, 
 
 
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:
-    parts = [encode(inputs[start : start + _BATCH]) for start in range(0, len(inputs), _BATCH)]
+    return _joined([encode(inputs[start : start + _BATCH]) for start in range(0, max(len(inputs), 1), _BATCH)])
+
+
+def _joined(parts: Sequence[EncodedQueries]) -> EncodedQueries:
+    """Return encoded queries one after the other."""
     rows = stack_rows([part.rows for part in parts])
     learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])
     return EncodedQueries(np.concatenate([part.vectors for part in parts]), rows, learned)

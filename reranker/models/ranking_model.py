@@ -182,20 +182,28 @@ class Encoder:
         vector is too large for float16; the message names what to choose.
         """
         texts = [self.view.texts(source) for source in documents]
-        counts = self._counts(texts)
+        vectors, rows, has_text = self.encode_counts(self._counts(texts), ids)
+        return EncodedDocuments(vectors, rows, [texts_hash(text) for text in texts], has_text)
+
+    def encode_counts(
+        self, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None
+    ) -> tuple[Float32, sp.csr_matrix, Bool]:
+        """Return ``vectors``, ``rows`` and ``has_text`` of `EncodedDocuments`, given the word counts of each field.
+
+        ``counts`` are those of `text_counts`, a matrix a field of the view, then that of bigrams; ids as in `encode`.
+        """
         learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
-        return EncodedDocuments(
-            vectors=quantise_vectors(self.documents.vectors(learned), self.quantisation),
-            rows=quantise_rows(rows, self.quantisation),
-            source_hashes=[texts_hash(text) for text in texts],
-            has_text=(np.diff(rows.indptr) > 0) | (np.diff(learned.indptr) > 0),
-        )
+        has_text = (np.diff(rows.indptr) > 0) | (np.diff(learned.indptr) > 0)
+        vectors = quantise_vectors(self.documents.vectors(learned), self.quantisation)
+        return vectors, quantise_rows(rows, self.quantisation), has_text
 
     def _counts(self, texts: Sequence[Sequence[str]]) -> list[sp.csr_matrix]:
         return text_counts(self.document_vocabulary, self.analyzer, texts, len(self.view.fields))
 
-    def _rows(self, counts: list[sp.csr_matrix], learned: sp.csr_matrix, ids: Sequence[str] | None) -> sp.csr_matrix:
+    def _rows(
+        self, counts: Sequence[sp.csr_matrix], learned: sp.csr_matrix, ids: Sequence[str] | None
+    ) -> sp.csr_matrix:
         if self.lexical_rows is None:
             return learned
         return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
@@ -211,6 +219,12 @@ class EncodedQueries:
     """q, the lexical row."""
     learned_rows: sp.csr_matrix
     """q', the unit row that U reads: the very same matrix where the model has no lexical settings."""
+
+    def part(self, places: Sequence[int]) -> EncodedQueries:
+        """Return the queries of some row numbers."""
+        rows = self.rows[places]
+        learned = rows if self.learned_rows is self.rows else self.learned_rows[places]
+        return EncodedQueries(self.vectors[places], rows, learned)
 
     @property
     def has_text(self) -> Bool:
@@ -384,8 +398,16 @@ class RankingModel:
         texts = [view.texts(source) for source in sources]
         if self._query_lexical is None:
             return self.encode_queries(["\n".join(fields) for fields in texts])
-        counts = text_counts(self.query_vocabulary, self.encoder.analyzer, texts, len(view.fields))
-        return self._encoded(combine(counts, [1.0] * len(counts)), lexical_counts(self.encoder.memory, counts))
+        return self.encode_query_counts(
+            text_counts(self.query_vocabulary, self.encoder.analyzer, texts, len(view.fields))
+        )
+
+    def encode_query_counts(self, counts: Sequence[sp.csr_matrix]) -> EncodedQueries:
+        """Return `encode_query_documents` of documents whose words are counted by field (`text_counts`)."""
+        together = combine(counts, [1.0] * len(counts))
+        if self._query_lexical is None:
+            return self.encode_counts(together)
+        return self._encoded(together, lexical_counts(self.encoder.memory, counts))
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries by the counts of all their words, and of those of each field."""

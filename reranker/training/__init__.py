@@ -11,17 +11,14 @@ from reranker.lazy import names_of
 
 if TYPE_CHECKING:
     from reranker.training.config import TrainConfig
-    from reranker.training.train import Corpus, Listener, TrainingReport, train_model
+    from reranker.training.reading import Corpus, Listener
+    from reranker.training.train import TrainingReport, train_model
     from reranker.training.training_set import TrainingSet, from_judgements, from_links, from_pairs, mix
 
 _NAMES = {
     "reranker.training.config": ("TrainConfig",),
-    "reranker.training.train": (
-        "Corpus",
-        "Listener",
-        "TrainingReport",
-        "train_model",
-    ),
+    "reranker.training.reading": ("Corpus", "Listener"),
+    "reranker.training.train": ("TrainingReport", "train_model"),
     "reranker.training.training_set": (
         "TrainingSet",
         "from_judgements",

@@ -24,7 +24,8 @@ from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
-from reranker.training.problem import Problem, QuerySet, TrainingCorpus, TwoRows, cut_to_keywords
+from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
+from reranker.training.reading import TrainingCorpus
 from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
 from reranker.training.training_set import Split
 

@@ -1,11 +1,9 @@
-"""Documents and preferences as the arrays that the kernels take: one pass for the vocabulary, one for the rows."""
+"""Documents, queries and preferences as the arrays that the kernels of training read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,45 +11,19 @@ import scipy.sparse as sp
 
 from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
-from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.rows import Rows
 from reranker.kernels.sgd import LexicalValues, NegativePool, Tuples
 from reranker.lexical.bm25 import LexicalRows, weigh_words
-from reranker.progress import Progress, Say, no_progress, silent
-from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_rows, with_data
-from reranker.text.tfidf import TfIdf, count_rows, field_counts, learned_rows
-from reranker.text.view import TextView, nearest_paths, paths_of
-from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
+from reranker.text.tfidf import TfIdf, count_rows
 from reranker.training.config import Schedule
+from reranker.training.reading import TrainingCorpus
 from reranker.training.training_set import TrainingSet
 
-_BATCH = 512
 _BLOCK = 2**14
-_MAX_PATHS = 10_000
 MIN_NEGATIVES = 200
 """Documents of preferences that are enough to draw negatives from; where they are fewer, all documents are taken."""
-
-
-@dataclass(frozen=True)
-class TrainingCorpus:
-    """All documents of a training run: ids in file order, and how often each word stands in each field of the view.
-
-    ``counts`` are (n, N_TERM_IDS) float32, one matrix a field; ``query_row_of`` numbers the documents that are queries,
-    which are ``query_documents`` (m,) int64 of the corpus.
-    """
-
-    ids: tuple[str, ...]
-    row_of: Mapping[str, int]
-    tfidf: TfIdf
-    counts: tuple[sp.csr_matrix, ...]
-    query_row_of: Mapping[str, int]
-    query_documents: Int64
-
-    def learned_rows(self, weights: Sequence[float]) -> sp.csr_matrix:
-        """Return d', which V reads, (n, N_TERM_IDS) float32."""
-        return learned_rows(self.tfidf, self.counts, weights)
 
 
 class TwoRows(NamedTuple):
@@ -101,100 +73,6 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
         return with_data(both, data)
 
     return TwoRows(spread(learned, keys[0]), spread(lexical, keys[1]), spread(squared, keys[1]))
-
-
-def read_vocabulary(  # noqa: PLR0913, PLR0917 - what is read, how, and whom it tells
-    path: Path,
-    view: TextView,
-    analyzer: Analyzer,
-    max_words: int | None,
-    min_df: int,
-    rejects: RejectSink | None = None,
-    progress: Progress = no_progress,
-    say: Say = silent,
-    id_field: str | None = None,
-) -> Vocabulary:
-    """Return the words of a file's documents by decreasing document frequency, reading it as a stream.
-
-    A field with words in fewer than one document in a hundred is said. One that no document has is an error
-    (`TrainingError`), unless the view is the default one, of which a file may have a part.
-    """
-    builder, done, n_fields = VocabularyBuilder(), 0, len(view.fields)
-    n_with_words, paths = np.zeros(n_fields, np.int64), set[str]()
-    for batch in _batches(path, rejects, id_field):
-        flat = analyzer.tokens([text for document in batch for text in view.texts(document.source)])
-        words = [flat[start : start + n_fields] for start in range(0, len(flat), n_fields)]
-        builder.add(list(chain.from_iterable(tokens)) for tokens in words)
-        n_with_words += np.array([[bool(field) for field in tokens] for tokens in words]).sum(axis=0)
-        if len(paths) < _MAX_PATHS:
-            paths.update(chain.from_iterable(paths_of(document.source) for document in batch))
-        done += len(batch)
-        progress(done, None)
-    if not done:
-        why = f": {rejects.summary()}" if isinstance(rejects, RejectLog) and rejects.count else ""
-        raise TrainingError(
-            f"{str(path)!r} holds no usable document{why}. Give JSON lines or Parquet with an id (id or _id) and text"
-        )
-    _check_fields(path, view, n_with_words.tolist(), done, paths, say)
-    vocabulary = builder.build(max_words, min_df)
-    if not len(vocabulary):
-        names = ", ".join(field.path for field in view.fields)
-        raise TrainingError(
-            f"no word of {str(path)!r} stands in at least {min_df} of its {done} documents: check the fields ({names}) "
-            f"and the floor (--min-df)"
-        )
-    return vocabulary
-
-
-def _check_fields(
-    path: Path, view: TextView, n_with_words: Sequence[int], n_documents: int, paths: Collection[str], say: Say
-) -> None:
-    """Raise `TrainingError` for a field that no document has, most likely misspelt; say which have hardly any words."""
-    for spec, n in zip(view.fields, n_with_words, strict=True):
-        if not n and spec.path not in paths and not view.is_default:
-            raise TrainingError(
-                f"no document of {str(path)!r} has the field {spec.path!r}: the nearest of their fields are "
-                f"{nearest_paths(spec.path, paths)}; name those to be read in --fields"
-            )
-        if 100 * n < n_documents:
-            say(f"the field {spec.path!r} has words in {n:,} of {n_documents:,} documents")
-
-
-def read_training_corpus(
-    path: Path,
-    view: TextView,
-    analyzer: Analyzer,
-    tfidf: TfIdf,
-    query_ids: Set[str],
-    progress: Progress = no_progress,
-    id_field: str | None = None,
-) -> TrainingCorpus:
-    """Return the word counts of all documents of a file, and which of them are queries.
-
-    Lines that cannot be used are passed over: `read_vocabulary` has reported them.
-    """
-    ids: list[str] = []
-    parts: list[list[sp.csr_matrix]] = []
-    for batch in _batches(path, RejectLog(), id_field):
-        parts.append(field_counts(tfidf.vocabulary, view, analyzer, [document.source for document in batch]))
-        ids += [document.id for document in batch]
-        progress(len(ids), None)
-    row_of_id = {id_: row for row, id_ in enumerate(ids)}
-    queries = [row for id_, row in row_of_id.items() if id_ in query_ids]
-    return TrainingCorpus(
-        tuple(ids),
-        row_of_id,
-        tfidf,
-        tuple(stack_rows(field) for field in zip(*parts, strict=True)),
-        {ids[row]: number for number, row in enumerate(queries)},
-        np.array(queries, dtype=np.int64),
-    )
-
-
-def _batches(path: Path, rejects: RejectSink | None, id_field: str | None) -> Iterator[list[Document]]:
-    documents: Iterator[Document] = read_documents(path, rejects=rejects, id_field=id_field)
-    while batch := list(islice(documents, _BATCH)):
-        yield batch
 
 
 @dataclass(frozen=True)

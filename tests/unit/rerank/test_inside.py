@@ -252,9 +252,9 @@ def test_the_engine_counts_signals_and_its_own_score_is_told_apart(tmp_path: Pat
             one,
             "docs",
             served.model,
-            route=route,
+            route=route,  # type: ignore[arg-type]
             calibration=calibration,
-            settings=settings,  # type: ignore[arg-type]
+            settings=settings,
         )
         pages.append(reranker.search(QUERY, BODY, explain=True))
     fetch, inside = pages

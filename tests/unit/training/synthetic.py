@@ -10,19 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from reranker.formats import RejectLog
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.problem import (
     Problem,
-    TrainingCorpus,
     build_problem,
     query_set,
-    read_training_corpus,
-    read_vocabulary,
     two_rows,
 )
+from reranker.training.reading import Corpus, Listener, TrainingCorpus, counted, read_tokens, vocabulary_of
 from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
 
@@ -89,8 +88,9 @@ def titled(n: int = 150) -> tuple[Sources, Links]:
 def corpus_of(path: Path, evidence: TrainingSet, max_words: int | None = None) -> TrainingCorpus:
     """Read a file as `train_model` does, words of the unicode analyzer, fields title and text."""
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
-    vocabulary = read_vocabulary(path, view, analyzer, max_words, 1)
-    return read_training_corpus(path, view, analyzer, TfIdf(vocabulary), evidence.document_queries)
+    corpus = Corpus(path, view, analyzer, max_words=max_words)
+    tokens = read_tokens(corpus, analyzer, Listener(rejects=RejectLog()))
+    return counted(tokens, TfIdf(vocabulary_of(corpus, tokens)), evidence.document_queries)
 
 
 def problem_of(

@@ -141,7 +141,7 @@ def test_what_does_not_go_together_is_refused(path: Path, links: Links) -> None:
 def test_auto_says_what_it_tried_and_takes_what_the_rule_says(
     path: Path, links: Links, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reranker.training.train.race", lambda _: [])  # that of one class finds other settings
+    monkeypatch.setattr("reranker.training.learning.race", lambda _: [])  # that of one class finds other settings
     said = Said()
     model, report = train(path, links, AUTO, epochs=2, listener=Listener(said), word_weights="off")
     choice = model.training["choice"]

@@ -18,15 +18,14 @@ from reranker.text.tfidf import learned_rows
 from reranker.text.view import TextView
 from reranker.training.problem import (
     Problem,
-    TrainingCorpus,
     TwoRows,
     alias_table,
     cut_to_keywords,
     in_blocks,
     query_set,
-    read_vocabulary,
     two_rows,
 )
+from reranker.training.reading import Corpus, Listener, TrainingCorpus, read_tokens, vocabulary_of
 from reranker.training.training_set import Preference, Preferences, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
@@ -266,8 +265,10 @@ def test_queries_without_any_text_leave_nothing(path: Path) -> None:
 
 def test_a_file_without_words(tmp_path: Path) -> None:
     view, analyzer = TextView.parse(["body"]), make_analyzer(AnalyzerConfig())
+    corpus = Corpus(write_documents(tmp_path / "docs.jsonl", [{"id": "ash", "body": "-"}]), view, analyzer)
+    tokens = read_tokens(corpus, analyzer, Listener())
     with pytest.raises(TrainingError, match=r"no word of .*check the fields \(body\)"):
-        read_vocabulary(write_documents(tmp_path / "docs.jsonl", [{"id": "ash", "body": "-"}]), view, analyzer, None, 1)
+        vocabulary_of(corpus, tokens)
 
 
 def test_keyword_queries_are_drawn_without_replacement(path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import pytest
 
 from reranker.baselines.fitted import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
+from reranker.formats import read_documents
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
-from reranker.records import Pair
+from reranker.records import Document, Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
@@ -32,9 +33,11 @@ from reranker.training import (
     from_links,
     from_pairs,
     mix,
+    reading,
     train_model,
 )
-from reranker.training.train import _heaviest, _Run
+from reranker.training.remembering import heaviest
+from reranker.training.run import STREAMS, RandomStreams
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import STATED, Links, Said, Sources, shuffled, synonyms, write_documents
 
@@ -111,12 +114,29 @@ def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
     assert report.comparison.verdict != "better"
 
 
-def test_a_run_has_all_its_parts_from_the_start(path: Path, links: Links) -> None:
-    corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
-    run = _Run(corpus, from_links(links), TrainConfig(**STATED), None, None, None, Listener())
-    before = set(vars(run))
-    run._lexical_settings()
-    assert set(vars(run)) == before
+def test_the_file_of_documents_is_read_once(path: Path, links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Path] = []
+
+    def counting(read: Path, **options: Any) -> Iterator[Document]:
+        opened.append(read)
+        return read_documents(read, **options)
+
+    monkeypatch.setattr(reading, "read_documents", counting)
+    _, report = train_model(Corpus(path), from_links(links), TrainConfig(**STATED))
+    assert report.comparison is not None and len(report.notes) > 0, "stems were tried, and systems compared"
+    assert opened == [path]
+
+
+def test_every_random_stream_has_a_beginning_of_its_own() -> None:
+    streams = RandomStreams(7)
+    first = {name: streams.named(name).integers(2**63) for name in STREAMS}
+    assert len(set(first.values())) == len(STREAMS)
+    assert {name: streams.named(name).integers(2**63) for name in STREAMS} == first, "whatever else was drawn"
+    children = np.random.default_rng(7).spawn(10)
+    assert first["comparison"] == children[4].integers(2**63), "as in models of before"
+    assert first["memory tuning"] == np.random.default_rng(7).spawn(9)[8].spawn(2)[1].integers(2**63)
+    with pytest.raises(KeyError):
+        streams.named("none")
 
 
 def test_equal_seeds_give_equal_models(path: Path, links: Links) -> None:
@@ -432,9 +452,9 @@ def test_little_of_what_was_learned_is_added_to_a_memory_unless_it_is_surely_bet
     better = np.full(40, 0.01)
     noise = np.tile([0.4, -0.4], 20)
     alone = np.full(40, 0.5)
-    assert _heaviest(np.stack([alone + better + noise, alone + better / 2, alone])) == 2
-    assert _heaviest(np.stack([alone, alone + better, alone + better / 2])) == 1
-    assert _heaviest(np.stack([alone, alone, alone])) == 2
+    assert heaviest(np.stack([alone + better + noise, alone + better / 2, alone])) == 2
+    assert heaviest(np.stack([alone, alone + better, alone + better / 2])) == 1
+    assert heaviest(np.stack([alone, alone, alone])) == 2
 
 
 def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:

@@ -1,0 +1,248 @@
+"""The stages that learn U and V: the rows of a run, the race of trial runs, the training, and the second run on all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from reranker.arrays import Float32, Float64
+from reranker.lexical.bm25 import LexicalRows
+from reranker.lexical.memory import QueryMemory
+from reranker.models.model_classes import AUTO, MODEL_CLASSES
+from reranker.models.ranking_model import lexical_counts, lexical_rows_of
+from reranker.text.tfidf import learned_rows
+from reranker.training.config import Schedule, kept_settings
+from reranker.training.context import TrainedParameters, TrainingContext, Validator, choose, validators_of
+from reranker.training.lexical_choice import LexicalChoice, chosen_word_weights
+from reranker.training.linear import warm_start
+from reranker.training.problem import (
+    Problem,
+    QuerySet,
+    TwoRows,
+    build_problem,
+    in_blocks,
+    query_set,
+    two_rows,
+    usable_part,
+)
+from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
+from reranker.training.reading import Reading
+from reranker.training.run import Division, TrainingRun
+from reranker.training.trainer import NegativeMiner, digest, remove_checkpoints, start_parameters
+from reranker.training.training_set import TrainingSet
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedRows:
+    """The rows of all documents and queries of a run."""
+
+    lexical: LexicalRows | None
+    """Word counts to lexical rows; None: the lexical rows are those that U and V read."""
+    documents: TwoRows
+    queries: QuerySet
+    """With the words of their lexical rows weighed."""
+    word_weights: Float32 | None
+    """(n_words,) float32: what the words of queries count; None: 1 each."""
+    notes: tuple[str, ...]
+    """What the user should know."""
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedPart:
+    """What the race and the training ended with."""
+
+    parameters: TrainedParameters
+    schedule: Schedule
+    """The settings of the race's best run."""
+    trials: tuple[Trial, ...]
+    """Every run of the race."""
+    choice: dict[str, Any] | None
+    """How ``auto`` chose the class, as JSON; None: the class was given."""
+    dropped: dict[str, int]
+    """Preferences that could not be used, by reason."""
+    lexical_values: Float64
+    """(n,) float64: AP of each validation query by the lexical score only."""
+    lexical_map: float
+    """Mean over the kinds of validation queries of their MAP by the lexical score only."""
+    valid_map: float
+    """The same by the model."""
+
+
+def document_rows(run: TrainingRun, reading: Reading, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
+    """Return the rows of all documents; the lexical ones with a memory if there is one."""
+    data, weights = reading.data, run.learned_weights
+    fields = lexical_counts(memory, data.counts, data.ids)
+
+    def rows_of(block: slice) -> TwoRows:
+        counts: list[sp.csr_matrix] = [field[block] for field in fields]
+        learned = learned_rows(data.tfidf, counts[: len(data.counts)], weights)
+        return two_rows(learned, None if rows is None else rows.documents(counts))
+
+    return in_blocks(len(data.ids), rows_of)
+
+
+def prepared_rows(run: TrainingRun, lexical: LexicalChoice, division: Division) -> PreparedRows:
+    """Return the rows that training and validation work on.
+
+    With the document side of a model to start from its memory is kept: U is learned with the rows that it is served
+    with.
+    """
+    reading, split = lexical.reading, division.split
+    memory = kept_memory(run)
+    rows = lexical_rows_of(lexical.settings, reading.data.tfidf.vocabulary, memory)
+    documents = document_rows(run, reading, rows, memory)
+    asked = query_set(reading.data, [split.train, split.valid], reading.analyzer, rows)
+    if run.base is not None:
+        weights, notes = run.base.word_weights, tuple[str, ...]()
+    else:
+        weights, notes = chosen_word_weights(run, lexical, division, asked, documents)
+    return PreparedRows(rows, documents, asked.weighed(weights), weights, notes)
+
+
+def kept_memory(run: TrainingRun) -> QueryMemory | None:
+    """Return the memory that stays with the document side of a model to start from; None: there is none."""
+    return run.base.encoder.memory if run.base is not None and run.config.query_side_only else None
+
+
+def learned_part(run: TrainingRun, reading: Reading, division: Division, rows: PreparedRows) -> LearnedPart:
+    """Return the class asked for, trained on the training side by the settings that the race found.
+
+    Where a short run of the race did better than the long one that followed, that run's settings are used.
+    """
+    split, schedule, say = division.split, division.schedule, run.listener.say
+    problem = _problem(run, reading, division, rows.queries, rows.documents, split.train, split.held_out)
+    dropped = usable_part(reading.data, rows.queries, run.evidence)[1]
+    for reason, count in sorted(dropped.items()):
+        say(f"{count:,} of {run.evidence.n_preferences:,} preferences not used: {reason}")
+    rng = run.streams.named("validation")
+    on = (division.choosing, reading.data, rows.queries, rows.documents)
+    validators = validators_of(*on, schedule, rng)
+    short = validators_of(*on, replace(schedule, keyword_share=1.0), rng) if schedule.short_apart else []
+    context = _context(run, reading, division, problem, "training", validators=validators, short_validators=short)
+    trials = race(context)
+    name = run.config.learned_class
+    learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
+    may_be_shorter = choice is None and run.config.epochs is None and name in MODEL_CLASSES
+    if trials and may_be_shorter and MODEL_CLASSES[name].can_continue:
+        best = trials_best(trials)
+        if (1 - TIE) * best.map > (learned.result.best_map or 0.0):
+            learned = _like_a_trial(run, context, name, best)
+    lexical = [validator.lexical for validator in validators]
+    return LearnedPart(
+        learned,
+        context.schedule,
+        tuple(trials),
+        choice,
+        dropped,
+        np.concatenate(lexical),
+        float(np.mean([values.mean() for values in lexical])),
+        float(np.mean([learned.values_by([validator]).mean() for validator in validators])),
+    )
+
+
+def refitted(
+    run: TrainingRun, reading: Reading, division: Division, rows: PreparedRows, first: LearnedPart
+) -> TrainedParameters:
+    """Return the class trained again, on all the evidence, for the epochs that validation found best."""
+    parameters = first.parameters
+    run.listener.say(
+        f"training once more on everything for {parameters.result.best_epoch + parameters.more_epochs} epochs"
+    )
+    asked = query_set(reading.data, [run.evidence], reading.analyzer, rows.lexical).weighed(rows.word_weights)
+    problem = _problem(run, reading, division, asked, rows.documents, run.evidence, ())
+    again = replace(division, schedule=first.schedule)
+    return _context(run, reading, again, problem, "refit", suffix="-all").learn(parameters.name, parameters)
+
+
+def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
+    """Return the class trained as in the best run of the race."""
+    run.listener.say(f"the long run was not better: {best.epochs} epochs, as in the short one")
+    context.schedule = schedule_like(context, best)
+    if run.checkpoint is not None:
+        remove_checkpoints(run.checkpoint)
+    context.done.clear()
+    return context.learn(name)
+
+
+def _problem(
+    run: TrainingRun,
+    reading: Reading,
+    division: Division,
+    queries: QuerySet,
+    documents: TwoRows,
+    evidence: TrainingSet,
+    held_out: Collection[str],
+) -> Problem:
+    """Return the arrays of a run; where new documents are asked for, what no preference names is no negative."""
+    known = run.evidence.texts is not None or division.split.unseen_documents
+    return build_problem(reading.data, queries, documents, evidence, held_out, known_negatives=known)
+
+
+def _context(
+    run: TrainingRun,
+    reading: Reading,
+    division: Division,
+    problem: Problem,
+    stream: str,
+    *,
+    suffix: str = "",
+    validators: Sequence[Validator] = (),
+    short_validators: Sequence[Validator] = (),
+) -> TrainingContext:
+    """Return what every class of a run learns from; the folder of its state is the run's, with a ``suffix``."""
+    nearest = None
+    if division.schedule.nearest_share:
+        nearest = NegativeMiner(problem, run.streams.named("nearest"))
+    checkpoint, fingerprint = None, {}
+    if run.checkpoint is not None:
+        checkpoint = run.checkpoint.with_name(run.checkpoint.name + suffix)
+        fingerprint = _fingerprint(run, division, problem)
+    n_words = len(reading.data.tfidf.vocabulary)
+
+    def start(tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
+        return _start(run, n_words, tied, schedule)
+
+    return TrainingContext(
+        run.config,
+        division.schedule,
+        problem,
+        nearest,
+        list(validators),
+        run.streams.named(stream),
+        start,
+        n_words,
+        fingerprint,
+        checkpoint,
+        run.listener.say,
+        run.listener.progress,
+        short_validators,
+    )
+
+
+def _start(run: TrainingRun, n_words: int, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
+    """Return U and V before the first step; the second run on all the evidence starts from the same U."""
+    if run.base is not None:
+        return warm_start(run.base, schedule, run.evidence.texts is not None)
+    n_rows = n_words if run.config.max_rows is None else min(run.config.max_rows, n_words)
+    rng = np.random.default_rng(run.config.seed + 1)
+    return start_parameters(schedule, n_rows, run.config.dim, tied, rng)
+
+
+def _fingerprint(run: TrainingRun, division: Division, problem: Problem) -> dict[str, Any]:
+    """Return what a state of the run must agree in: settings, data and validation, as JSON."""
+    arrays = (*problem.queries, *problem.documents, *problem.lexical, *problem.tuples, *problem.negatives)
+    valid = division.split.valid
+    judged = (f"{query}\t{better}\t{valid.grades.get(query)}" for query, better in valid.links())
+    return {
+        "config": kept_settings(run.config),
+        "base": run.base.model_id if run.base else None,
+        "words": problem.n_columns,
+        "data": digest(arrays),
+        "validation": digest(chain(judged, sorted(division.split.pool))),
+        "judged_only": valid.judged_only,
+    }

@@ -1,0 +1,302 @@
+"""The stages that choose the lexical score: its settings, how words are read, and what the words of queries weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from reranker.arrays import Float32, Float64, Int64
+from reranker.baselines.comparison import tuning_task
+from reranker.errors import InputError
+from reranker.evaluation import standard_error
+from reranker.lexical.bm25 import LexicalSettings
+from reranker.lexical.corpus import LexicalCorpus
+from reranker.lexical.tuning import (
+    COVERING,
+    MAX_QUERIES,
+    LexicalMeasure,
+    LexicalTask,
+    TunedLexical,
+    best_lexical,
+    tune_lexical,
+)
+from reranker.text.analyzers import make_analyzer
+from reranker.text.tfidf import TfIdf, count_rows
+from reranker.text.tokens import DocumentTokens
+from reranker.training.context import keywords_of, validators_of
+from reranker.training.problem import QuerySet, TwoRows
+from reranker.training.reading import Reading, counted, vocabulary_of
+from reranker.training.run import Division, TrainingRun
+from reranker.training.training_set import TrainingSet
+from reranker.training.word_weights import choices_of, word_weights
+
+
+class _OtherReading(NamedTuple):
+    """Words of the report about another way to read the documents."""
+
+    taken: str
+    """How words are read if it is used."""
+    left: str
+    """How words are read if it is not."""
+    way: str
+    """The way itself."""
+
+
+_STEMS = _OtherReading("English stems", "taken as they stand", "stems")
+_BIGRAMS = _OtherReading("read with their bigrams", "read one by one", "bigrams")
+BIGRAM_GAIN: Final = 0.03
+"""Share by which bigrams must raise MAP: rows and tables become about twice as large, and what is learned noisier."""
+KEPT_OF_PAGES: Final = 0.95
+"""Share of the MAP of whole pages, by a lexical score of their own, that one for pages and keywords must keep."""
+
+
+@dataclass(frozen=True, eq=False)
+class LexicalChoice:
+    """The lexical part of the score, as it was tuned on the training side, and the reading that it is of."""
+
+    settings: LexicalSettings | None
+    """None: the lexical rows are those that V reads."""
+    bm25: LexicalSettings | None
+    """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
+    forms: Mapping[str, TunedLexical] | None
+    """Every form tuned, where the baselines would be tuned alike; None: they are tuned for themselves."""
+    reading: Reading
+    notes: tuple[str, ...] = ()
+    """What the user should know."""
+
+
+def read_by(run: TrainingRun, tokens: DocumentTokens) -> Reading:
+    """Return the documents by the analyzer of their words, with a vocabulary of their own or the base's."""
+    is_first = tokens.config == run.analyzer.config
+    analyzer = run.analyzer if is_first else make_analyzer(tokens.config)
+    known = run.base.encoder.document_vocabulary if run.base is not None else vocabulary_of(run.corpus, tokens)
+    return Reading(analyzer, counted(tokens, TfIdf(known, run.corpus.tf), run.query_ids))
+
+
+class _Candidate(NamedTuple):
+    """A way to read the documents, with the lexical forms tuned for it."""
+
+    tokens: DocumentTokens
+    reading: Reading
+    forms: dict[str, TunedLexical]
+
+
+def tuned_lexical(run: TrainingRun, tokens: DocumentTokens, reading: Reading, division: Division) -> LexicalChoice:
+    """Return the lexical score tuned on the training side, and the reading of the documents that suits it.
+
+    The settings of a model to start from stay, unless they are of rows with a memory: U and V are learned together with
+    rows that have none.
+    """
+    base = run.base
+    if base is not None and (base.encoder.memory is None or run.config.query_side_only):
+        lexical = base.encoder.lexical
+        return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, None, reading)
+    if not run.tunes_lexical:
+        return LexicalChoice(None, None, None, reading)
+    say = run.listener.say
+    say("tuning the lexical score")
+    tasks, forms = _tuned(run, reading, division, division.split.train)
+    notes: list[str] = []
+    if run.corpus.analyzer is None and tasks:
+        best = _Candidate(tokens, reading, forms)
+        best = _better_reading(run, division, best, tokens.stemmed("english"), _STEMS, notes)
+        if division.split.train.texts is not None:
+            bigrams = best.tokens.with_bigrams()
+            best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes, own_settings=True, least=BIGRAM_GAIN)
+        reading, forms = best.reading, best.forms
+    tuned = best_lexical(forms)
+    for note in tuned.notes:
+        say(note)
+    say(_sentence(run, reading, tuned))
+    alike = len(tasks) == 1 and not any(_stated_weights(run, reading))
+    bm25 = forms["bm25"].settings if tasks else None
+    return LexicalChoice(tuned.settings, bm25, forms if alike else None, reading, (*notes, *tuned.notes))
+
+
+def tuned_on_all(run: TrainingRun, reading: Reading, division: Division) -> LexicalSettings:
+    """Return the settings without a memory, tuned again on all the queries."""
+    return best_lexical(_tuned(run, reading, division, run.evidence)[1]).settings
+
+
+def has_few_queries(run: TrainingRun, choice: LexicalChoice, division: Division) -> bool:
+    """Return whether the lexical score gains from being tuned again on all queries.
+
+    Not so where more than `MAX_QUERIES` queries tuned it: then these were a sample.
+    """
+    may_change = run.base is None and run.valid is None and not division.split.unseen_documents
+    return may_change and choice.bm25 is not None and len(division.split.train.query_ids) < MAX_QUERIES
+
+
+def tuning_tasks(
+    run: TrainingRun, reading: Reading, division: Division, corpus: LexicalCorpus, evidence: TrainingSet
+) -> list[LexicalTask]:
+    """Return the queries of some evidence that the lexical score is tuned on: texts, whole documents, keywords.
+
+    `InputError` is raised if no query finds anything among the documents.
+    """
+    data, schedule, pool = reading.data, division.schedule, division.split.pool
+    vocabulary = data.tfidf.vocabulary
+
+    def rows_of(ids: Sequence[str]) -> Int64:
+        return np.array([data.row_of[id_] for id_ in ids], np.int64)
+
+    if evidence.texts is not None:
+        task = evidence.task(pool, [], ())
+        tokens = reading.analyzer.tokens([evidence.texts[query] for query in task.query_ids])
+        counts = count_rows(vocabulary, tokens)
+        return [LexicalTask(task, corpus.text_queries(counts), rows_of(task.document_ids))]
+    task = tuning_task(evidence.links(), data.ids, pool)
+    asked, documents = rows_of(task.query_ids), rows_of(task.document_ids)
+    tasks = []
+    if schedule.keyword_share < 1:
+        tasks.append(LexicalTask(task, corpus.document_queries(asked), documents))
+    if schedule.keyword_share > 0 or schedule.short_apart:
+        words = corpus.keyword_queries(asked, task.query_ids, keywords_of(schedule), run.config.seed, vocabulary)
+        tasks.append(LexicalTask(task, words, documents))
+    return tasks
+
+
+def searched(
+    run: TrainingRun,
+    reading: Reading,
+    corpus: LexicalCorpus,
+    tasks: Sequence[LexicalTask],
+    rng: np.random.Generator,
+    **more: Any,
+) -> dict[str, TunedLexical]:
+    """Return `tune_lexical` with the weights that the user has given."""
+    return tune_lexical(corpus, tasks, rng, stated=_stated_weights(run, reading), **more)
+
+
+def chosen_word_weights(
+    run: TrainingRun, choice: LexicalChoice, division: Division, asked: QuerySet, documents: TwoRows
+) -> tuple[Float32 | None, tuple[str, ...]]:
+    """Return what the words of text queries count, (n_words,) float32, and a note; None: 1 each.
+
+    Of the weights tried, those of the highest validation MAP by words alone are used if they gain more than two
+    standard errors: they are the best of several. Where documents are the queries, U and V learn what weights would
+    express, and the model is worse with them.
+    """
+    lexical, reading, say = choice.settings, choice.reading, run.listener.say
+    if lexical is None or choice.bm25 is None or run.evidence.texts is None or run.config.word_weights == "off":
+        return None, ()
+    say("weighing the words of queries")
+    corpus, n_words = LexicalCorpus(reading.data.counts), len(reading.data.tfidf.vocabulary)
+    known = np.flatnonzero(corpus.columns < n_words)
+
+    def values(weights: Float32) -> Float64:
+        rng = run.streams.named("validation")
+        queries = asked.weighed(weights)
+        validators = validators_of(division.choosing, reading.data, queries, documents, division.schedule, rng)
+        return np.concatenate([validator.lexical for validator in validators])
+
+    chosen = np.ones(n_words, np.float32)
+    before = best = values(chosen)
+    task = tuning_tasks(run, reading, division, corpus, division.split.train)[0]
+    for learned in word_weights(choices_of(corpus, task, lexical, run.streams.named("word weights"))):
+        tried = np.ones_like(chosen)
+        tried[corpus.columns[known]] = learned[known]
+        after = values(tried)
+        if after.mean() > best.mean():
+            best, chosen = after, tried
+    gains = best - before
+    is_better = bool(gains.mean() > 2 * standard_error(gains))
+    maps = f"validation MAP of words alone is {best.mean():.4f} beside {before.mean():.4f}"
+    note = f"words of queries {'are weighed' if is_better else 'count alike'}: by weights {maps}"
+    say(note)
+    return (chosen if is_better else None), (note,)
+
+
+def _tuned(
+    run: TrainingRun, reading: Reading, division: Division, evidence: TrainingSet
+) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
+    """Return what the lexical score is tuned on, and its forms tuned on it; without tasks the forms are the plain ones.
+
+    Whole pages and keywords share the row of a document, and may want two of them: titles that count for all or for
+    nothing. Pages keep `KEPT_OF_PAGES` of what a score of their own reaches on the training links: what they lose to
+    keywords is hardly learned back.
+    """
+    corpus = LexicalCorpus(reading.data.counts)
+    try:
+        tasks = tuning_tasks(run, reading, division, corpus, evidence)
+    except InputError:  # no training query finds anything here: the preferences are refused later, with the reason
+        tasks = []
+
+    def tuned(on: Sequence[LexicalTask], **more: Any) -> dict[str, TunedLexical]:
+        rng = run.streams.named("lexical tuning")
+        return searched(run, reading, corpus, on, rng, with_coverage=True, **more)
+
+    if len(tasks) < 2:
+        return tasks, tuned(tasks)
+    pages, both = best_lexical(tuned(tasks[:1])), tuned(tasks)
+    floor = KEPT_OF_PAGES * pages.values[0]
+    if best_lexical(both).values[0] < floor:
+        both = tuned(tasks, start=pages.settings, floor=floor)
+    return tasks, both
+
+
+def _better_reading(
+    run: TrainingRun,
+    division: Division,
+    known: _Candidate,
+    tokens: DocumentTokens,
+    said: _OtherReading,
+    notes: list[str],
+    *,
+    own_settings: bool = False,
+    least: float = 0.0,
+) -> _Candidate:
+    """Return another reading of the documents, with the forms tuned for it, if the lexical score is better by it.
+
+    Otherwise the ``known`` one is returned. The settings that were tuned for the known words are used
+    for both, or with ``own_settings`` each has its own. MAP on the training queries must rise by more than a standard
+    error, and by the share ``least``, for one kind of queries, and fall by no more than one for the other. A sentence
+    about it is added to ``notes``.
+    """
+    train, forms = division.split.train, known.forms
+    values = _values(run, known.reading, division, best_lexical(forms).settings)
+    other = read_by(run, tokens)
+    again = _tuned(run, other, division, train)[1] if own_settings else forms
+    changed = _values(run, other, division, best_lexical(again).settings)
+    gains = [after - before for after, before in zip(changed, values, strict=True)]
+    in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
+    share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
+    is_better = max(in_errors) > 1 and min(in_errors) >= -1 and share > least
+    maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
+    note = f"words are {said.taken if is_better else said.left}: by {said.way} training MAP is {maps}"
+    notes.append(note)
+    run.listener.say(note)
+    if not is_better:
+        return known
+    return _Candidate(tokens, other, again if own_settings else _tuned(run, other, division, train)[1])
+
+
+def _values(run: TrainingRun, reading: Reading, division: Division, settings: LexicalSettings) -> list[Float64]:
+    """Return the average precision of up to 5,000 training queries of each task by lexical settings."""
+    corpus, rng = LexicalCorpus(reading.data.counts), run.streams.named("lexical tuning")
+    tasks = tuning_tasks(run, reading, division, corpus, division.split.train)
+    samples = [task.sample(rng, 10 * MAX_QUERIES) for task in tasks]
+    return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
+
+
+def _stated_weights(run: TrainingRun, reading: Reading) -> list[float | None]:
+    """Return the field weights that the user has given, None for others; a base's weights are of V's rows."""
+    of_fields = [spec.weight if run.base is None else None for spec in run.corpus.view.fields]
+    return [*of_fields, *[None] * reading.analyzer.config.bigrams]
+
+
+def _sentence(run: TrainingRun, reading: Reading, tuned: TunedLexical) -> str:
+    names = [spec.path for spec in run.corpus.view.fields] + ["bigrams"] * reading.analyzer.config.bigrams
+    weights = zip(names, tuned.settings.field_weights, strict=True)
+    named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
+    value = "" if tuned.value is None else f": MAP {tuned.value:.4f} on the training queries"
+    form = COVERING if tuned.settings.coverage else tuned.settings.form
+    return f"the best lexical score found is {form} (weights of fields {named}){value}"
+
+
+def with_factor(settings: LexicalSettings, factor: float | None) -> LexicalSettings:
+    """Return settings whose rows are multiplied by one more factor (None: 1)."""
+    return replace(settings, factor=(factor or 1.0) * settings.factor)

@@ -1,0 +1,153 @@
+"""What a training run begins with, checked: settings, evidence, random streams, and the split for validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from reranker.errors import ConfigError, TrainingError
+from reranker.models.ranking_model import RankingModel
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.training.config import Schedule, TrainConfig, schedule_of
+from reranker.training.linear import config_from
+from reranker.training.reading import Corpus, Listener, TrainingCorpus
+from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
+
+STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {
+        "split": (0,),
+        "lexical tuning": (1,),
+        "training": (2,),
+        "validation": (3,),
+        "comparison": (4,),
+        "refit": (5,),
+        "judging": (6,),
+        "nearest": (7,),
+        "memory folds": (8, 0),
+        "memory tuning": (8, 1),
+        "memory folds of all": (8, 2),
+        "memory tuning of all": (8, 3),
+        "word weights": (9,),
+    }
+)
+"""Random streams of a run, and the spawn key of each: a stream does not depend on which others are used."""
+
+
+@dataclass(frozen=True)
+class RandomStreams:
+    """The random generators of a run, by name."""
+
+    seed: int
+
+    def named(self, name: str) -> np.random.Generator:
+        """Return the generator of a name of `STREAMS`, at its beginning."""
+        return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=STREAMS[name]))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """The inputs of one training. They do not change while its stages run."""
+
+    corpus: Corpus
+    evidence: TrainingSet
+    """What is learned from, before the split for validation."""
+    config: TrainConfig
+    valid: TrainingSet | None
+    """Evidence to stop by, never trained on; None: a part of ``evidence``."""
+    base: RankingModel | None
+    """Model to start from."""
+    checkpoint: Path | None
+    """Folder for the state of the run."""
+    listener: Listener
+    streams: RandomStreams
+
+    @property
+    def tunes_lexical(self) -> bool:
+        """True if the lexical part may have settings of its own."""
+        return self.config.recipe != "paper" and self.config.identity
+
+    @property
+    def learned_weights(self) -> tuple[float, ...]:
+        """Field weights of the rows that V reads: 1 each where the lexical part has weights of its own."""
+        view = self.corpus.view
+        return (1.0,) * len(view.fields) if self.base is None and self.tunes_lexical else view.weights
+
+    @property
+    def query_ids(self) -> set[str]:
+        """Ids of the documents that are queries."""
+        return self.evidence.document_queries | (self.valid.document_queries if self.valid else set())
+
+    @property
+    def analyzer(self) -> Analyzer:
+        """The analyzer that the documents are read by first."""
+        return self.corpus.analyzer or make_analyzer(AnalyzerConfig())
+
+
+def checked_run(
+    corpus: Corpus,
+    evidence: TrainingSet,
+    config: TrainConfig,
+    valid: TrainingSet | None,
+    base: RankingModel | None,
+    checkpoint: Path | None,
+    listener: Listener,
+) -> TrainingRun:
+    """Return the inputs of a run; a model to start from decides view, analyzer and some settings.
+
+    `TrainingError` is raised if there is nothing to learn from, or training and validation evidence are of two kinds;
+    `ConfigError` if the base does not fit the settings, or one that they need is missing.
+    """
+    if not evidence.preferences:
+        raise TrainingError("there is nothing to learn from: the links, judgements or pairs are empty")
+    if valid is not None and (valid.texts is None) != (evidence.texts is None):
+        raise TrainingError(
+            "training and validation evidence are of two kinds, one with documents as queries and one with texts: "
+            "give both as links, or both as judgements or pairs"
+        )
+    if base is not None:
+        encoder = base.encoder
+        corpus = replace(corpus, view=encoder.view, analyzer=encoder.analyzer, tf=encoder.tf)
+        config = config_from(base, config)
+    elif config.query_side_only:
+        raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
+    return TrainingRun(corpus, evidence, config, valid, base, checkpoint, listener, RandomStreams(config.seed))
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """The evidence of a run, split, and the schedule that follows from it."""
+
+    split: Split
+    """Training side and whole validation side."""
+    choosing: Split
+    """The same with the validation queries that choose settings, epoch and weights."""
+    judging: TrainingSet
+    """The validation queries that judge the result."""
+    judged_apart: bool
+    """False where there are too few validation queries: then all of them choose and judge."""
+    schedule: Schedule
+    """The numbers of training runs, before the race changes them."""
+
+
+def divided(run: TrainingRun, data: TrainingCorpus) -> Division:
+    """Return the evidence split for validation; `ConfigError` for keyword queries by an analyzer with bigrams."""
+    split = split_training_set(run.evidence, run.valid, data.ids, run.config.generalise, run.streams.named("split"))
+    choosing, judging, judged_apart = part_to_judge_by(split.valid, data.row_of, run.streams.named("judging"))
+    schedule = schedule_of(
+        run.config,
+        queries_are_texts=run.evidence.texts is not None,
+        unseen_documents=split.unseen_documents,
+        links_beside=bool(run.evidence.linked),
+    )
+    with_bigrams = run.base is None and run.analyzer.config.bigrams
+    if with_bigrams and run.evidence.texts is None and schedule.keyword_share:
+        raise ConfigError(
+            "words drawn from a document at random are no bigrams: with the analyzer option bigrams give --queries "
+            "document, or leave the option out"
+        )
+    return Division(split, replace(split, valid=choosing), judging, judged_apart, schedule)
