@@ -16,9 +16,9 @@ RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
-"""What manifests, checkpoints and the command line call a setting, where that differs."""
+"""Names of settings in manifests, checkpoints and on the command line, where they differ."""
 QUERY_KINDS = ("mixed", "document")
-"""What a link's source may be as a query, besides ``keywords:K``."""
+"""Forms of a link's source as a query, besides ``keywords:K``."""
 
 
 @dataclass(frozen=True)
@@ -46,24 +46,24 @@ class TrainConfig:
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
     rate, no cap, identity weight 1. ``default`` screens negatives, starts from V = 0, caps norms, drops words."""
     model_class: str = DEFAULT_CLASS
-    """What is learned, of `MODEL_CLASSES`, or ``auto``."""
+    """Model class, a name of `MODEL_CLASSES`, or ``auto``."""
     dim: int = 100
-    """N."""
+    """N, the dimensions of a vector."""
     queries: str = "mixed"
-    """What the source document of a link is as a query: ``document``, ``keywords:K`` (about K words) or ``mixed``."""
+    """How the source document of a link is used as a query: ``document``, ``keywords:K`` (about K words), ``mixed``."""
     generalise: str = "auto"
-    """{'auto', 'documents', 'links'}: Whether the model is for documents that it has not been trained on (word dropout,
-    few epochs; validated on held-out documents), or for links of known ones. ``auto``: by the validation links."""
+    """{'auto', 'documents', 'links'}: Whether the model is for documents that it was not trained on (word dropout, few
+    epochs; validated on held-out documents), or for links of known ones. ``auto``: decided by the validation links."""
     identity: bool = True
     """Keep q.d in the score."""
     tied: bool = False
-    """U = V: another spelling of the class ``tied``."""
+    """U = V: the same as the class ``tied``."""
     max_rows: int | None = None
     """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
-    """Of all random numbers."""
+    """Seed of all random numbers."""
     threads: int = 1
-    """1: reproducible. More: Hogwild, faster, races."""
+    """1 is reproducible. More threads update shared rows without locks (Hogwild): faster, not reproducible."""
     epochs: int | None = None
     rate: float | None = None
     identity_scale: float | None = None
@@ -81,10 +81,10 @@ class TrainConfig:
     """Epochs without a better validation MAP until training stops."""
     memory: str = "auto"
     """{'auto', 'off'}: Whether documents remember the training queries that they are relevant to, as words of one more
-    field in the lexical part. ``auto``: where queries are texts and validation is better for it."""
+    field in the lexical part. ``auto``: if queries are texts and validation is better with it."""
     word_weights: str = "auto"
-    """{'auto', 'off'}: Whether the words of queries count in the lexical part what training queries say. ``auto``:
-    where queries are texts and validation is better for it."""
+    """{'auto', 'off'}: Whether the words of queries have weights in the lexical part, learned from training queries.
+    ``auto``: if queries are texts and validation is better with them."""
     query_side_only: bool = False
     """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
     from."""
@@ -125,7 +125,7 @@ class TrainConfig:
 
     @property
     def learned_class(self) -> str:
-        """The class asked for, whichever way it was spelt."""
+        """The class asked for, by ``model_class`` or ``tied``."""
         return "tied" if self.tied else self.model_class
 
     @classmethod
@@ -142,7 +142,7 @@ def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """All numbers of a run, none left open: `TrainConfig` laid over the defaults."""
+    """The numbers of a run: `TrainConfig` with the defaults filled in."""
 
     epochs: int
     rate_start: float
@@ -164,12 +164,12 @@ class Schedule:
     short_apart: bool = False
 
 
-# Where the race begins; what it varies is set here for runs without validation. "texts" are whole queries of people.
+# Start of the race, and the settings of runs without validation. "texts" are whole queries of people.
 _EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 6.0
 _QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
 _MIXED_SHARE = 0.7
 _MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
-_MIXED_SHARE_APART = 0.25  # short queries have a U of their own: so much of V is learned for them
+_MIXED_SHARE_APART = 0.25  # share of V's steps that learn for short queries, which have a U of their own
 _MIXED_WORDS = (1, 10)
 _MAX_NORM = 3.0
 _NEAREST_SHARE = 0.5
@@ -188,10 +188,10 @@ def parse_query_kind(text: str) -> tuple[float, int, int]:
 def schedule_of(
     config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool, links_beside: bool = False
 ) -> Schedule:
-    """Return the numbers of a run, with everything that the settings state laid over them.
+    """Return the numbers of a run: the defaults, with the given settings in their place.
 
-    With links beside queries that are texts, what is done to queries that are documents (cutting them to keywords, and
-    dropout, which spares short queries) is as for links.
+    If there are links as well as queries that are texts, the documents among the queries are cut to keywords and get
+    dropout as for links; dropout spares short queries.
     """
     kind = config.queries.partition(":")[0]
     query_dropout = _QUERY_DROPOUT["texts" if queries_are_texts and not links_beside else kind]
@@ -199,7 +199,7 @@ def schedule_of(
     share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
     if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
-    # Whole documents and a few words ask for different maps: the second is learned by itself where U and V are two.
+    # Whole documents and a few words need different maps: short queries get a U of their own, if U and V differ.
     learns_apart = config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
     apart = config.queries == "mixed" and not only_texts and not links_beside and learns_apart
     if apart:

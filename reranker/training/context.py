@@ -1,6 +1,6 @@
-"""What every model class of one run learns from and is validated by, what it ends with, and which class is taken.
+"""The problem and validation that all model classes of a run share, what a class ends with, and the choice of ``auto``.
 
-Training stops by the mean average precision on validation queries; `RULE` is that of ``auto``.
+Training stops when the mean average precision of the validation queries stops improving.
 """
 
 from __future__ import annotations
@@ -36,13 +36,30 @@ VALIDATION_WORDS = 5
 
 
 class Validator:
-    """AP of any model on a ranking task; the lexical part of the scores is computed once.
+    """Average precision of any model on a ranking task. The lexical part of the scores is computed once.
 
-    At most 1,000 queries are drawn, and of a pool of more than 20,000 documents the judged ones and a random rest: the
-    lexical scores then take at most 80 MB. ``queries`` and ``documents`` are those of the task, in its order, and
-    ``identity`` is a, the weight of q.d; ``judged_only`` ranks the documents that have a grade for the query, and no
-    others. ``is_short`` says that its queries are asked by the U of short queries, where there is one. Kept as
-    ``queries`` and ``documents`` are the rows that U and V read.
+    At most 1,000 queries are sampled. A pool of more than 20,000 documents is reduced to the judged ones and a random
+    sample of the others, so that the lexical scores take at most 80 MB.
+
+    Parameters
+    ----------
+    task : RankingTask
+        Queries, pool and grades.
+    queries, documents : TwoRows
+        Rows of the task's queries and documents, in its order.
+    identity : float
+        a, the weight of q.d.
+    rng : numpy.random.Generator
+        Draws the samples.
+    judged_only : bool
+        Rank only the documents that have a grade for the query.
+    is_short : bool
+        The queries are short: they use the U of short queries, if the model has one.
+
+    Attributes
+    ----------
+    queries, documents : scipy.sparse.csr_matrix
+        The rows of the sampled queries and documents that U and V read.
     """
 
     def __init__(
@@ -72,9 +89,10 @@ class Validator:
     def values(
         self, q_vectors: Float32, d_vectors: Float32, scales: Sequence[float] = (1.0,), identity: float | None = None
     ) -> Float64:
-        """Return the AP of each query by scale * (query vector).(document vector) + a q.d, (n_scales, n_queries).
+        """Return the AP of each query by scale * (query vector).(document vector) + a q.d.
 
-        The vectors are of ``queries`` and ``documents``, (n, N) float32; ``identity`` is another a. Values are float64.
+        The result is (n_scales, n_queries) float64. The vectors, (n, N) float32, are of ``queries`` and ``documents``;
+        ``identity`` replaces a.
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T
@@ -87,7 +105,7 @@ class Validator:
 
     @property
     def lexical(self) -> Float64:
-        """AP of each query by q.d alone, (n_queries,) float64."""
+        """AP of each query by q.d only, (n_queries,) float64."""
         nothing = np.zeros_like(self._lexical)
         one = np.float32(1)
         values: Float64 = blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH)
@@ -121,7 +139,7 @@ def validators_of(
     schedule: Schedule,
     rng: np.random.Generator,
 ) -> list[Validator]:
-    """Return what validation measures: whole queries, keyword queries, or both, as the model is trained."""
+    """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries."""
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else ()
     task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
@@ -145,44 +163,52 @@ def keywords_of(schedule: Schedule) -> int:
 
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
-"""Weights of the learned part that are tried on validation; 0 leaves the lexical score alone."""
+"""Weights of the learned part that are tried on validation; with 0 only the lexical score counts."""
 LEVEL: Final = 0.01
 RULE: Final = f"the fewest parameters among those not worse than the best at p < {LEVEL:g} (paired t-test of AP)"
 
 
 class ShortQueries(NamedTuple):
-    """U of short queries as it is served, what it reached on validation, and how it came about."""
+    """The query side for short queries."""
 
     U: Float32
+    """(n_rows, N) float32, as it is served."""
     map: float
+    """Validation MAP of the short queries."""
     scale: float
+    """Weight of the learned part that validation chose."""
     epochs: int
+    """Epochs of its training."""
     identity: float
+    """a, the weight of q.d."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainedParameters:
-    """A model class as it was learned.
-
-    ``U``, ``V`` and ``Y``, the second table of forms that have one, are (n_rows, N) float32 as they are served, U and V
-    one array where they are tied; ``result`` is the learning curve, its U and V of the margin's scale. ``identity`` is
-    a of the model that is served, ``scale`` the weight of the learned part that validation chose, and ``more_epochs``
-    are those of a second stage that starts where ``result`` ended. ``short`` is the query side of short queries, where
-    there is one. ``values`` (n,) float64 are AP of each validation
-    query, those of all validators one after the other; none in the second run.
-    """
+    """A trained model class."""
 
     name: str
+    """Name of the class."""
     U: Float32
+    """(n_rows, N) float32: query side, as it is served."""
     V: Float32
+    """(n_rows, N) float32: document side, as it is served; the same array as U where they are tied."""
     result: TrainResult
+    """The learning curve; its U and V are in the scale of the margin."""
     Y: Float32 | None = None
+    """(n_rows, N) float32: the second table of document forms that have one."""
     identity: float = 1.0
+    """a, the weight of q.d in the model that is served."""
     scale: float = 1.0
+    """Weight of the learned part that validation chose."""
     more_epochs: int = 0
+    """Epochs of a second part of training that starts where ``result`` ended."""
     values: Float64 = field(default_factory=lambda: np.empty(0))
+    """(n,) float64: AP of each validation query, validator after validator; empty without validation."""
     seconds: float = 0.0
+    """Time that the training took."""
     short: ShortQueries | None = None
+    """The query side for short queries, if there is one."""
 
     @property
     def documents(self) -> DocumentForm:
@@ -191,13 +217,13 @@ class TrainedParameters:
 
     @property
     def n_parameters(self) -> int:
-        """Numbers that were learned."""
+        """Number of learned parameters."""
         tables = (self.U, *(() if self.U is self.V else (self.V,)), *(() if self.Y is None else (self.Y,)))
         return sum(int(table.size) for table in tables)
 
     @property
     def has_learned(self) -> bool:
-        """False where validation preferred q.d alone: a second run on everything would change nothing."""
+        """False if validation preferred q.d only: another run on everything would change nothing."""
         return self.scale > 0 and (self.result.best_epoch > 0 or self.more_epochs > 0)
 
     def values_by(self, validators: Sequence[Validator]) -> Float64:
@@ -211,33 +237,36 @@ class TrainedParameters:
 
 @dataclass(eq=False)
 class TrainingContext:
-    """One problem, ready for any class.
-
-    ``validators`` are what a class stops by, ``short_validators`` U of short queries, where it is learned apart; there
-    are none in the second run on all the preferences. Each class works with a copy of ``rng``: what it learns does not
-    depend on which others were tried before. ``start`` returns U and V at the start (tied or not, by a schedule),
-    ``n_words`` is D, the most frequent words first, and ``fingerprint``, for checkpoints, is of all but the schedule.
-    """
+    """One problem, ready to be learned by any class."""
 
     config: TrainConfig
     schedule: Schedule
     problem: Problem
     nearest: NegativeMiner | None
+    """Finds hard negatives; None: they are not used."""
     validators: list[Validator]
+    """Validation that a class stops by; empty when all the preferences are trained on."""
     rng: np.random.Generator
+    """Never drawn from: each class works with a copy, so that it does not depend on the classes tried before."""
     start: Callable[[bool, Schedule], tuple[Float32, Float32]]
+    """Returns U and V before the first step, given whether they are tied, and the schedule."""
     n_words: int
+    """D, the size of the vocabulary; the most frequent words come first."""
     fingerprint: Mapping[str, Any]
+    """Settings and data, except the schedule, that a checkpoint must agree with."""
     checkpoint: Path | None
+    """Folder for the state of the run; None: the state is not kept."""
     say: Say
     progress: TitledProgress
     short_validators: Sequence[Validator] = ()
+    """Validation of the U of short queries, where it is learned separately."""
     done: dict[str, TrainedParameters] = field(default_factory=dict)
+    """Classes that have been learned."""
 
     def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
-        """Return a class learned, once, with its validation values and the seconds it took.
+        """Return a class with its validation values and time; it is trained at the first call only.
 
-        Given the ``first`` run, it makes as many epochs on all the preferences and takes over its weights.
+        Given the ``first`` run, the class is trained for as many epochs, on all the preferences, with its weights.
         """
         if name not in self.done:
             started = time.perf_counter()
@@ -248,21 +277,21 @@ class TrainingContext:
 
     @property
     def n_rows(self) -> int:
-        """Words that have learned rows."""
+        """Number of words with learned rows."""
         return self.n_words if self.config.max_rows is None else min(self.config.max_rows, self.n_words)
 
     def fresh_rng(self) -> np.random.Generator:
-        """Return a generator in the state of the run's beginning."""
+        """Return a copy of the generator, in its first state."""
         return copy.deepcopy(self.rng)
 
     def best_scale(
         self, U: Float32, documents: DocumentForm, identity: float, validators: Sequence[Validator] | None = None
     ) -> tuple[float, float]:
-        """Return the highest validation MAP over `SCALES` of the learned part, and its scale, the first among equals.
+        """Return the highest validation MAP over `SCALES` of the learned part, and its scale.
 
-        By the context's validators, or others. Without q.d (``identity`` 0) the scale is 1. Where short queries get a U
-        of their own, and with it a scale, MAP is the mean of what each kind of query reaches at its best scale, and the
-        scale that of the first, the whole queries.
+        Among equals the first scale is returned. ``validators`` replace the context's. Without q.d (``identity`` 0) the
+        scale is 1. If short queries have a U of their own, they have a scale of their own as well: MAP is then the mean
+        over the kinds of queries, each at its best scale, and the scale is that of the first kind, the whole queries.
         """
         scales = SCALES if identity else (1.0,)
         values = values_by(self.validators if validators is None else validators, U, documents, scales, identity)
@@ -272,7 +301,7 @@ class TrainingContext:
         return float(maps.max(axis=1).mean()), scales[int(np.argmax(maps[0]))]
 
     def checkpoint_of(self, name: str) -> TrainingCheckpoint | None:
-        """Return where a class keeps its state."""
+        """Return the checkpoint of a class; None: the state is not kept."""
         if self.checkpoint is None:
             return None
         settings = {**self.fingerprint, "schedule": kept_settings(self.schedule), "class": name}
@@ -285,10 +314,11 @@ class TrainingContext:
 
 
 def choose(context: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]:
-    """Return the class that ``auto`` takes, and what its model keeps of the choice (no times: equal runs, equal bytes).
+    """Return the class that ``auto`` chooses, and the record of the choice for the manifest, as JSON.
 
-    Each class may make at most as many passes over the preferences as the schedule has epochs, from its own start;
-    that of ``cubic`` is where ``low_rank`` ended. ``s2net`` looks at as many pairs of a query and a document.
+    The record holds no times, so that equal runs give equal bytes. Each class makes at most as many passes over the
+    preferences as the schedule has epochs. ``cubic`` starts from the end of ``low_rank``; ``s2net`` reads as many pairs
+    of a query and a document.
     """
     tried = [context.learn(name) for name in MODEL_CLASSES]
     chosen, why = simplest(tried)
@@ -305,8 +335,8 @@ def choose(context: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]
             "p": test.p_t_test,
         }
         rows.append(row)
-        beside = f"{row['difference']:>+9.4f} {row['p']:>8.2g}" if each is not first else ""
-        line = f"{each.name:<10} {row['map']:>6.4f} {each.n_parameters:>12,} {each.seconds:>8.1f} {beside}"
+        against_first = f"{row['difference']:>+9.4f} {row['p']:>8.2g}" if each is not first else ""
+        line = f"{each.name:<10} {row['map']:>6.4f} {each.n_parameters:>12,} {each.seconds:>8.1f} {against_first}"
         context.say(line.rstrip())
     context.say(why)
     return chosen, {"tried": rows, "chosen": chosen.name, "why": why, "rule": RULE}
@@ -321,7 +351,7 @@ def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str
             break
         if test.p_t_test >= LEVEL:
             return each, (
-                f"{AUTO} takes {each.name}: {test.difference:+.4f} MAP against the best, {best.name}, cannot be told "
-                f"from none (p = {test.p_t_test:.3f}), with fewer parameters. Rule: {RULE}."
+                f"{AUTO} takes {each.name}: {test.difference:+.4f} MAP against the best, {best.name}, is not "
+                f"significant (p = {test.p_t_test:.3f}), and it has fewer parameters. Rule: {RULE}."
             )
     return best, (f"{AUTO} takes {best.name}: the best, and every class with fewer parameters is worse. Rule: {RULE}.")

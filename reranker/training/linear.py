@@ -1,4 +1,4 @@
-"""The classes of the form ``linear``: q.d alone, U^T U + I, U^T V + I, and training that goes on from such models."""
+"""The classes of the form ``linear``: q.d only, U^T U + I, U^T V + I, and training that starts from such models."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> Train
 
 
 def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return U^T V + I by the product's own SGD, with a U for short queries where the schedule asks for one."""
+    """Return U^T V + I by the product's own SGD, with a U for short queries if the schedule has one."""
     learned = _fit(context, "low_rank", first)
     if not context.schedule.short_apart or not learned.scale:
         return learned
@@ -40,15 +40,15 @@ def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> T
 SHORT_EPOCHS = 30
 SHORT_RATE = 0.1
 SHORT_IDENTITIES = (1.0, 3.0, 9.0)
-"""Weights of q.d against the margin that short queries are tried with, in runs of `SHORT_TRIED` epochs."""
+"""Weights of q.d relative to the margin that are tried for short queries, in runs of `SHORT_TRIED` epochs."""
 SHORT_TRIED = 4
 
 
 def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
-    """Return U of queries of a few words, learned from U with V as it is; None where nothing validates it.
+    """Return the U of queries of a few words, trained from U with V fixed; None if nothing can validate it.
 
-    The vectors of documents stay what whole documents as queries have made them, and short queries learn to ask them.
-    Where they learn nothing, it is U itself, at the scale that is best for them.
+    The vectors of documents were learned with whole documents as queries and do not change. If short queries learn
+    nothing, the result is U itself, at the scale that is best for them.
     """
     validators = context.short_validators
     if not validators and first is None:
@@ -88,9 +88,9 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
             identity = max(tried, key=lambda each: run(each, SHORT_TRIED, False)[0]) if len(tried) > 1 else tried[0]
             value, scale, result = run(identity, SHORT_EPOCHS, True)
         except TrainingError as error:
-            context.say(f"short queries are asked by the U of all queries: {error}")
+            context.say(f"short queries use the U of all queries: {error}")
             return None
-    # V is served times the root of learned.scale / a: U takes the rest of this scale.
+    # V is served multiplied by the root of learned.scale / a: U is multiplied by the rest of the scale.
     factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
     epochs = first.epochs if first else result.best_epoch
     return ShortQueries(np.ascontiguousarray(result.U * factor), value, scale, epochs, identity)
@@ -109,8 +109,8 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
     result = trainer.run(*context.start(name == "tied", schedule))
     documents = DocumentForm(LINEAR, result.V)
     scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
-    # U and V are served as scale UᵀV + I, the margin's a divided out: both sides take a half of the change, so that
-    # their rows stay of one length. A frozen V is that of the model started from, and U takes the whole of the scale.
+    # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that
+    # rows of both keep similar lengths. If V is frozen it must stay that of the base, and U takes the whole factor.
     a = schedule.identity_scale or 1.0
     v_factor = np.float32(1 / np.sqrt(a) if schedule.freeze_documents else np.sqrt(scale / a))
     u_factor = v_factor * np.float32(scale) if schedule.freeze_documents else v_factor
@@ -142,14 +142,14 @@ def trainer_of(
 
 
 def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
-    """Return U (of short queries for texts) and V of a (UᵀV + I) from a served UᵀV + I: both times the root of a."""
+    """Return U (for texts that of short queries) and V of a (UᵀV + I) from a served UᵀV + I: times the root of a."""
     factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
     U = np.array(base.U_short if of_texts and base.U_short is not None else base.U, dtype=np.float32) * factor
     return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
 
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
-    """Return the settings with dim, tied and max_rows of the model to start from; `ConfigError` where it misfits."""
+    """Return the settings with dim, tied and max_rows of the model to start from; `ConfigError` if it does not fit."""
     check_trainable(base)
     if bool(base.identity) != config.identity:
         has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
@@ -158,23 +158,23 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
         raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
     if config.query_side_only and base.scorer.is_tied:
         raise ConfigError(
-            "the model to start from is tied (U = V), so that its query side cannot be trained alone: train both "
-            "sides, or start from an untied model"
+            "the model to start from is tied (U = V), so its query side cannot be trained without the other: "
+            "train both sides, or start from an untied model"
         )
     model_class = MODEL_CLASSES.get(config.model_class)
     if model_class is None or not model_class.can_continue:
         raise ConfigError(
             f"model_class is {config.model_class!r}, and training goes on from "
-            f"{names_where(lambda each: each.can_continue, ' and ')} models alone: leave model_class out, or the model "
+            f"{names_where(lambda each: each.can_continue, ' and ')} models only: leave model_class out, or the model "
             f"to start from",
             value=config.model_class,
         )
     n_rows, dim = base.U.shape
     tied = base.scorer.is_tied
-    # The weight of q.d that the base was learned with: under another one its rows would meet the cap on their length.
+    # The weight of q.d that the base was trained with: with another one its rows would exceed the cap on their norm.
     identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
     if identity and not config.identity_scale and config.query_side_only:
-        identity /= base.training.get("memory_factor", 1.0)  # U goes on beside the rows with a memory
+        identity /= base.training.get("memory_factor", 1.0)  # U is trained with the rows that have a memory
     return replace(
         config,
         dim=dim,
@@ -186,12 +186,12 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
 
 
 def check_trainable(base: RankingModel) -> None:
-    """Raise `ConfigError` for a form in which a document's vector is no sum of its words' rows: steps change those."""
+    """Raise `ConfigError` for a form whose document vectors are not sums of word rows, which the steps change."""
     form = base.encoder.form
     if form != LINEAR:
         raise ConfigError(
-            f"the model to start from has the document form {form!r}, and training (of the query side alone, too) goes "
-            f"on from linear models only: train anew on all the evidence, or retrain from a base of --model-class "
-            f"{names_where(lambda each: each.can_continue)}",
+            f"the model to start from has the document form {form!r}, and training (also of only the query side) "
+            f"starts from linear models only: train a new model on all the evidence, or retrain a base of "
+            f"--model-class {names_where(lambda each: each.can_continue)}",
             form=form,
         )

@@ -23,27 +23,29 @@ from reranker.training.training_set import TrainingSet
 
 _BLOCK = 2**14
 MIN_NEGATIVES = 200
-"""Documents of preferences that are enough to draw negatives from; where they are fewer, all documents are taken."""
+"""Documents named by preferences below which negatives are drawn from all documents."""
 
 
 class TwoRows(NamedTuple):
-    """Rows of the same words with two weights each: what U or V reads, and what counts in the lexical part.
+    """Rows of the same words with two weights each: one for the learned part, one for the lexical part.
 
-    ``squares`` have what each word of a query adds to the squared length by which a query of some of its words is
-    divided. All are (n, N_TERM_IDS) float32 with one pattern, in which a weight may be 0.
+    All matrices are (n, N_TERM_IDS) float32 with one pattern, in which a weight may be 0.
     """
 
     learned: sp.csr_matrix
+    """What U or V reads."""
     lexical: sp.csr_matrix
+    """What counts in the lexical part."""
     squares: sp.csr_matrix
+    """What each word adds to the squared length by which a query that is cut to some of its words is divided."""
 
     def part(self, rows: Int64) -> TwoRows:
-        """Return some of the rows."""
+        """Return the rows of some row numbers."""
         return TwoRows(self.learned[rows], self.lexical[rows], self.squares[rows])
 
 
 def in_blocks(n: int, rows_of: Callable[[slice], TwoRows]) -> TwoRows:
-    """Return n rows, made some at a time: what is held while rows are made is several times as large as they are."""
+    """Return n rows, computed in blocks: the computation needs several times the memory of its result."""
     parts = [rows_of(slice(start, start + _BLOCK)) for start in range(0, max(n, 1), _BLOCK)]
     if len(parts) == 1:
         return parts[0]
@@ -56,9 +58,10 @@ def in_blocks(n: int, rows_of: Callable[[slice], TwoRows]) -> TwoRows:
 
 
 def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Float32 | None = None) -> TwoRows:
-    """Return both rows over the words of either; without ``lexical`` the learned part's rows are the lexical part's.
+    """Return both rows over the words of either.
 
-    ``squares`` stand beside the values of ``lexical``; without them they are the values' own.
+    Without ``lexical`` both parts use the learned rows. ``squares`` belong to the values of ``lexical``, and are their
+    squares if not given.
     """
     if lexical is None:
         return TwoRows(learned, learned, with_data(learned, learned.data**2))
@@ -77,17 +80,16 @@ def two_rows(learned: sp.csr_matrix, lexical: sp.csr_matrix | None, squares: Flo
 
 @dataclass(frozen=True)
 class QuerySet:
-    """Query rows: documents first, then texts, each with the row number of each id.
-
-    ``row_of`` is of what is asked (and validated on), ``linked`` of documents that are queries beside texts.
-    """
+    """Rows of all queries: those that are documents first, then those that are texts."""
 
     row_of: Mapping[str, int]
+    """Query id to row, of the queries that are trained and validated on."""
     rows: TwoRows
     linked: Mapping[str, int] = field(default_factory=dict)
+    """Document id to row, of documents that are trained on as queries where the other queries are texts."""
 
     def weighed(self, weights: Float32 | None) -> QuerySet:
-        """Return the queries with the words of their lexical rows weighed, see `weigh_words`; None: as they are."""
+        """Return the queries with the words of their lexical rows weighed (`weigh_words`); None: unchanged."""
         if weights is None:
             return self
         return replace(self, rows=self.rows._replace(lexical=weigh_words(self.rows.lexical, weights)))
@@ -95,22 +97,28 @@ class QuerySet:
 
 @dataclass(frozen=True)
 class Problem:
-    """What one training run works on; see `reranker.kernels.sgd`.
+    """The arrays of one training run, see `reranker.kernels.sgd`.
 
-    ``queries`` and ``documents`` are what U and V read, ``lexical`` q and d at the same words. Words not in the
-    vocabulary are renumbered from D on, so that a dense scratch array of ``n_columns`` holds a query.
-    Queries from row ``n_document_queries`` on are texts; ``dropped`` counts preferences that could not be used, by
-    reason.
+    Words that the vocabulary does not list are numbered from D on, so that a dense scratch array of ``n_columns``
+    holds a query.
     """
 
     queries: Rows
+    """What U reads."""
     documents: Rows
+    """What V reads."""
     lexical: LexicalValues
+    """q and d, at the same words."""
     tuples: Tuples
+    """Queries with their relevant documents."""
     negatives: NegativePool
+    """Documents that negatives are drawn from."""
     n_columns: int
+    """Words in all, those that are not listed included."""
     n_document_queries: int
+    """Queries from this row on are texts."""
     dropped: Mapping[str, int]
+    """Preferences that could not be used, by reason."""
 
 
 def query_set(
@@ -118,8 +126,8 @@ def query_set(
 ) -> QuerySet:
     """Return the rows of the queries of all evidence: documents, or texts.
 
-    A document is asked as one text for U; its fields have weights of their own in the lexical part. Without ``lexical``
-    the rows that U reads are the lexical part's.
+    U reads a document as one text; in the lexical part its fields have weights. Without ``lexical`` both parts use the
+    rows that U reads.
     """
     texts: dict[str, str] = {}
     for part in evidence:
@@ -160,12 +168,15 @@ def build_problem(
 ) -> Problem:
     """Return the arrays of a run.
 
-    A preference of twice the weight is drawn twice as often and its steps are as long: weights need no scale, and a
-    large one does not make a run diverge. Negatives are drawn from all documents but the held-out ones; with
-    ``known_negatives`` from those of them that preferences name, if they are at least `MIN_NEGATIVES`: of a document
-    that is new nothing is known yet, and it must not be learned to be worse than all that are. A query's relevant
-    documents, and the query itself where it is a document, are never negatives. `TrainingError` is raised if no
-    preference can be used, or there is nothing to prefer a document to.
+    A preference of twice the weight is drawn twice as often, with steps of the same length. So weights need no scale,
+    and a large one does not make a run diverge.
+
+    Negatives are drawn from all documents except those held out. With ``known_negatives`` they are drawn only from
+    documents that a preference names, if these are at least `MIN_NEGATIVES`: nothing is known yet about a new document,
+    and it must not be learned as worse than all others. A query's relevant documents, and the query itself if it is a
+    document, are never negatives.
+
+    `TrainingError` is raised if no preference can be used, or fewer than two documents can be negatives.
     """
     usable, dropped = usable_part(corpus, queries, evidence)
     if not len(usable.query):
@@ -205,7 +216,7 @@ def build_problem(
 
 
 def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
-    """Return the usable preferences as rows of queries and documents, and counts of the others by reason."""
+    """Return the usable preferences as row numbers of queries and documents, and counts of the others by reason."""
     words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
     dropped: dict[str, int] = {}
     columns = []
@@ -231,7 +242,7 @@ def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
 
 
 def alias_table(weights: Float64) -> tuple[Float32, Int64]:
-    """Return (keep, alias) that draw numbers by weight in constant time; both empty where all weigh the same.
+    """Return (keep, alias) that draw numbers by weight in constant time; both are empty if all weights are equal.
 
     With i uniform, take i with probability keep[i], else alias[i].
 
@@ -248,7 +259,7 @@ def alias_table(weights: Float64) -> tuple[Float32, Int64]:
         keep[more] -= 1 - keep[less]
         if keep[more] < 1:
             small.append(large.pop())
-    keep[small + large] = 1.0  # what is left over is 1 but for rounding
+    keep[small + large] = 1.0  # the rest is 1 except for rounding
     return keep.astype(np.float32), alias
 
 
@@ -294,9 +305,10 @@ def cut_to_keywords(rows: TwoRows, n_words: int, rng: np.random.Generator) -> Tw
 
 
 def as_trained(rows: TwoRows, documents: Bool, schedule: Schedule, rng: np.random.Generator) -> TwoRows:
-    """Return query rows as a training step draws them: a share of those that are documents cut to some random words.
+    """Return query rows as a training step draws them: a share of the documents is cut to a few random words.
 
-    ``documents`` (n,) bool says which are; the schedule has the share and the least and most words.
+    ``documents`` (n,) bool marks the queries that are documents. The schedule gives the share, and the least and the
+    largest number of words.
     """
     n = rows.learned.shape[0]
     cut = documents & (rng.random(n) < schedule.keyword_share)
@@ -315,7 +327,7 @@ def as_trained(rows: TwoRows, documents: Bool, schedule: Schedule, rng: np.rando
 def _part(
     rows: sp.csr_matrix, places: Int64, lengths: AnyInt, squares: np.ndarray, squared: bool = False
 ) -> sp.csr_matrix:
-    """Return rows of the values at ``places``, so many a row, divided by the root (or the sum) of their squares."""
+    """Return rows of the values at ``places``, ``lengths`` a row, divided by the root (or the sum) of their squares."""
     row = np.repeat(np.arange(rows.shape[0]), lengths)
     sums = np.bincount(row, squares[places].astype(np.float64), minlength=rows.shape[0])
     sums[sums == 0] = 1.0

@@ -1,8 +1,8 @@
-"""How to train, found on validation: short runs of many settings, longer ones of the best (successive halving).
+"""Hyperparameter search of the training: short trial runs of many, longer runs of the best (successive halving).
 
-Nothing here is set for a corpus. Each run is complete, with its rate falling to 0, so that a short one says what a long
-one of the same settings would do better than the first epochs of a long one. It flatters what learns fast, all the
-same, a high rate and a large identity scale: these two are settled last, by runs as long as the training that follows.
+No setting here was chosen for a corpus. In each run the rate falls to 0, so that a short run predicts a long one of the
+same settings better than the first epochs of the long one would. Short runs still favour settings that learn fast, a
+high rate and a large identity scale. These two are decided last, by runs as long as the training that follows.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ from reranker.training.trainer import steps_of
 
 
 class Rung(NamedTuple):
-    """Complete runs of so many epochs: every setting kept so far with each value of the settings that are varied.
-
-    Values of a ``relative`` rung are factors of what has been kept. Runs of `FINAL_EPOCHS` stop by validation.
-    """
+    """One round of the search: every setting kept so far, with each value of the settings that are varied."""
 
     epochs: int
+    """Epochs of each run. Runs of `FINAL_EPOCHS` stop by validation."""
     varied: Mapping[str, Sequence[float]]
+    """Name of a setting to its values."""
     n_kept: int = 1
+    """Settings that the next round goes on with."""
     relative: bool = False
+    """The values are factors of the value kept so far."""
 
 
 FINAL_EPOCHS = 15
@@ -47,32 +48,37 @@ RUNGS = (
     Rung(FINAL_EPOCHS, {"identity_scale": (1.0, 1 / 3)}, relative=True),
     Rung(FINAL_EPOCHS, {"rate": (0.05, 0.02, 0.1)}),
 )
-"""What is varied, coarse before fine. One epoch does not tell well drawn negatives from random ones: longer runs do."""
+"""The rounds, coarse before fine. Hard negatives are judged by longer runs: one epoch does not show their value."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
 RACE_MB = 400
-"""Memory for the tables of runs that are made at the same time, in MB; one run may take more."""
+"""Memory for the tables of concurrent runs, in MB; a single run may take more."""
 TIE = 0.015
-"""Share of a validation MAP by which two runs differ by chance."""
+"""Relative difference of validation MAP that two runs may have by chance."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run: what it reached on validation, at which ``scale`` of the learned part, and whether it went on."""
+    """A trial run."""
 
     rung: int
+    """Number of its round, from 1."""
     settings: Mapping[str, float]
     epochs: int
     map: float
+    """Validation MAP."""
     scale: float
+    """Weight of the learned part at which it was reached."""
     kept: bool
+    """True if the next round went on with its settings."""
 
 
 def race(context: TrainingContext) -> list[Trial]:
-    """Set the context's schedule to the best settings found, and return what was tried, rung by rung.
+    """Set the context's schedule to the best settings found, and return the trial runs, round by round.
 
-    Settings that the user has stated are not varied. Nothing is tried where there is no validation, for the papers'
-    recipe, for a class without vectors, or where all is stated. ``auto`` and classes without SGD take those of U and V.
+    Settings that the user has given are not varied. Nothing is tried without validation, with the recipe ``paper``, for
+    a class without vectors, or if all settings are given. ``auto`` and classes without SGD use the settings found for
+    U and V.
     """
     schedule, long = context.schedule, context.config.epochs or FINAL_EPOCHS
     rungs = [
@@ -126,9 +132,9 @@ def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, 
 def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[float, float]]) -> list[int]:
     """Return the places of the candidates, the best first; among equals the earlier.
 
-    First of all stands, of those that learned something and cannot be told from the best (`TIE`), the one with the
-    largest a, and of these the earliest. What is learned beside a heavier lexical part is the smaller correction, and
-    gains more from longer training; the values of a rung begin with the one that does least harm.
+    The first place goes to the candidate with the largest a, and among these the earliest, of all that learned
+    something and are within `TIE` of the best. With a larger lexical part the learned part is a smaller correction,
+    which gains more from longer training; the values of a round begin with the most cautious one.
     """
     order = sorted(range(len(tried)), key=lambda place: (-tried[place][0], place))
     least = (1 - TIE) * tried[order[0]][0]
@@ -138,7 +144,7 @@ def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[f
 
 
 def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
-    """Return the rungs that vary something or decide by longer runs, numbered, and the epochs of all their runs."""
+    """Return the rounds that have anything to decide, with their numbers, and the epochs of all their runs."""
     planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
     for number, rung in enumerate(rungs, 1):
         if rung.varied or (n_kept > 1 and rung.epochs > longest):
@@ -161,7 +167,7 @@ def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
 
 
 def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
-    """Return what may be varied: not what is stated, nor what has no effect."""
+    """Return the settings that may be varied: those that the user has not given and that have an effect."""
     config, open_settings = context.config, {}
     for name, values in varied.items():
         without_effect = {
@@ -187,9 +193,10 @@ def _changed(schedule: Schedule, settings: Mapping[str, float]) -> frozenset[tup
 def _try_all(
     context: TrainingContext, some: Sequence[Mapping[str, float]], epochs: int, *, stops: bool
 ) -> Iterator[tuple[float, float]]:
-    """Yield what `_try` gives for each setting, in order; the runs share nothing, and take a core each.
+    """Yield the result of `_try` for each setting, in order.
 
-    There are as many at a time as have room for their tables in `RACE_MB`. A caller that goes away stops them all.
+    The runs share nothing and use one core each. As many run at the same time as fit into `RACE_MB`. Closing the
+    generator stops them all.
     """
     documents, n_rows = len(context.problem.documents.indptr) - 1, context.n_rows
     mb_of_run = 4 * context.config.dim * (documents + 6 * n_rows) / 2**20  # Vd; U and V, those of before, and the best
@@ -206,13 +213,13 @@ def _try_all(
 
 
 class _Stopped(Exception):
-    """The race was left before this run ended."""
+    """The race was abandoned before this run ended."""
 
 
 def _try(
     context: TrainingContext, settings: Mapping[str, float], epochs: int, stopped: threading.Event, *, stops: bool
 ) -> tuple[float, float]:
-    """Return (validation MAP, weight of the learned part) of a run; of one that ``stops`` the best epoch counts."""
+    """Return (validation MAP, weight of the learned part) of a run; with ``stops`` those of its best epoch."""
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
 
     def best_scale(U: Float32, V: Float32) -> tuple[float, float]:
@@ -228,6 +235,6 @@ def _try(
     trainer.say, trainer.progress = silent, go_on
     try:
         result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))
-    except TrainingError:  # it diverged at every rate: these settings are the worst
+    except TrainingError:  # it diverged at every rate
         return 0.0, 0.0
     return best_scale(result.U, result.V)

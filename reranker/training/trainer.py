@@ -1,6 +1,6 @@
-"""The training loop of the linear classes: epochs of SGD steps, validation, the best state, divergence, checkpoints.
+"""The training loop of the linear classes: epochs of SGD steps, validation, early stopping, divergence, checkpoints.
 
-And the hard negatives of its steps: the documents that stand highest for each query by the model as it is.
+Hard negatives are here, too: the documents that rank highest for each query by the current model.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _STATE = "state.json"
 
 
 class TrainingCheckpoint:
-    """A folder with the arrays of the last finished epoch and what describes them.
+    """A folder with the state of a run after its last finished epoch.
 
-    The arrays are written to a file named after their epoch first, then ``state.json`` is renamed into place: a run
-    killed at any moment leaves the one or the other state, whole. A state is used only by a run of the same fingerprint
-    (settings, data and seed, as JSON). The folder is made when the first state is written.
+    The arrays are first written to a file named after their epoch, then ``state.json`` is renamed into place. A run
+    that is killed at any moment leaves a whole state, the previous or the new one. Only a run of the same fingerprint
+    (settings, data and seed, as JSON) uses a state. The folder is created when the first state is written.
     """
 
     def __init__(self, folder: Path, fingerprint: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ class TrainingCheckpoint:
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
 
     def write(self, epoch: int, arrays: Mapping[str, AnyArray], values: Mapping[str, Any]) -> None:
-        """Keep the state after ``epoch`` epochs."""
+        """Write the state after ``epoch`` epochs."""
         from safetensors.numpy import save
 
         name = f"epoch-{epoch}.safetensors"
@@ -60,7 +60,7 @@ class TrainingCheckpoint:
         replace_files(self.folder, data={name: data}, pointer=pointer, stale="epoch-*.safetensors")
 
     def read(self) -> tuple[dict[str, AnyArray], dict[str, Any]] | None:
-        """Return (arrays, values) of the last state, or None where there is none of this run.
+        """Return (arrays, values) of the last state, or None if this run has none.
 
         `ArtifactError` is raised if the state is damaged.
         """
@@ -72,12 +72,12 @@ class TrainingCheckpoint:
         try:
             state = json.loads((self.folder / _STATE).read_bytes())
             if state.pop("seal") != _seal(state):
-                raise ValueError(f"{_STATE} is not as it was written")
+                raise ValueError(f"{_STATE} was changed after it was written")
             if state["fingerprint"] != self.fingerprint:
                 return None
             data = (self.folder / Path(str(state["file"])).name).read_bytes()
             if hashlib.sha256(data).hexdigest() != state["sha256"]:
-                raise ValueError("its bytes are not those that were written")
+                raise ValueError("the bytes of its arrays changed after they were written")
             return load(data), dict(state["values"])
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, FileNotFoundError) as error:
             raise ArtifactError(
@@ -102,16 +102,16 @@ def _seal(state: Mapping[str, Any]) -> str:
 
 
 SHORT = "short"
-"""What the checkpoint of U of short queries is named by, beside those of the classes."""
+"""Name of the checkpoint of the U of short queries, next to those of the classes."""
 
 
 def checkpoint_of(folder: Path, name: str) -> Path:
-    """Return the folder of a class's state beside (or, for the default class, at) a run's."""
+    """Return the folder of a class's state: that of the run for the default class, else a folder next to it."""
     return folder if name == DEFAULT_CLASS else folder.with_name(f"{folder.name}-{name}")
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Forget every state of a run: of its first and its second part, of each class."""
+    """Remove every state of a run: of the first training and the refit, of each class."""
     for part in ("", "-all"):
         for name in (*MODEL_CLASSES, SHORT):
             shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
@@ -126,25 +126,27 @@ DIVERGED = 10.0
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of the learning curve.
-
-    ``violating`` is the share of steps that changed the model, ``tried`` the candidates a step, ``hinge`` the mean
-    loss of a violating step, ``map`` the validation MAP (None without validation), ``seconds`` the time spent in
-    steps since the start.
-    """
+    """One point of the learning curve."""
 
     number: int
+    """Epochs done."""
     violating: float
+    """Share of steps that changed the model."""
     tried: float
+    """Mean number of negatives tried in a step."""
     hinge: float
+    """Mean loss of the steps that changed the model."""
     map: float | None
+    """Validation MAP; None without validation."""
     rate: float
+    """Learning rate at the start of the schedule, after halvings."""
     seconds: float
+    """Time spent in steps since the start."""
 
 
 @dataclass
 class TrainResult:
-    """What a run ends with: the best U and V, the epoch they are of, and the learning curve."""
+    """The best U and V of a run, their epoch, and the learning curve."""
 
     U: Float32
     V: Float32
@@ -162,9 +164,9 @@ def steps_of(problem: Problem) -> int:
 def start_parameters(
     schedule: Schedule, n_rows: int, dim: int, tied: bool, rng: np.random.Generator
 ) -> tuple[Float32, Float32]:
-    """Return U and V of a new model: normal with the schedule's deviations; V = U where tied.
+    """Return U and V of a new model: normal with the schedule's deviations; V = U if tied.
 
-    With V = 0 untrained words have no effect, and f begins as q.d.
+    With V = 0 untrained words have no effect, and f starts as q.d.
     """
     U = (rng.standard_normal((n_rows, dim)) * schedule.init_u).astype(np.float32)
     if tied:
@@ -177,14 +179,29 @@ def start_parameters(
 class Trainer:
     """Runs the epochs of one problem.
 
-    ``rng`` seeds the kernels' own random numbers, one stream a thread: one thread is reproducible, more race on shared
-    rows (Hogwild). ``patience`` epochs without a better value of ``evaluate`` (U, V) -> validation MAP end the run;
-    without it the last epoch is taken. Before each epoch ``nearest`` looks up the documents that stand high for each
-    query: negatives of a share of the steps. The state is kept in ``checkpoint`` after each epoch; ``progress``
-    receives (steps done, in all). An epoch has ``max_steps`` at most.
+    Parameters
+    ----------
+    problem, schedule
+        What is learned, and how.
+    rng : numpy.random.Generator
+        Seeds the random numbers of the kernels, one stream a thread.
+    threads : int
+        1 is reproducible; more update shared rows without locks (Hogwild).
+    patience : int
+        Epochs without a better value of ``evaluate`` that end the run.
+    evaluate : callable, optional
+        Returns the validation MAP of U and V; without it the last epoch is the result.
+    nearest : NegativeMiner, optional
+        Finds hard negatives before each epoch, for the schedule's share of the steps.
+    checkpoint : TrainingCheckpoint, optional
+        Keeps the state after each epoch.
+    say, progress : callable
+        Receive one line of text; (steps done, steps in all).
+    max_steps : int, optional
+        Largest number of steps of an epoch.
     """
 
-    def __init__(  # noqa: PLR0913 - what a run is told and whom it tells
+    def __init__(  # noqa: PLR0913 - settings and callbacks of a run
         self,
         problem: Problem,
         schedule: Schedule,
@@ -215,7 +232,7 @@ class Trainer:
 
         `TrainingError` is raised if the run diverges however small the rate.
         """
-        # Rows that begin longer than the cap, those of a model gone on from, are not cut down to it.
+        # Rows that are longer than the cap at the start, those of a base model, are not shortened to it.
         self.longest = max(float(np.linalg.norm(table, axis=1).max(initial=0.0)) for table in (U, V))
         result = TrainResult(U.copy(), V.copy(), 0, self.evaluate(U, V) if self.evaluate else None)
         epoch = self._resume(U, V, result)
@@ -238,7 +255,7 @@ class Trainer:
         return result
 
     def _epoch(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> Epoch | None:
-        """Run one epoch; None where it diverged."""
+        """Run one epoch; None if it diverged."""
         documents, negatives = self.problem.documents, self.problem.negatives
         stats = np.zeros(3)
         first = result.history[0].hinge if result.history else None
@@ -246,7 +263,7 @@ class Trainer:
         for chunk in range(CHUNKS):
             started = time.perf_counter()
             if self._cache is None or not self.schedule.freeze_documents:
-                self._cache = None  # its memory is needed for the next one
+                self._cache = None  # its memory is needed for the new one
                 self._cache = embed_rows(documents, V)
             cache = self._cache
             if chunk == 0 and self.nearest is not None:
@@ -341,7 +358,7 @@ class Trainer:
         self.checkpoint.write(epoch, arrays, values)
 
     def _resume(self, U: Float32, V: Float32, result: TrainResult) -> int:
-        """Take over the last state of this very run, and return the number of epochs done."""
+        """Restore the last state of this run, and return the number of epochs done."""
         kept = self.checkpoint.read() if self.checkpoint else None
         if kept is None:
             return 0
@@ -362,7 +379,7 @@ class Trainer:
 
 def is_finite(E: Float32) -> bool:
     """Return whether no value is NaN or infinite."""
-    # A sum is not finite where a value is not, and costs no second array.
+    # The sum is finite only if all values are, and needs no second array.
     with np.errstate(invalid="ignore"):
         return bool(np.isfinite(E.sum(dtype=np.float64)))
 
@@ -370,19 +387,19 @@ def is_finite(E: Float32) -> bool:
 # --- hard negatives
 
 N_NEAREST = 100
-"""Documents looked up for a query."""
+"""Hard negatives of a query."""
 MAX_QUERIES = 20_000
 MAX_DOCUMENTS = 20_000
-"""Of more queries or documents a random part is looked at: a look-up costs as much as their product."""
-_N_LEXICAL = 300  # beyond these, the lexical score is taken for that of the last one: bound and good enough to find by
+"""Queries and documents that are searched at most, a random sample of more: the cost is their product."""
+_N_LEXICAL = 300  # the lexical score of later documents is replaced by that of the last of these
 _BLOCK = 256
 
 
 class NegativeMiner:
-    """Looks up, for the queries of a problem, documents of its pool that the model puts high and that are not known.
+    """Finds the documents of the pool that the model ranks high for each query and that are not relevant to it.
 
-    The lexical part is ranked once, on construction; of documents past a query's first 300 there, it counts as that of
-    the 300th. ``rng`` draws queries and documents where there are more than `MAX_QUERIES` and `MAX_DOCUMENTS`. Memory:
+    The lexical part is ranked once, on construction; documents after the first 300 of a query get the lexical score of
+    the 300th. ``rng`` samples queries and documents if there are more than `MAX_QUERIES` and `MAX_DOCUMENTS`. Memory:
     3.6 kB a query.
     """
 
@@ -418,7 +435,7 @@ class NegativeMiner:
             self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
-        """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 where a query was not looked at.
+        """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 for queries outside the sample.
 
         ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a.
         """
@@ -441,5 +458,5 @@ class NegativeMiner:
 
 
 def _some(rows: Int64, most: int, rng: np.random.Generator) -> Int64:
-    """Return the rows, or ``most`` random ones of them, ascending."""
+    """Return the rows, or a random sample of ``most``, ascending."""
     return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))

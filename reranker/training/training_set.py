@@ -1,4 +1,4 @@
-"""What a model is learned from, whatever file it came in: for each query, documents that should stand above others."""
+"""Evidence of training, from any kind of file: for each query, documents that should rank above others."""
 
 from __future__ import annotations
 
@@ -21,38 +21,42 @@ ROUNDING = 1e-9
 MIN_VALIDATION = 100
 HELD_OUT_DOCUMENTS = 0.2
 HELD_OUT_SHARE, MOST_HELD_OUT, HELD_OUT_NUMBER = 0.1, 1 / 3, 150
-"""What is held out of links or queries to validate by: the share, or the number where that is more, up to a third. By
-fewer the choice of settings, of the learned part's weight and of a memory is mostly chance."""
+"""Links or queries held out for validation: the share, or the number if that is more, up to a third. With fewer, the
+choice of settings, of the learned part's weight and of a memory is mostly chance."""
 
 
 class Preference(NamedTuple):
-    """For query ``query`` (an id), ``better`` should stand above others, and above those in ``worse`` in particular.
-
-    ``weight`` is its share of the training steps; ``remembered``, at least 0, is the weight of the pair of query and
-    better document in a memory of queries, see `memory_rows`: 0 leaves it out.
-    """
+    """A document that should rank above others for a query."""
 
     query: str
+    """Query id."""
     better: str
+    """Id of the document."""
     worse: tuple[str, ...] = ()
+    """Ids of documents that it should rank above in particular."""
     weight: float = 1.0
+    """Share of the training steps, relative to other preferences."""
     remembered: float = 1.0
+    """Weight, at least 0, of the pair of query and document in a memory of queries (`memory_rows`); 0 leaves it out."""
 
 
 @dataclass(frozen=True, eq=False)
 class Preferences:  # noqa: PLW1641 - arrays have no hash
-    """Preferences as columns, rows of which are `Preference`: of 25 million links no object each is held.
+    """Preferences as columns: 25 million links need no object each. Iteration yields `Preference`.
 
-    ``links`` have the queries as sources and the better documents as targets; ``weight`` and ``remembered`` (n,)
-    float64 and ``n_worse`` (n,) int32 are as they are said there, ``worse`` the numbers of the worse documents of one
-    preference after the other. A column of one value for all, as of links, is stored once (`np.broadcast_to`).
+    A column with one value for all rows is stored once (`np.broadcast_to`).
     """
 
     links: Links
+    """Queries as sources, better documents as targets."""
     weight: Float64
+    """(n,) float64."""
     remembered: Float64
+    """(n,) float64."""
     n_worse: Int32
+    """(n,) int32: number of worse documents of each preference."""
     worse: Int32
+    """Numbers (of ``links.ids``) of the worse documents, preference after preference."""
 
     @classmethod
     def of(cls, rows: Iterable[Preference]) -> Preferences:
@@ -129,20 +133,19 @@ class Preferences:  # noqa: PLW1641 - arrays have no hash
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """Preferences with their queries.
-
-    ``texts`` are those of the queries by id, or None where each query is the document of that id (links). ``grades``
-    are what validation counts as relevant: query id to document id to grade. ``linked`` are preferences whose queries
-    are documents, learned from beside queries that are texts and never validated on (see `mix`). With ``judged_only``
-    nothing is known of a document without a grade, so validation leaves it out; else it is not relevant, which is true
-    of links and of judged pools, and not of clicks.
-    """
+    """Preferences with their queries."""
 
     preferences: Preferences
     texts: Mapping[str, str] | None
+    """Query id to text; None: each query is the document of that id (links)."""
     grades: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Query id to document id to grade: the relevance that validation uses."""
     linked: Preferences = field(default_factory=lambda: Preferences.of(()))
+    """Preferences whose queries are documents, in a set whose other queries are texts. They are trained on and never
+    validated on, see `mix`."""
     judged_only: bool = False
+    """True if nothing is known about a document without a grade: validation then leaves it out. False: it is not
+    relevant, which holds for links and judged pools, and not for clicks."""
 
     @property
     def query_ids(self) -> tuple[str, ...]:
@@ -156,7 +159,7 @@ class TrainingSet:
 
     @property
     def n_preferences(self) -> int:
-        """All preferences that training learns from."""
+        """Number of preferences that training uses."""
         return len(self.preferences) + len(self.linked)
 
     def links(self) -> Links:
@@ -164,20 +167,20 @@ class TrainingSet:
         return self.preferences.links
 
     def restricted(self, queries: Collection[str]) -> TrainingSet:
-        """Return the part about some of the queries, without what is linked."""
+        """Return the preferences of some of the queries, without the linked ones."""
         kept = self.preferences.part(self.preferences.are_in(queries)[0])
         grades = {q: g for q, g in self.grades.items() if q in queries}
         return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
 
     def task(self, pool: Collection[str], known: Iterable[IdPair], sources: Collection[str]) -> RankingTask:
-        """Return the ranking task of finding what is relevant here, among ``pool``; ``known`` does not take part."""
+        """Return the task of ranking the relevant documents first in ``pool``; pairs in ``known`` are excluded."""
         if self.texts is None:
             return link_task(self.links(), known, pool, query_ids=sources)
         return qrels_task(self.grades, list(self.texts), pool, known)
 
 
 def from_links(links: Iterable[IdPair]) -> TrainingSet:
-    """Return the evidence of links: a document's links should stand above all that it does not link to."""
+    """Return the evidence of links: the targets of a document's links should rank above all other documents."""
     every = Links.of(links)
     return TrainingSet(Preferences.of_links(every.part(every.source != every.target).distinct()), None)
 
@@ -185,10 +188,10 @@ def from_links(links: Iterable[IdPair]) -> TrainingSet:
 def from_judgements(
     grades: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], relevant_from: float = 1.0
 ) -> TrainingSet:
-    """Return the evidence of graded judgements: a relevant document above those of a lower grade.
+    """Return the evidence of graded judgements: a relevant document should rank above those of a lower grade.
 
-    Judged queries without a text are left out. A grade difference weighs by itself: grade 3 over 1 counts more often
-    than 3 over 2, since documents of all lower grades are its stated worse ones.
+    Judged queries without a text are left out. A larger difference of grades counts more often, without a weight:
+    documents of all lower grades are the worse ones of a document.
     """
     known = {query: judged for query, judged in grades.items() if query in texts}
     preferences = Preferences.of(
@@ -204,10 +207,10 @@ def from_judgements(
 def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     """Return the evidence of preference pairs; pairs of one query text and better document become one preference.
 
-    Of two opposite pairs of a query the heavier counts, by the difference: clicks state nearly every pair both ways,
-    and a step for one and a step for the other would not cancel, since only violated margins move the model. Repeated
-    pairs add up. The preference's weight is the mean of its pairs', and it is remembered by so much, up to 1: as a
-    judgement is. For validation the better documents are relevant.
+    Of two opposite pairs of a query the heavier one counts, with the difference as its weight: clicks state nearly
+    every pair both ways, and two opposite steps would not cancel, since only violated margins move the model. The
+    weights of repeated pairs are added. A preference has the mean weight of its pairs, and is remembered with that
+    weight, up to 1, the weight of a judgement. For validation the better documents are relevant.
     """
     stated: dict[tuple[str, str, str], float] = {}
     for pair in pairs:
@@ -221,7 +224,7 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
         judged = grades.setdefault(query, {})
         for document in (better, other):
             judged.setdefault(document, 0.0)
-        # What is left of rounding says nothing.
+        # The rest may be a rounding error.
         if stated_weight - opposite > ROUNDING * stated_weight:
             worse.setdefault((query, better), []).append(other)
             weights.setdefault((query, better), []).append(stated_weight - opposite)
@@ -235,14 +238,16 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
 
 
 def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
-    """Return one evidence of several, each with its weight: the share of the training steps that it gets.
+    """Return several sets of evidence as one, each with a weight: its share of the training steps.
 
-    A step learns from part k with probability weight_k / sum of the weights, however many preferences the parts have,
-    and within the part from a preference with probability by the preference's own weight. Clicks, judgements and pairs
-    ask texts, links ask documents: the model is validated on the texts where there are any, and links are then learned
-    from beside them. Queries of one text (but for white space) become one query; where two parts grade the same
-    document for it, the earlier part's grade holds: give judgements before clicks. Parts of weight 0 or without a
-    preference are left out. `ConfigError` is raised if a weight is negative or not finite.
+    A step uses part k with probability weight_k / sum of the weights, regardless of the number of preferences, and
+    within the part a preference with probability proportional to its own weight.
+
+    Queries of clicks, judgements and pairs are texts; those of links are documents. If there are texts, the model is
+    validated on them, and links are only trained on. Queries of the same text (except for white space) become one
+    query. If two parts grade the same document for it, the grade of the earlier part is used: give judgements before
+    clicks. Parts of weight 0 or without a preference are left out. `ConfigError` is raised if a weight is negative or
+    not finite.
 
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """
@@ -274,39 +279,39 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
 
 @dataclass(frozen=True)
 class Split:
-    """Evidence to learn from and evidence to stop by.
-
-    ``kind`` is ``documents`` (no document of the validation side is trained on), ``links``, ``queries`` or ``given``;
-    ``held_out`` the documents that training must not touch; ``pool`` those that validation ranks.
-    """
+    """Evidence split into a training side and a validation side."""
 
     kind: str
+    """What was held out: ``documents`` (with all their links), ``links`` or ``queries``; or ``given``."""
     train: TrainingSet
     valid: TrainingSet
     held_out: frozenset[str]
+    """Documents that training must not use."""
     pool: frozenset[str]
+    """Documents that validation ranks."""
 
     @property
     def unseen_documents(self) -> bool:
-        """True where validation asks for documents that training has not seen."""
+        """True if the relevant documents of validation are unknown to training."""
         return self.kind == "documents"
 
 
 MIN_JUDGED = 40
-"""Validation queries below which all of them choose and all of them judge."""
+"""Validation queries below which all of them are used both to choose and to judge."""
 JUDGING_SHARE = 1 / 3
 MAX_JUDGING = 10_000
-"""Queries that judge at most: each ranks the whole pool, and the texts of those that are documents are held."""
+"""Largest number of queries that judge: each ranks the whole pool."""
 
 
 def part_to_judge_by(
     valid: TrainingSet, documents: Collection[str], rng: np.random.Generator
 ) -> tuple[TrainingSet, TrainingSet, bool]:
-    """Return the validation evidence to choose by, that to judge the result by, and whether these are two.
+    """Return the validation evidence that chooses, the evidence that judges, and whether they are different.
 
-    Settings, epoch and the learned part's weight are chosen. A third of the queries judges, at most `MAX_JUDGING`;
-    queries of one text stand on one side. Below 40 queries both are all of them. Queries with nothing to find among
-    ``documents``, or that are documents and not of these, choose and judge nothing: they count on neither side.
+    The first chooses settings, epoch and the learned part's weight. A third of the queries judges the result, at most
+    `MAX_JUDGING`; queries of one text are on the same side. With fewer than `MIN_JUDGED` queries all of them choose and
+    judge. Queries without a relevant document among ``documents``, and queries that are documents but not of these, are
+    on neither side.
     """
     texts = valid.texts or {}
     asks, answers = valid.preferences.are_in(documents)
@@ -324,7 +329,7 @@ def _key(text: str) -> str:
 
 
 def _sides(keys: Mapping[str, str], share: float, rng: np.random.Generator) -> tuple[set[str], set[str]]:
-    """Return queries and a random share of them, at least one; those of one key stand on one side."""
+    """Return the queries in two parts, the second a random share, at least one; equal keys are in the same part."""
     distinct = sorted(set(keys.values()))
     chosen = rng.permutation(len(distinct))[: max(1, round(share * len(distinct)))]
     drawn = {distinct[number] for number in chosen.tolist()}
@@ -341,9 +346,9 @@ def split_training_set(
 ) -> Split:
     """Return the evidence split for validation.
 
-    Given validation evidence is used as it is; otherwise a fifth of the documents with the links among them is held
-    out (``documents``, and ``auto`` where that leaves at least 100 validation links), or a tenth of the links or
-    queries, and more of few: see `HELD_OUT_SHARE`.
+    Validation evidence that is given is used unchanged. Otherwise a fifth of the documents is held out with the links
+    among them (``documents``; also ``auto`` if that leaves at least 100 validation links), or else a part of the links
+    or queries, see `HELD_OUT_SHARE`.
     """
     ids = frozenset(documents)
     if valid is not None:
@@ -362,24 +367,24 @@ def _share(n: int) -> float:
 
 
 def asks_for_unseen(evidence: TrainingSet, valid: TrainingSet) -> bool:
-    """Return whether most documents that validation asks for are not known from training."""
+    """Return whether most relevant documents of validation are unknown to training."""
     asked = valid.links()
     wanted = {asked.ids[number] for number in distinct(asked.target)}
     return len(wanted & _documents_of(evidence)) < len(wanted) / 2
 
 
 def _documents_of(evidence: TrainingSet) -> set[str]:
-    """Return the documents that are preferred, and those that ask."""
+    """Return the documents that are preferred, and those that are queries."""
     links = evidence.links()
     sides = (links.target,) if evidence.texts is not None else (links.source, links.target)
     return {links.ids[number] for number in distinct(np.concatenate(sides))}
 
 
 def _given(evidence: TrainingSet, valid: TrainingSet, ids: frozenset[str], generalise: str) -> Split:
-    """Judge from the validation links whether unseen documents are what is asked for."""
+    """Return the split with given validation evidence; its links show whether unseen documents are searched for."""
     unseen = evidence.texts is None and asks_for_unseen(evidence, valid)
     kind = "documents" if generalise == "documents" or (generalise == "auto" and unseen) else "given"
-    # The links of unseen documents are asked among themselves: their pool is what training does not know.
+    # The links of unseen documents are ranked among themselves: the pool is the documents unknown to training.
     unknown = ids - _documents_of(evidence) if unseen else frozenset()
     return Split(kind, evidence, valid, unknown, unknown or ids)
 
@@ -404,7 +409,7 @@ def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generato
 
 
 def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
-    # Queries of the same text go to the same side: else validation asks what training has answered.
+    # Queries of the same text go to the same side: otherwise validation would repeat training queries.
     texts = evidence.texts or {}
     keys = {query: _key(texts[query]) for query in evidence.query_ids}
     n_distinct = len(set(keys.values()))

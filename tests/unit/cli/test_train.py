@@ -275,7 +275,7 @@ def test_a_class_is_not_chosen_beside_a_model_to_start_from(folder: Path, tmp_pa
     start = ("--links", "links.tsv", "--epochs", "1", "--no-compare", "--warm-start", str(tmp_path / "cubic"))
     result = train(folder, tmp_path / "m", *start)
     assert result.exit_code == 2
-    assert "train anew on all the evidence" in flat(result)
+    assert "train a new model on all the evidence" in flat(result)
     result = train(folder, tmp_path / "m", *start, "--model-class", "low_rank")
     assert result.exit_code == 2
     assert "--model-class beside --warm-start" in flat(result)

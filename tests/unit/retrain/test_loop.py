@@ -549,6 +549,6 @@ def test_a_base_of_another_form_is_refused_before_anything_is_read(shop: Shop, l
     path = shop.path / "unit"
     save_model(replace(shop.base, encoder=encoder), path)
     before = read_control(shop.engine, shop.index)
-    with pytest.raises(ConfigError, match=r"document form 'unit'.*train anew"):
+    with pytest.raises(ConfigError, match=r"document form 'unit'.*train a new model"):
         retrain(shop, logs["useful"], settings={"base": path})
     assert read_control(shop.engine, shop.index) == before

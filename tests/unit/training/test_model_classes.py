@@ -131,7 +131,7 @@ def test_what_does_not_go_together_is_refused(path: Path, links: Links) -> None:
         with pytest.raises(ConfigError, match=match):
             TrainConfig(**options)
     base, _ = train(path, links, "cubic", epochs=1)
-    with pytest.raises(ConfigError, match=r"document form 'cubic'.*train anew.*low_rank or tied"):
+    with pytest.raises(ConfigError, match=r"document form 'cubic'.*train a new model.*low_rank or tied"):
         train(path, links, "low_rank", base=base)
     linear, _ = train(path, links, "low_rank", epochs=1)
     with pytest.raises(ConfigError, match="goes on from low_rank and tied"):
