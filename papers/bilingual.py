@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from papers.corpora import Split, TitledTexts, cut, titled_texts
+from papers.corpora import QueryRows, TitledTexts, split_at_random, titled_texts
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.translation import TextTable, WordTable, fit_dice_table, fit_ibm_table
 from papers.methods.word_pairs import join_columns
 from papers.registry import Progress
-from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vocabulary
+from papers.study import Study, StudyTrial, Texts, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import RankingTask, draw_tuples, link_task
@@ -185,7 +185,7 @@ ONCE = "once"
 """View of documents as queries have them, the title once."""
 
 
-def split_mates(n_mates: int, seed: int) -> Split:
+def split_mates(n_mates: int, seed: int) -> QueryRows:
     """Return a random split: `TRAIN_SHARE` to learn from, of which `VALID_SHARE` to tune on, and the rest to test.
 
     Raises
@@ -199,7 +199,7 @@ def split_mates(n_mates: int, seed: int) -> Split:
     n_train = round(TRAIN_SHARE * n_mates)
     n_valid = max(2, round(VALID_SHARE * n_train))
     train, valid, test = order[n_valid:n_train], order[:n_valid], order[n_train:]
-    return Split(*(np.sort(part).astype(np.int64) for part in (train, valid, test)))
+    return QueryRows(*(np.sort(part).astype(np.int64) for part in (train, valid, test)))
 
 
 def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuples: tuple[int, int] = N_TUPLES) -> Study:
@@ -220,12 +220,12 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
     relevant = sp.csr_matrix(sp.eye_array(len(mates), dtype=np.float32, format="csr")[split.train])
     rng = np.random.default_rng([seed, 71])
 
-    def trial(rows: Int64, n: int) -> Trial:
+    def trial(rows: Int64, n: int) -> StudyTrial:
         ids = tuple(mates[row] for row in rows)
         grades = sp.csr_matrix(sp.eye_array(len(rows), dtype=np.float32, format="csr"))
         none = sp.csr_matrix(grades.shape, dtype=np.bool_)  # type: ignore[arg-type]
         task = RankingTask(ids, ids, grades, none)
-        return Trial(queries.take(rows), rows, task, draw_tuples(task, rng, n))
+        return StudyTrial(queries.take(rows), rows, task, draw_tuples(task, rng, n))
 
     return Study(
         name=f"mates-{seed}",
@@ -241,7 +241,7 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
     )
 
 
-def retrieval_study(
+def bilingual_study(
     corpus: Bilingual, seed: int, n_words: int = LINK_WORDS, n_tuples: tuple[int, int] = N_TUPLES
 ) -> Study:
     """Return the study of cross-language retrieval (T4): the query is a page whose mate links to what it looks for.
@@ -265,12 +265,12 @@ def retrieval_study(
     place = {one: row for row, one in enumerate(corpus.documents.ids)}
     mate_row = {one: row for row, one in enumerate(mates)}
 
-    def trial(part: str, n: int) -> Trial:
+    def trial(part: str, n: int) -> StudyTrial:
         known = [link for name, links in parts.items() if name != part for link in links]
         task = link_task(parts[part], known, corpus.documents.ids, unseen)
         rows = np.array([mate_row[one] for one in task.query_ids], dtype=np.int64)
         pool = np.array([place[one] for one in task.document_ids], dtype=np.int64)
-        return Trial(queries.take(rows), pool, task, draw_tuples(task, rng, n))
+        return StudyTrial(queries.take(rows), pool, task, draw_tuples(task, rng, n))
 
     train = [link for link in parts["train"] if link[0] in mate_row]
     others = [link for name in ("valid", "test") for link in parts[name] if link[0] in mate_row]
@@ -372,5 +372,5 @@ def _link_parts(corpus: Bilingual, seed: int) -> dict[str, Links]:
             f"the corpus has {len(links)} links: retrieval needs 10 or more; give links_"
             f"{corpus.documents.language}.tsv.gz with a source and a target a line"
         )
-    parts = map(tuple, cut(links, np.random.default_rng([seed, 73])))
+    parts = map(tuple, split_at_random(links, np.random.default_rng([seed, 73])))
     return dict(zip(("train", "valid", "test"), parts, strict=True))

@@ -19,7 +19,7 @@ from papers.click_simulator import EMPTY, LogPlan, PositionBased, attraction_of,
 from papers.corpora import (
     SMALL_QUERIES,
     Collection,
-    Split,
+    QueryRows,
     folds,
     judged_texts,
     make_collection,
@@ -30,10 +30,10 @@ from papers.corpora import (
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
-from papers.registry import Budget, Progress, Request, Section, Table, Task
+from papers.registry import Budget, Progress, Section, Table, Task, TaskRequest
 from papers.results import LEVEL, Results, averaged, p_value, told_apart
 from papers.runner import run_ranking, with_budget
-from papers.study import Preferences, Study, link_matrix
+from papers.study import StatedPairs, Study, link_matrix
 from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, sql_text
@@ -103,7 +103,7 @@ class Clicked:
             found[text] = {made.document_ids[column]: grade for column, grade in judged}
         return found
 
-    def preferences(self, stated: Stated, rows: Int64) -> Preferences:
+    def preferences(self, stated: Stated, rows: Int64) -> StatedPairs:
         """Return stated pairs as rows: of the ``rows``-th queries and of documents; others are left out."""
         place = {int(row): number for number, row in enumerate(rows)}
         query_row = {text: place[row] for text, row in self.query_rows().items() if row in place}
@@ -114,7 +114,7 @@ class Clicked:
             if query in query_row and better in column and worse in column
         ]
         table = np.array(kept, dtype=np.int64).reshape(-1, 4)
-        return Preferences(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.float64))
+        return StatedPairs(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(np.float64))
 
 
 def agreement(
@@ -274,7 +274,7 @@ def matching_studies(data: Clicked, kind: str, n_folds: int, seed: int) -> Itera
     clicked = replace(data.collection, grades=belongs, whole=True)
     has = np.flatnonzero(np.diff(belongs.indptr) > 0)
     for name, split in folds(clicked, n_folds, seed):
-        parts = Split(*(np.intersect1d(part, has) for part in (split.train, split.valid, split.test)))
+        parts = QueryRows(*(np.intersect1d(part, has) for part in (split.train, split.valid, split.test)))
         if min(map(len, (parts.train, parts.valid, parts.test))) == 0:
             continue
         study = replace(clicked.study(f"{kind}, {name}", seed, parts), judged=None)
@@ -287,7 +287,7 @@ def matching_studies(data: Clicked, kind: str, n_folds: int, seed: int) -> Itera
         yield study
 
 
-def _tuples(pairs: Preferences) -> TestTuples:
+def _tuples(pairs: StatedPairs) -> TestTuples:
     """Return each pair once, by query."""
     order = np.argsort(pairs.query, kind="stable")
     return TestTuples(pairs.query[order], pairs.better[order], pairs.worse[order])
@@ -324,7 +324,7 @@ LEARNERS = ("graded-tfidf", "graded-bm25", "graded-ranking-svm", "graded-diagona
 MEASURE = "nDCG@10"
 
 
-def run_matching(request: Request, progress: Progress) -> Section:
+def run_matching(request: TaskRequest, progress: Progress) -> Section:
     """Return T8: documents clicked at rank 1 against random ones, and against those skipped at rank 1 (A16)."""
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
@@ -347,13 +347,13 @@ def run_matching(request: Request, progress: Progress) -> Section:
     return Section("T8", "Content matching from clicks", sentences, tuple(tables))
 
 
-def asked(request: Request, kind: str) -> tuple[str, ...]:
+def asked(request: TaskRequest, kind: str) -> tuple[str, ...]:
     """Return the systems asked for that learn as a setting has it: from links, or (graded ones) from preferences."""
     names = registry.systems() if registry.ALL in request.systems else request.systems
     return tuple(one for one in names if (one in BY_NAME) == (kind == "skipped"))
 
 
-def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -> Section:
+def run_strategies(request: TaskRequest, progress: Progress, *, task: str = "T14") -> Section:
     """Return T14: pairs of each strategy, their agreement with judges, and rankers learned from them."""
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
@@ -380,7 +380,7 @@ def run_strategies(request: Request, progress: Progress, *, task: str = "T14") -
     return Section(task, "Preferences from clicks", sentences, tables)
 
 
-def _prepared(request: Request) -> tuple[Clicked, int, Budget]:
+def _prepared(request: TaskRequest) -> tuple[Clicked, int, Budget]:
     data = read_clicked(Path(request.corpus), small=request.small, seed=request.seed)
     return data, N_SMALL if request.small else N_FOLDS, with_budget(BUDGET, request)
 

@@ -16,7 +16,7 @@ from reranker.cli.common import err, json_option, need_modules, out, print_json,
 from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
-    from papers.registry import Request, Section, Table, Task
+    from papers.registry import Section, Table, Task, TaskRequest
 
 
 EXAMPLES = """\b
@@ -77,7 +77,7 @@ def command(
     if not tasks:
         raise ConfigError("no task is named: give ids such as T1a, or all; ssi reproduce --list shows them")
     from papers import registry
-    from papers.registry import Request
+    from papers.registry import TaskRequest
     from papers.report import write_report
 
     need_modules("papers", "duckdb", "jinja2", "matplotlib", "sklearn")
@@ -85,7 +85,7 @@ def command(
     registry.chosen(asked, ())  # refuses unknown names before any work
     chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())
     settings = (choice["folder"], asked, choice["small"], choice["seed"], _budget(choice))
-    requests = [Request(_corpus(task, corpus), *settings) for task in chosen]
+    requests = [TaskRequest(_corpus(task, corpus), *settings) for task in chosen]
     sections, errors = _run(chosen, requests)
     report = choice["folder"] / "report.html"
     if as_json:
@@ -101,7 +101,7 @@ def command(
         raise errors[0]
 
 
-def _run(tasks: Sequence[Task], requests: Sequence[Request]) -> tuple[list[Section], list[RerankerError]]:
+def _run(tasks: Sequence[Task], requests: Sequence[TaskRequest]) -> tuple[list[Section], list[RerankerError]]:
     """Return what each task shows; one that fails does not keep the others from being shown."""
     from papers.registry import Section
 

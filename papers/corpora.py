@@ -17,7 +17,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from papers.methods.lexical import fit_okapi
-from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study import Study, StudyTrial, Texts, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.baselines.comparison import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
@@ -142,7 +142,7 @@ NEEDED = """\
 
 
 @dataclass(frozen=True, eq=False)
-class Corpus:
+class PaperCorpus:
     """Texts as words, and which documents belong to which query."""
 
     name: str
@@ -170,7 +170,7 @@ class Corpus:
         return self.query_ids == self.ids
 
 
-def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
+def read_paper_corpus(folder: Path, seed: int, small: bool = False) -> PaperCorpus:
     """Return the corpus of a folder, or of ``ir_datasets:NAME``.
 
     The seed splits what is not split (`NEEDED` says what a folder holds). Small mode keeps the `SMALL_DOCUMENTS`
@@ -192,22 +192,22 @@ def read_corpus(folder: Path, seed: int, small: bool = False) -> Corpus:
     return _of_queries(folder, seed, small)
 
 
-def _of_links(folder: Path, files: Sequence[Path], seed: int, small: bool) -> Corpus:
+def _of_links(folder: Path, files: Sequence[Path], seed: int, small: bool) -> PaperCorpus:
     """Return a corpus whose documents are the queries, its links in three files or in one that is split."""
     notes: list[str] = []
     sources = titled_texts(_documents(folder), notes)
     links = [_pairs(file, notes) for file in files]
-    parts = links if len(links) > 1 else cut(links[0], np.random.default_rng([seed, 1]))
+    parts = links if len(links) > 1 else split_at_random(links[0], np.random.default_rng([seed, 1]))
     ids, documents, plain = _tokens(sources, [one for part in parts for one in part], small)
     known = set(ids)
     kept = [tuple(one for one in dict.fromkeys(part) if known.issuperset(one) and one[0] != one[1]) for part in parts]
     _check(folder.name, kept, ids)
-    return Corpus(
+    return PaperCorpus(
         folder.name, ids, documents, plain, ids, plain, kept[0], kept[1], kept[2], _sides(folder), tuple(notes)
     )
 
 
-def _of_queries(folder: Path, seed: int, small: bool) -> Corpus:
+def _of_queries(folder: Path, seed: int, small: bool) -> PaperCorpus:
     """Return a corpus of queries with judgements; the queries are split, not the judgements."""
     name, sources, texts, grades, notes = judged_texts(folder)
     judged = [(query, document) for query, row in grades.items() for document, grade in row.items() if grade > 0]
@@ -215,11 +215,11 @@ def _of_queries(folder: Path, seed: int, small: bool) -> Corpus:
     known = set(ids)
     usable = [(q, d) for q, d in judged if q in texts and d in known]
     names = sorted({q for q, _ in usable})
-    groups = cut(names, np.random.default_rng([seed, 1]))
+    groups = split_at_random(names, np.random.default_rng([seed, 1]))
     train, valid, test = (tuple(pair for pair in usable if pair[0] in set(group)) for group in groups)
     _check(name, [train, valid, test], ids)
     words = make_analyzer(parse_analyzer(ANALYZER)).tokens([texts[one] for one in names])
-    return Corpus(name, ids, documents, plain, tuple(names), words, train, valid, test, _sides(folder), notes)
+    return PaperCorpus(name, ids, documents, plain, tuple(names), words, train, valid, test, _sides(folder), notes)
 
 
 def _tokens(sources: TitledTexts, pairs: Iterable[Pair], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
@@ -251,7 +251,7 @@ def noted(name: str, notes: list[str]) -> Iterator[RejectLog]:
             notes.append(f"{name}: {rejects.summary()}")
 
 
-def cut(things: Sequence[Any], rng: np.random.Generator) -> list[list[Any]]:
+def split_at_random(things: Sequence[Any], rng: np.random.Generator) -> list[list[Any]]:
     """Return 70, 10 and 20 % of the things at random, each in their order."""
     order = rng.permutation(len(things))
     first, second = (round(len(things) * share) for share in (_SHARES[0], sum(_SHARES)))
@@ -456,7 +456,7 @@ class Collection:
         grades = sp.csr_matrix((data, self.grades.indices, self.grades.indptr), shape=self.grades.shape)
         return replace(self, grades=grades)
 
-    def trial(self, rows: Int64, seed: int) -> Trial:
+    def trial(self, rows: Int64, seed: int) -> StudyTrial:
         """Return some queries to be ranked for: all documents where ``whole``, else those judged for each."""
         grades = self.grades[rows]
         pool = np.arange(len(self.document_ids)) if self.whole else np.unique(grades.indices).astype(np.int64)
@@ -472,9 +472,9 @@ class Collection:
         )
         tuples = draw_tuples(task, np.random.default_rng([seed, 1]), N_TUPLES)
         groups = tuple(self.group_of()[rows].tolist())
-        return Trial(self.queries.take(rows), pool.astype(np.int64), task, tuples, groups=groups)
+        return StudyTrial(self.queries.take(rows), pool.astype(np.int64), task, tuples, groups=groups)
 
-    def study(self, name: str, seed: int, split: Split) -> Study:
+    def study(self, name: str, seed: int, split: QueryRows) -> Study:
         """Return the study of a split."""
         judged = sp.csr_matrix(self.grades[split.train])
         judged.sort_indices()
@@ -495,7 +495,7 @@ class Collection:
 
 
 @dataclass(frozen=True)
-class Split:
+class QueryRows:
     """Rows of the queries to train on, to tune on and to test on."""
 
     train: Int64
@@ -590,7 +590,7 @@ def make_collection(
     return Collection(name, document_ids, query_ids, texts, asked, matrix, whole, groups, 1.0, dropped or {})
 
 
-def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterator[tuple[str, Split]]:
+def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterator[tuple[str, QueryRows]]:
     """Yield random splits of 60 to 40 by query (by group), the part for training split again for validation."""
     for number in range(n_splits):
         rng = np.random.default_rng([seed, number])
@@ -599,7 +599,7 @@ def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterato
         yield f"split-{number + 1}", _split(collection, names[n_test:], names[:n_test])
 
 
-def folds(collection: Collection, n_folds: int, seed: int) -> Iterator[tuple[str, Split]]:
+def folds(collection: Collection, n_folds: int, seed: int) -> Iterator[tuple[str, QueryRows]]:
     """Yield the folds of a cross-validation over queries (over groups), each query being tested on once."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(np.unique(collection.group_of()))
@@ -608,18 +608,18 @@ def folds(collection: Collection, n_folds: int, seed: int) -> Iterator[tuple[str
         yield f"fold-{number + 1}", _split(collection, names[~test], names[test])
 
 
-def studies_of(collection: Collection, splits: Iterator[tuple[str, Split]], seed: int) -> Iterator[Study]:
+def studies_of(collection: Collection, splits: Iterator[tuple[str, QueryRows]], seed: int) -> Iterator[Study]:
     """Yield the study of each split."""
     for number, (name, split) in enumerate(splits):
         yield collection.study(name, seed + number, split)
 
 
-def _split(collection: Collection, others: npt.NDArray[np.str_], test: npt.NDArray[np.str_]) -> Split:
+def _split(collection: Collection, others: npt.NDArray[np.str_], test: npt.NDArray[np.str_]) -> QueryRows:
     """Return the rows of the groups; the first of the others are for validation."""
     groups = collection.group_of()
     n_valid = max(1, round(VALID_SHARE * len(others)))
     parts = (others[n_valid:], others[:n_valid], test)
-    return Split(*(np.flatnonzero(np.isin(groups, part)).astype(np.int64) for part in parts))
+    return QueryRows(*(np.flatnonzero(np.isin(groups, part)).astype(np.int64) for part in parts))
 
 
 def _others(grades: sp.csr_matrix) -> sp.csr_matrix:

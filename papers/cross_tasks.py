@@ -14,9 +14,9 @@ from papers.bilingual import (
     MATE_WORDS,
     OTHER_SCRIPTS,
     Bilingual,
+    bilingual_study,
     mates_study,
     read_bilingual,
-    retrieval_study,
 )
 from papers.mates_systems import fitted_once
 from papers.measures import (
@@ -36,7 +36,7 @@ from papers.measures import (
     valid_measure,
 )
 from papers.rank_measures import unpaired_test
-from papers.registry import Budget, Progress, Request, Section, Table, Task
+from papers.registry import Budget, Progress, Section, Table, Task, TaskRequest
 from papers.results import Results, p_value, settings_table
 from papers.runner import Measure, run_ranking, sizes, with_budget
 from papers.study import Study
@@ -123,10 +123,10 @@ MATE_FINDING: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def run_retrieval(request: Request, progress: Progress) -> Section:
+def run_retrieval(request: TaskRequest, progress: Progress) -> Section:
     """Return T4: pages of one language that look for the documents their mates in the other one link to."""
     corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
-    study = retrieval_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
+    study = bilingual_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
     budget = with_budget(RETRIEVAL_BUDGET, request)
     systems = [fitted_once(system) for system in registry.chosen(request.systems, T4.systems)]
     parts = (systems, links_loss, links_measure, request, budget, progress)
@@ -136,14 +136,14 @@ def run_retrieval(request: Request, progress: Progress) -> Section:
     return Section("T4", T4.title, sentences, (table, settings_table(results)))
 
 
-def run_finding(request: Request, progress: Progress) -> Section:
+def run_finding(request: TaskRequest, progress: Progress) -> Section:
     """Return T5: for each page of the test side, its mate among those of the test side."""
     sentence, results = _on_mates(T5, request, one_way_measure, progress)
     table = results.table(T5.title, T5.paper, ONE_DIRECTION, MATES_REFERENCE)
     return Section("T5", T5.title, (sentence,), (table, settings_table(results)))
 
 
-def run_comparable(request: Request, progress: Progress) -> Section:
+def run_comparable(request: TaskRequest, progress: Progress) -> Section:
     """Return T6: mates found in both directions, with the paper's unpaired test beside a paired one."""
     sentence, results = _on_mates(T6, request, mates_measure, progress)
     table = results.table(T6.title, T6.paper, BOTH_WAYS, MATES_REFERENCE)
@@ -151,7 +151,7 @@ def run_comparable(request: Request, progress: Progress) -> Section:
     return Section("T6", T6.title, (sentence, UNPAIRED), tables)
 
 
-def run_sizes(request: Request, progress: Progress) -> Section:
+def run_sizes(request: TaskRequest, progress: Progress) -> Section:
     """Return T6's part of T12: MRR on validation by the number of dimensions."""
     corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
@@ -167,13 +167,13 @@ def run_sizes(request: Request, progress: Progress) -> Section:
     return Section("T12-T6", T12_T6.title, (_said(corpus, study, request), AT_MOST), (table,), (picture,))
 
 
-def comparable(request: Request, progress: Progress) -> tuple[Bilingual, Study]:
+def comparable(request: TaskRequest, progress: Progress) -> tuple[Bilingual, Study]:
     """Return corpus and study of T5 and T6, and of the words across languages (T10)."""
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
     return corpus, mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
 
 
-def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress) -> tuple[str, Results]:
+def _on_mates(task: Task, request: TaskRequest, measure: Measure, progress: Progress) -> tuple[str, Results]:
     """Return what the study is, in words, and what the systems of a task reached on it."""
     corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
@@ -184,7 +184,7 @@ def _on_mates(task: Task, request: Request, measure: Measure, progress: Progress
     return _said(corpus, study, request), results
 
 
-def _said(corpus: Bilingual, study: Study, request: Request) -> str:
+def _said(corpus: Bilingual, study: Study, request: TaskRequest) -> str:
     """Return what was measured on what."""
     left, right = corpus.queries.language, corpus.documents.language
     n_mates = len(study.mates[0]) if study.mates else 0

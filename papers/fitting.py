@@ -13,7 +13,7 @@ import numpy as np
 from papers.methods.projections import Mates
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
-from papers.registry import Fitted, Job
+from papers.registry import FitInput, Fitted
 from papers.study import Study
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.scorers import Projection, Scorer
@@ -72,7 +72,12 @@ def best_of(points: Iterable[P], build: Callable[[P], S], loss: Callable[[S], fl
 
 
 def tuned(
-    job: Job, options: Iterable[Option], query_view: str = "rows", document_view: str = "rows", *, counted: bool = False
+    job: FitInput,
+    options: Iterable[Option],
+    query_view: str = "rows",
+    document_view: str = "rows",
+    *,
+    counted: bool = False,
 ) -> Fitted:
     """Return the option of the least validation loss, which its settings say under ``validation``.
 
@@ -92,7 +97,7 @@ def tuned(
 
 
 def s2net_option(
-    job: Job,
+    job: FitInput,
     data: Mates | GradedPairs,
     start: Projection,
     settings: S2NetSettings,
@@ -140,7 +145,7 @@ def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
     return tuple(listed[round(place * (len(listed) - 1) / (n - 1))] for place in range(n))
 
 
-def spread(low: float, high: float, n: int) -> tuple[float, ...]:
+def values_between(low: float, high: float, n: int) -> tuple[float, ...]:
     """Return at most ``n`` values from low to high, both of them among them, evenly spaced and rounded."""
     return tuple(round(float(value), 4) for value in np.linspace(low, high, max(2, n)))
 
@@ -163,7 +168,7 @@ def remembered(study: Study, key: Hashable, make: Callable[[], T]) -> T:
 
 
 def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
-    job: Job,
+    job: FitInput,
     shape: str | PlainShape,
     data: PlainData,
     *,
@@ -205,7 +210,7 @@ def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
 
 
 def tuned_plain(
-    job: Job,
+    job: FitInput,
     shape: PlainShape,
     data: PlainData,
     *,

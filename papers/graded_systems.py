@@ -25,14 +25,14 @@ from papers.methods.ranking_svm import (
     fit_pair_svm,
     fit_pointwise_svm,
     pair_features,
-    pair_weights,
     preference_pairs,
+    svm_pair_weights,
 )
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
-from papers.registry import Fitted, Job, System
-from papers.study import Preferences, Study, Texts
+from papers.registry import FitInput, Fitted, System
+from papers.study import StatedPairs, Study, Texts
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
@@ -64,7 +64,7 @@ MOST_PAIRS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedPairs:
     """Judged pairs of a study's training queries and documents, ordered by query."""
 
     query: Int64
@@ -76,7 +76,7 @@ class Judged:
         return len(self.query)
 
 
-def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> Judged:
+def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> JudgedPairs:
     """Return the training judgements; with random documents of grade 0 where no document was judged not relevant.
 
     Those are drawn uniformly from the documents without a judgement for the query, ``negatives`` for each judgement.
@@ -91,7 +91,7 @@ def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATI
     query = np.repeat(np.arange(study.judged.shape[0]), np.diff(study.judged.indptr)).astype(np.int64)
     document, grade = study.judged.indices.astype(np.int64), study.judged.data.astype(np.float64)
     if (grade == 0).any() or not negatives:
-        return Judged(query, document, grade)
+        return JudgedPairs(query, document, grade)
     queries, documents = [query], [document]
     for row in np.unique(query):
         judged = document[query == row]
@@ -102,10 +102,10 @@ def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATI
     query, document = np.concatenate(queries), np.concatenate(documents)
     grade = np.concatenate([grade, np.zeros(len(query) - len(grade))])
     order = np.argsort(query, kind="stable")
-    return Judged(query[order], document[order], grade[order])
+    return JudgedPairs(query[order], document[order], grade[order])
 
 
-def training_preferences(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> Preferences:
+def training_preferences(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> StatedPairs:
     """Return the pairs from clicks where the study has them; otherwise every judged document over each lesser one.
 
     Pairs of judgements weigh so that every query weighs the same.
@@ -125,7 +125,7 @@ def training_preferences(study: Study, rng: np.random.Generator, negatives: int 
         raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
     query = judged.query[better]
     weight = 1.0 / np.bincount(query, minlength=len(study.queries))[query]
-    return Preferences(query, judged.document[better], judged.document[worse], weight)
+    return StatedPairs(query, judged.document[better], judged.document[worse], weight)
 
 
 def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
@@ -142,17 +142,17 @@ def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
     return query.astype(np.int64), document.astype(np.int64)
 
 
-def most_dims(job: Job, rows: sp.csr_matrix) -> int:
+def most_dims(job: FitInput, rows: sp.csr_matrix) -> int:
     """Return the budget's dimensions, or as many as rows and words can have."""
     return max(1, min(job.budget.n_dims, min(rows.shape) - 1))
 
 
-def _tfidf(job: Job) -> Fitted:
+def _tfidf(job: FitInput) -> Fitted:
     """Return the cosine of tf-idf rows (spec B01, M01)."""
     return Fitted(Bilinear.lexical())
 
 
-def _bm25(job: Job) -> Fitted:
+def _bm25(job: FitInput) -> Fitted:
     """Return BM25 with k1 and then b chosen on validation (spec B20)."""
     plain = fit_okapi(job.study.documents.counts)
     validate = job.validate("counts", "counts")
@@ -161,7 +161,7 @@ def _bm25(job: Job) -> Fitted:
     return tuned(job, options, "counts", "counts")
 
 
-def _likelihood(job: Job) -> Fitted:
+def _likelihood(job: FitInput) -> Fitted:
     """Return query likelihood with lambda chosen on validation (spec B19).
 
     Scores are per word and relative to the collection: the order of a query's documents is the same, and scores of
@@ -172,24 +172,24 @@ def _likelihood(job: Job) -> Fitted:
     return tuned(job, options, "counts", "counts")
 
 
-def _expansion(job: Job) -> Fitted:
+def _expansion(job: FitInput) -> Fitted:
     """Return TF-IDF of the query with its best documents added, beta and E chosen on validation (spec B02)."""
     pool = job.study.documents.rows
     points = [(beta, n) for beta, n in product(BETAS, FEEDBACK) if beta or n == FEEDBACK[0]][: job.budget.grid]
     return tuned(job, (({"beta": beta, "E": n}, partial(QueryExpansion, pool, beta, n)) for beta, n in points))
 
 
-def _first_columns(job: Job, whole: Projection) -> Fitted:
+def _first_columns(job: FitInput, whole: Projection) -> Fitted:
     """Return the projection cut to the best number of its dimensions."""
     return tuned(job, (({"dimensions": n}, partial(whole.first, n)) for n in dimensions(whole.n_dims)))
 
 
-def _lsi(job: Job) -> Fitted:
+def _lsi(job: FitInput) -> Fitted:
     """Return LSI of the documents (spec B03)."""
     return _first_columns(job, _lsi_of(job))
 
 
-def _lsi_tfidf(job: Job) -> Fitted:
+def _lsi_tfidf(job: FitInput) -> Fitted:
     """Return alpha LSI + (1 - alpha) TF-IDF, dimensions and alpha chosen on validation (spec B04)."""
     whole, tfidf = _lsi_of(job), Bilinear.lexical()
     cuts = [whole.first(n) for n in dimensions(whole.n_dims)]
@@ -200,7 +200,7 @@ def _lsi_tfidf(job: Job) -> Fitted:
     return tuned(job, options)
 
 
-def _lsi_of(job: Job) -> Projection:
+def _lsi_of(job: FitInput) -> Projection:
     texts = job.study.background()
     return _texts_lsi(texts, most_dims(job, texts.rows))
 
@@ -223,12 +223,12 @@ def all_texts_pca(study: Study, n_dims: int, query_view: str = "rows") -> Projec
     return fit_pca(rows, max(1, min(n_dims, min(rows.shape) - 1)), rng=np.random.default_rng(study.seed))
 
 
-def _pca(job: Job) -> Fitted:
+def _pca(job: FitInput) -> Fitted:
     """Return PCA, its dimensions chosen on validation (spec B10)."""
     return _first_columns(job, all_texts_pca(job.study, job.budget.n_dims))
 
 
-def _pair_projection(job: Job, kind: Literal["opca", "cca"]) -> Fitted:
+def _pair_projection(job: FitInput, kind: Literal["opca", "cca"]) -> Fitted:
     """Return OPCA or CCA of the relevant pairs: noise or ridge, and dimensions by validation (spec B08, B09, T7)."""
     query, document = relevant_pairs(job.study)
     queries, documents = job.study.queries.rows[query], job.study.documents.rows[document]
@@ -252,7 +252,7 @@ def _pair_projection(job: Job, kind: Literal["opca", "cca"]) -> Fitted:
     return tuned(job, options)
 
 
-def _hdlr(job: Job) -> Fitted:
+def _hdlr(job: FitInput) -> Fitted:
     """Return the metric learned from relevant and other judged pairs, from PCA, its slack by validation (spec B14)."""
     judged = judged_pairs(job.study, job.rng)
     similar = judged.grade >= job.study.valid.task.relevant_from
@@ -272,7 +272,7 @@ def _hdlr(job: Job) -> Fitted:
     return tuned(job, (({"slack": slack, "pairs": len(chosen)}, partial(build, slack)) for slack in slacks))
 
 
-def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
+def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     """Return a topic model over counts, compared by the cosine (spec A33), its number of topics by validation.
 
     PLSA is of all training queries and documents, without labels; JPLSA and CPLSA are of the relevant pairs (spec B11
@@ -296,7 +296,7 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     return tuned(job, options, "counts", "counts")
 
 
-def _ssi(job: Job, shape: str, start: Literal["random", "pca"] = "random") -> Fitted:
+def _ssi(job: FitInput, shape: str, start: Literal["random", "pca"] = "random") -> Fitted:
     """Return the best of plain SGD over the training preferences at the budget's rates (spec 2.1, M02, M06, M10).
 
     Embeddings start as N(0, .1), or as the words' PCA vectors, all texts' main directions, times .1.
@@ -334,7 +334,7 @@ def _ssi(job: Job, shape: str, start: Literal["random", "pca"] = "random") -> Fi
 
 
 def _s2net(
-    job: Job,
+    job: FitInput,
     loss: Literal["logistic", "squared"] = "logistic",
     start: Literal["pca", "random"] = "pca",
     pulls: tuple[float, ...] = (0.0,),
@@ -360,7 +360,7 @@ def _s2net(
     return tuned(job, map(option, pulls[: job.budget.grid]), query_view)
 
 
-def _s2net_tfidf(job: Job) -> Fitted:
+def _s2net_tfidf(job: FitInput) -> Fitted:
     """Return alpha S2Net + (1 - alpha) TF-IDF, alpha chosen on validation: both are cosines."""
     learned, tfidf = _s2net(job), Bilinear.lexical()
     alphas = ALPHAS[: job.budget.grid]
@@ -384,7 +384,7 @@ def study_features(study: Study) -> CourseFeatures:
     return fit_features(study.documents.counts)
 
 
-def _pointwise(job: Job) -> Fitted:
+def _pointwise(job: FitInput) -> Fitted:
     """Return the machine that tells relevant pairs from others, both kinds weighing the same (spec B22, B23)."""
     study = job.study
     judged = judged_pairs(study, job.rng)
@@ -399,7 +399,7 @@ def _pointwise(job: Job) -> Fitted:
     )
 
 
-def _pairwise(job: Job, weighted: bool = False) -> Fitted:
+def _pairwise(job: FitInput, weighted: bool = False) -> Fitted:
     """Return the ranking machine on preferences of clicks, or on every judged document over each lesser one.
 
     ``weighted`` is RSVM-IR, which takes judgements alone and weighs errors by grades and by query (spec B23 to B25).
@@ -414,7 +414,7 @@ def _pairwise(job: Job, weighted: bool = False) -> Fitted:
         return _tuned_machine(job, _pair_machine(job, np.vstack([*sides]), pairs, preferences.weight[chosen]))
     judged = judged_pairs(study, job.rng)
     pairs = preference_pairs(judged.grade, judged.query)
-    weight = pair_weights(pairs, judged.grade, judged.query) if weighted else np.ones(len(pairs[0]))
+    weight = svm_pair_weights(pairs, judged.grade, judged.query) if weighted else np.ones(len(pairs[0]))
     useful = np.flatnonzero(weight > 0)
     if not len(useful):
         raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
@@ -424,7 +424,7 @@ def _pairwise(job: Job, weighted: bool = False) -> Fitted:
     return _tuned_machine(job, _pair_machine(job, table, kept, weight[chosen] / weight[chosen].mean()))
 
 
-def _combination(job: Job) -> Fitted:
+def _combination(job: FitInput) -> Fitted:
     """Return a ranking machine on the course's features and the scores of BM25, LSI and SSI.
 
     The parts are fitted on the training queries. The machine learns on the validation queries, where the parts are
@@ -458,13 +458,13 @@ def _combination(job: Job) -> Fitted:
     return Fitted(FeatureSum(features, ranker, parts), "counts", "counts", settings)
 
 
-def _pair_machine(job: Job, table: Float64, pairs: Pairs, weight: Float64) -> Callable[[float], LinearRanker]:
+def _pair_machine(job: FitInput, table: Float64, pairs: Pairs, weight: Float64) -> Callable[[float], LinearRanker]:
     """Return C -> machine, every C from the same draw."""
     seed = int(job.rng.integers(2**31))
     return lambda C: fit_pair_svm(table, pairs, weight, rng=np.random.default_rng(seed), C=C)
 
 
-def _tuned_machine(job: Job, machine: Callable[[float], LinearRanker]) -> Fitted:
+def _tuned_machine(job: FitInput, machine: Callable[[float], LinearRanker]) -> Fitted:
     """Return the machine of the best C on validation."""
     features = study_features(job.study)
     settled: dict[float, bool] = {}

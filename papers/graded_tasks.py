@@ -14,8 +14,8 @@ from papers.corpora import Collection, folds, read_collection, repeated_splits, 
 from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import Roc, auc_paired_test, roc_curve
-from papers.registry import Budget, Loss, Progress, Request, Section, System, Table, Task
-from papers.results import LEVEL, Results, averaged, p_value, spread, told_apart
+from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
+from papers.results import LEVEL, Results, averaged, p_value, spread_over_studies, told_apart
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation import PairedTest
@@ -191,7 +191,7 @@ JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in (
 DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
 
-def _studies(collection: Collection, request: Request) -> Iterator[Study]:
+def _studies(collection: Collection, request: TaskRequest) -> Iterator[Study]:
     """Yield the studies of a collection: folds where whole collections are ranked, else repeated splits."""
     cut, n = (folds, N_FOLDS) if collection.whole else (repeated_splits, N_SPLITS)
     return studies_of(collection, cut(collection, N_SMALL if request.small else n, request.seed), request.seed)
@@ -211,7 +211,7 @@ def _split_sentence(made: Collection, n_studies: int) -> str:
     )
 
 
-def named_systems(request: Request, default: Sequence[str]) -> list[System]:
+def named_systems(request: TaskRequest, default: Sequence[str]) -> list[System]:
     """Return the systems that were asked for, or the task's own: those of graded judgements, and all others.
 
     ``all`` stands for every system of graded judgements.
@@ -225,12 +225,12 @@ def named_systems(request: Request, default: Sequence[str]) -> list[System]:
     return [BY_NAME[name] if name in BY_NAME else registry.system(name) for name in names]
 
 
-def small_sentence(request: Request) -> tuple[str, ...]:
+def small_sentence(request: TaskRequest) -> tuple[str, ...]:
     """Return what must be said of small runs."""
     return (SMALL,) if request.small else ()
 
 
-def run_filter(request: Request, progress: Progress) -> Section:
+def run_filter(request: TaskRequest, progress: Progress) -> Section:
     """Return T7a: which (query, ad) pairs to let through; ROC and AUC of all test pairs pooled."""
     collection = _read(request, ads=True)
     results = _run("T7a", collection, request, T7_SYSTEMS, filter_loss, progress)
@@ -243,7 +243,7 @@ def run_filter(request: Request, progress: Progress) -> Section:
     return Section("T7a", "Filtering of query and ad pairs", sentences, tables, pictures)
 
 
-def run_order(request: Request, progress: Progress, *, ads: bool) -> Section:
+def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section:
     """Return T7b, the order of a query's ads; or all rankers on a judged corpus, its grades as they are.
 
     NDCG is a value a query, averaged over the splits that tested on it, with paired tests on the DCG of each query.
@@ -258,7 +258,7 @@ def run_order(request: Request, progress: Progress, *, ads: bool) -> Section:
     names = "folds" if made.whole else "splits"
     tables = (
         per_query.table(f"{title}: mean over queries", paper, measures, reference),
-        spread(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
+        spread_over_studies(results, "nDCG@10", f"{title}: nDCG@10 over {names}"),
         dcg_table(per_query, reference),
     )
     split = _split_sentence(made, len(results.studies))
@@ -266,7 +266,7 @@ def run_order(request: Request, progress: Progress, *, ads: bool) -> Section:
     return Section(task, title, sentences, tables)
 
 
-def run_dimensions(request: Request, progress: Progress) -> Section:
+def run_dimensions(request: TaskRequest, progress: Progress) -> Section:
     """Return T12's part for T7: the measures by the dimensions of the space, on the first split."""
     collection = _read(request, ads=True)
     budget = with_budget(BUDGET, request)
@@ -288,7 +288,7 @@ def run_dimensions(request: Request, progress: Progress) -> Section:
     return Section("T12-T7", "Dimensions of spaces for ads", sentences, tables)
 
 
-def _read(request: Request, *, ads: bool) -> Collection:
+def _read(request: TaskRequest, *, ads: bool) -> Collection:
     """Return the collection of a request; with S2Net's labels in place of other grades where it is an ad task."""
     collection = read_collection(
         Path(request.corpus), small=request.small, max_queries=MAX_QUERIES, seed=request.seed, pseudo_documents=ads
@@ -297,7 +297,7 @@ def _read(request: Request, *, ads: bool) -> Collection:
 
 
 def _run(
-    task: str, made: Collection, request: Request, default: Sequence[str], loss: Loss, progress: Progress
+    task: str, made: Collection, request: TaskRequest, default: Sequence[str], loss: Loss, progress: Progress
 ) -> Results:
     """Return what the systems reach on the studies of a collection."""
     parts = (named_systems(request, default), loss, graded_measure, request, with_budget(BUDGET, request), progress)

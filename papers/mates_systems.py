@@ -33,7 +33,7 @@ from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model, ro
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Bilinear, Mix
 from papers.plain_sgd import PlainData
-from papers.registry import Fitted, Job, System
+from papers.registry import FitInput, Fitted, System
 from papers.study import Study, Texts
 from reranker.arrays import Float64
 from reranker.errors import TrainingError
@@ -83,7 +83,7 @@ def mates_of(study: Study) -> tuple[Texts, Texts]:
     return study.mates
 
 
-def dimensions_of(job: Job) -> tuple[int, ...]:
+def dimensions_of(job: FitInput) -> tuple[int, ...]:
     """Return the numbers of dimensions to try, the greatest first."""
     left, right = mates_of(job.study)
     return dimensions(job.budget.n_dims, max(1, min(*left.rows.shape, *right.rows.shape) - 1))
@@ -147,7 +147,7 @@ class Sides:
         return Projection(np.ascontiguousarray(A, dtype=np.float32), np.ascontiguousarray(B, dtype=np.float32))
 
 
-def _cut(job: Job, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
+def _cut(job: FitInput, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
     """Return the best of several projections and numbers of their dimensions, each decomposed once."""
     sizes = dimensions_of(job)
     return tuned(
@@ -161,13 +161,13 @@ def _cut(job: Job, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
     )
 
 
-def _fixed_projection(job: Job, kind: str) -> Fitted:
+def _fixed_projection(job: FitInput, kind: str) -> Fitted:
     """Return CL-LSI, or PCA of each language alone, which does not know that texts are mates."""
     size = dimensions_of(job)[0]
     return _cut(job, [("rank", size, start_of(kind, job.study, size))])
 
 
-def _regularised_projection(job: Job, kind: str, setting: str, values: Sequence[float]) -> Fitted:
+def _regularised_projection(job: FitInput, kind: str, setting: str, values: Sequence[float]) -> Fitted:
     """Return OPCA with its noise, or CCA with its ridge, tuned."""
     size = dimensions_of(job)[0]
     sides = Sides.of(job.study, size)
@@ -175,7 +175,7 @@ def _regularised_projection(job: Job, kind: str, setting: str, values: Sequence[
     return _cut(job, ((setting, value, sides.fit(kind, size, **{setting: value})) for value in tried))
 
 
-def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
+def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     """Return a topic model of the mates' counts, CPLSA with its slack tuned.
 
     PLSA takes each pair joined to one text, as CL-LSI does; each side then has its own words. Of single texts, a topic
@@ -199,7 +199,7 @@ def _topics(job: Job, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
     return tuned(job, options, "counts", "counts", counted=True)
 
 
-def _hdlr(job: Job) -> Fitted:
+def _hdlr(job: FitInput) -> Fitted:
     """Return HDLR from the space of OPCA on a sample of mates and of as many wrong pairs, its slack tuned."""
     left, right = mates_of(job.study)
     n = min(HDLR_PAIRS, len(left))
@@ -216,7 +216,7 @@ def _hdlr(job: Job) -> Fitted:
     return tuned(job, map(option, some(SLACKS, job.budget.grid)), counted=True)
 
 
-def _likelihood(job: Job) -> Fitted:
+def _likelihood(job: FitInput) -> Fitted:
     """Return the likelihood of each text as a translation of the other, its smoothing tuned (ours)."""
     left, right = (side.counts for side in mates_of(job.study))
     lambdas = some(SMOOTHINGS, job.budget.grid)
@@ -225,7 +225,7 @@ def _likelihood(job: Job) -> Fitted:
 
 
 def _s2net(
-    job: Job,
+    job: FitInput,
     start: str = "opca",
     loss: Literal["logistic", "squared"] = "logistic",
     betas: tuple[float, ...] = (0.0,),
@@ -260,7 +260,7 @@ def _s2net(
     return tuned(job, [best], counted=True).saying({"settings tried": len(points)})
 
 
-def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float]]) -> Fitted:
+def _psi(job: FitInput, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float]]) -> Fitted:
     """Return U^T V of the best start and rate; a start has settings, a scorer or none, and a deviation of the draw."""
     data = job.study.plain_data()
     budget = job.budget
@@ -277,12 +277,12 @@ def _psi(job: Job, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float
     return tuned(job, options(), counted=True)
 
 
-def _sgd(job: Job, shape: str, data: PlainData, **settings: Any) -> Scorer:
+def _sgd(job: FitInput, shape: str, data: PlainData, **settings: Any) -> Scorer:
     """Return what plain SGD learns."""
     return fit_sgd(job, shape, data, **settings)[0]
 
 
-def _psi_from_projection(job: Job, kind: str) -> Fitted:
+def _psi_from_projection(job: FitInput, kind: str) -> Fitted:
     """Return U^T V started from a projection of the mates; scale and rate tuned.
 
     A projection is scored by a cosine, U^T V by an inner product: the start's columns are scaled so that training
@@ -304,18 +304,18 @@ def as_bilinear(projection: Projection, study: Study, scale: float) -> Bilinear:
     return Bilinear(sides[0], sides[1], 0.0)
 
 
-def _psi_from_random(job: Job) -> Fitted:
+def _psi_from_random(job: FitInput) -> Fitted:
     """Return U^T V from a random start (M26); its deviation and the rate tuned."""
     deviations = some(DEVIATIONS, job.budget.grid)
     return _psi(job, (({"start": "random", "deviation": deviation}, None, deviation) for deviation in deviations))
 
 
-def _translated_tfidf(job: Job, view: str) -> Fitted:
+def _translated_tfidf(job: FitInput, view: str) -> Fitted:
     """Return TF-IDF between the translated query and the document (B15a, B15b): nothing is tuned."""
     return Fitted(Bilinear.lexical(), view, settings={"translation": view})
 
 
-def _translated_lsi(job: Job) -> Fitted:
+def _translated_lsi(job: FitInput) -> Fitted:
     """Return LSI of the documents on translated queries (B15c), its number of dimensions tuned."""
     rows = job.study.background().rows
     sizes = dimensions(job.budget.n_dims, min(rows.shape) - 1)
@@ -324,7 +324,7 @@ def _translated_lsi(job: Job) -> Fitted:
     return tuned(job, options, VIEW, counted=True)
 
 
-def _translated_psi(job: Job) -> Fitted:
+def _translated_psi(job: FitInput) -> Fitted:
     """Return PSI learned on English queries, the mates of the pages, and asked with translated ones (B15d)."""
     study, budget = job.study, job.budget
     queries = study.documents.view(ONCE)[study.own]
@@ -338,7 +338,7 @@ def _translated_psi(job: Job) -> Fitted:
     return tuned(job, map(option, some(budget.rates, budget.grid)), VIEW, counted=True)
 
 
-def _mix(job: Job, first: str, second: str) -> Fitted:
+def _mix(job: FitInput, first: str, second: str) -> Fitted:
     """Return alpha f / s_f + (1 - alpha) g / s_g of two systems, alpha tuned (B15c, B16).
 
     s is the standard deviation of a system's scores of random validation pairs, so that alpha says the same for scores
@@ -358,12 +358,12 @@ def _mix(job: Job, first: str, second: str) -> Fitted:
     return tuned(job, map(option, some(TENTHS, job.budget.grid)), BESIDE, counted=True)
 
 
-def part(job: Job, name: str) -> Fitted:
+def part(job: FitInput, name: str) -> Fitted:
     """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all that ask."""
 
     def make() -> Fitted:
         rng = np.random.default_rng([job.study.seed, crc32(name.encode())])
-        return PARTS[name].fit(Job(job.study, job.budget, job.loss, rng, job.progress))
+        return PARTS[name].fit(FitInput(job.study, job.budget, job.loss, rng, job.progress))
 
     return remembered(job.study, (name, job.budget, job.loss), make)
 
@@ -373,7 +373,7 @@ def fitted_once(system: System) -> System:
     return replace(system, fit=partial(part, name=system.name)) if system.name in PARTS else system
 
 
-def _spread(job: Job, scorer: Scorer) -> float:
+def _spread(job: FitInput, scorer: Scorer) -> float:
     """Return the standard deviation of the scores of random pairs of the validation trial, 1 if all are alike."""
     trial = job.study.valid
     rng = np.random.default_rng([job.study.seed, N_SPREAD])

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks, ranks_of
 from papers.registry import Fitted
-from papers.study import Study, Trial, TrialScores
+from papers.study import Study, StudyTrial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.evaluation import RankingTask, TestTuples, evaluate
 from reranker.text.rows import row_of
@@ -25,7 +25,7 @@ _CHUNK = 10_000
 _NO_TUPLES = TestTuples(*(np.empty(0, np.int64) for _ in range(3)))
 
 
-def links_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+def links_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
     """Return the share of a trial's tuples in the wrong order, ties counted half; infinite if a score is NaN.
 
     Source: spec E01, A05 (tuned on validation).
@@ -45,7 +45,7 @@ def links_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return wrong / max(len(tuples.query), 1)
 
 
-def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def links_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return AP, P@10 and RR of each query, and its rank loss in per cent (NaN where no tuple was drawn).
 
     The mean over queries of the rank loss is that of `SystemScores.rank_loss` up to the chance by which one query has
@@ -56,7 +56,7 @@ def links_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Fl
     return _of_links(trial, fitted.scores(study, trial))
 
 
-def retrieval_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def retrieval_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return `links_measure`, and where documents are queries the AP of links whose reverse was not trained on.
 
     Links that are the reverse of one trained on take no part in the latter: a symmetric model has learned them, one
@@ -83,7 +83,7 @@ def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
     return replace(task, grades=kept, excluded=excluded)
 
 
-def _of_links(trial: Trial, scores: TrialScores) -> dict[str, Float64]:
+def _of_links(trial: StudyTrial, scores: TrialScores) -> dict[str, Float64]:
     """Return the measures of a trial, one a query."""
     found = evaluate(trial.task, scores, trial.tuples, MEASURES)
     return {**found.values, RANK_LOSS: found.query_rank_losses()}
@@ -97,12 +97,12 @@ ONE_DIRECTION = (RANK_LOSS, RECIPROCAL, TOP)
 """Columns of T5."""
 
 
-def mates_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+def mates_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
     """Return 1 - MRR of a trial whose row i and column i are mates, the mean of both directions."""
     return 1.0 - _ranks(study, trial, fitted).mrr
 
 
-def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def mates_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return whether the mate came first and the reciprocal of its rank: by pair the mean of both directions, and each.
 
     Source: spec T6, E05, E06.
@@ -116,7 +116,7 @@ def mates_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Fl
     return values
 
 
-def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def one_way_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return rank loss in per cent, reciprocal rank and whether the mate came first, of each query.
 
     Source: spec T5, E01.
@@ -126,7 +126,7 @@ def one_way_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, 
     return {RANK_LOSS: losses, RECIPROCAL: scores.values["RR"], TOP: scores.values["P@1"]}
 
 
-def valid_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def valid_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return what `mates_measure` does, of the validation trial instead (T12: figure 2 is of the development set)."""
     return mates_measure(study, study.valid, fitted)
 
@@ -136,7 +136,7 @@ def hits(values: Mapping[str, Float64]) -> Float64:
     return np.concatenate([values[TOP + FORWARD], values[TOP + BACKWARD]])
 
 
-def _ranks(study: Study, trial: Trial, fitted: Fitted) -> MateRanks:
+def _ranks(study: Study, trial: StudyTrial, fitted: Fitted) -> MateRanks:
     """Return the ranks of all mates; both directions from one matrix where it fits into memory."""
     scores = fitted.scores(study, trial)
     n = len(trial.queries)
@@ -159,7 +159,7 @@ DCG = "DCG@5"
 """What the paired test of NDCG compares (spec E11)."""
 
 
-def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+def ranking_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
     """Return 1 - mean nDCG@10 of a trial's queries; infinite if a score is not finite.
 
     Source: spec E08 (T7b).
@@ -170,7 +170,7 @@ def ranking_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return 1.0 - evaluate(trial.task, made, _NO_TUPLES, ("nDCG@10",)).mean("nDCG@10")
 
 
-def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
+def filter_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
     """Return 1 - AUC of a trial's judged pairs, pooled over queries; infinite if a score is not finite.
 
     Source: spec E09 (T7a).
@@ -181,7 +181,7 @@ def filter_loss(study: Study, trial: Trial, fitted: Fitted) -> float:
     return 1.0 - auc(made.judged(trial.task), trial.task.grades.data >= trial.task.relevant_from)
 
 
-def graded_measure(study: Study, trial: Trial, fitted: Fitted) -> Mapping[str, Float64]:
+def graded_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return the measures of graded rankings.
 
     A value a query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, rank loss in per cent. A value a judged pair: its score and
@@ -228,5 +228,5 @@ class _Made:
         return self.scores[row_of(task.grades), task.grades.indices]
 
 
-def _made(study: Study, trial: Trial, fitted: Fitted) -> _Made:
+def _made(study: Study, trial: StudyTrial, fitted: Fitted) -> _Made:
     return _Made(fitted.scores(study, trial).block(0, len(trial.queries)))

@@ -284,7 +284,7 @@ def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
 
 
 @dataclass(frozen=True, eq=False)
-class Learner:
+class LearnedTables:
     """Parameters that steps change."""
 
     tables: tuple[Float32, ...]
@@ -305,7 +305,7 @@ def start_learner(
     init_std: float,
     rng: np.random.Generator,
     start: Scorer | None = None,
-) -> Learner:
+) -> LearnedTables:
     """Return a shape at its start: W = I, 0 or 1 as `SHAPES` says, embeddings ~ N(0, init_std).
 
     Parameters
@@ -331,20 +331,20 @@ def start_learner(
     identity = shape.exact_weight
     if shape.name == "diagonal":
         w = _copied(start, Diagonal, "w", np.ones(widths[0], np.float32))
-        return Learner((w,), plain_kernels.diagonal_steps, (), Diagonal)
+        return LearnedTables((w,), plain_kernels.diagonal_steps, (), Diagonal)
     if shape.name == "hash":
         w = _copied(start, HashKernel, "w", np.zeros(shape.n_slots, np.float32))
         hashed = partial(HashKernel, prime=shape.prime, identity=identity)
-        return Learner((w,), plain_kernels.hash_steps, (shape.prime, identity), hashed)
+        return LearnedTables((w,), plain_kernels.hash_steps, (shape.prime, identity), hashed)
     if shape.name == "full_cubic":
         FullPolynomial(np.zeros(widths, np.float32))  # refuses a vocabulary that is too large before W3 is made
         W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
         W3 = np.zeros((*widths, widths[1]), np.float32)
-        return Learner((W2, W3), full_polynomial_steps, (), FullPolynomial)
+        return LearnedTables((W2, W3), full_polynomial_steps, (), FullPolynomial)
     keep_diagonal = shape.name == "full"
     W = np.eye(*widths, dtype=np.float32) if keep_diagonal else np.zeros(widths, np.float32)
     W = _copied(start, DenseWordPairs, "W", W)
-    return Learner((W,), plain_kernels.dense_steps, (keep_diagonal,), DenseWordPairs)
+    return LearnedTables((W,), plain_kernels.dense_steps, (keep_diagonal,), DenseWordPairs)
 
 
 def _low_rank(
@@ -354,7 +354,7 @@ def _low_rank(
     init_std: float,
     rng: np.random.Generator,
     start: Scorer | None,
-) -> Learner:
+) -> LearnedTables:
     """Return embeddings at their start."""
     n_factors = {"cubic": 2, "polynomial": shape.degree - 1}.get(shape.name, 1)
     combination = Combination(n_factors, shape.name == "cubic_separate")
@@ -377,7 +377,7 @@ def _low_rank(
             return Bilinear(U, T, shape.exact_weight)
         return Polynomial(U, _split(T, n_factors), shape.exact_weight)
 
-    return Learner((U, T), low_rank_steps, (combination, shape.exact_weight), scorer)
+    return LearnedTables((U, T), low_rank_steps, (combination, shape.exact_weight), scorer)
 
 
 def _copy_tables(start: Scorer, combination: Combination, U: Float32, T: Float32) -> None:
@@ -507,7 +507,7 @@ class _Run:
     """Steps of one learner over one data set."""
 
     data: PlainData
-    learner: Learner
+    learner: LearnedTables
     rate: float
     rng: np.random.Generator
     sampler: TripleSampler | PreferenceSampler

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from papers.study import Study, Trial, TrialScores
+from papers.study import Study, StudyTrial, TrialScores
 from reranker.errors import ConfigError
 from reranker.models.scorers import Scorer
 
-Loss = Callable[[Study, Trial, "Fitted"], float]
+Loss = Callable[[Study, StudyTrial, "Fitted"], float]
 """What is tuned: smaller is better."""
 Progress = Callable[[str, int, int | None], None]
 """What is being done, how much of it, of how much."""
@@ -60,14 +60,14 @@ class Fitted:
         """Return the same with more settings to report."""
         return replace(self, settings={**self.settings, **more})
 
-    def scores(self, study: Study, trial: Trial) -> TrialScores:
+    def scores(self, study: Study, trial: StudyTrial) -> TrialScores:
         """Return the scores of a trial."""
         documents = study.documents.view(self.document_view)[trial.pool]
         return TrialScores(self.scorer, trial.queries.view(self.query_view), documents)
 
 
 @dataclass(frozen=True)
-class Job:
+class FitInput:
     """All that a fit is given."""
 
     study: Study
@@ -94,7 +94,7 @@ class System:
     """Of the checklist: ``("M06",)``."""
     title: str
     """As tables show it."""
-    fit: Callable[[Job], Fitted]
+    fit: Callable[[FitInput], Fitted]
     """Job -> Fitted."""
     needs: frozenset[str] = frozenset()
     """Of ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``: what the study must hold; and
@@ -142,7 +142,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Request:
+class TaskRequest:
     """What was asked for."""
 
     corpus: Path
@@ -167,7 +167,7 @@ class Task:
     title: str
     corpora: tuple[str, ...]
     """Folder names it can run on, the default first."""
-    run: Callable[[Request, Progress], Section]
+    run: Callable[[TaskRequest, Progress], Section]
     """Request, progress -> Section."""
     systems: tuple[str, ...] = ()
     """Names it runs by default, in the order of the paper's table."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from papers.rank_measures import Roc
-from papers.registry import Picture, Request, Section, Table
+from papers.registry import Picture, Section, Table, TaskRequest
 from papers.results import LOWER, Results, version
 from reranker.arrays import Float64
 from reranker.errors import MissingExtra
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*|\.\d+")
 
 
 def write_report(
-    sections: Sequence[Section], path: Path, requests: Sequence[Request], command: str = "", finished: str = ""
+    sections: Sequence[Section], path: Path, requests: Sequence[TaskRequest], command: str = "", finished: str = ""
 ) -> None:
     """Write all sections as one page, whole or not at all.
 
@@ -37,10 +37,12 @@ def write_report(
     MissingExtra
         Where jinja2 is not installed.
     """
-    write_file(path, render(sections, requests, command, finished).encode("utf-8"))
+    write_file(path, render_systems(sections, requests, command, finished).encode("utf-8"))
 
 
-def render(sections: Sequence[Section], requests: Sequence[Request], command: str = "", finished: str = "") -> str:
+def render_systems(
+    sections: Sequence[Section], requests: Sequence[TaskRequest], command: str = "", finished: str = ""
+) -> str:
     """Return the page."""
     from markupsafe import Markup
 
@@ -60,7 +62,7 @@ def render(sections: Sequence[Section], requests: Sequence[Request], command: st
     return page
 
 
-def facts(requests: Sequence[Request]) -> Mapping[str, str]:
+def facts(requests: Sequence[TaskRequest]) -> Mapping[str, str]:
     """Return what was run, as the report's head shows it; there must be a request."""
     request = requests[0]
     own = "small" if request.small else "each task's own"
@@ -195,7 +197,7 @@ def lines(
     return Picture(name, title, f"{labels[1]} by {labels[0]}. {said}", chart.svg)
 
 
-def scatter(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:
+def scatter_plot(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:
     """Return a query a point, the value of one system against that of another, and how many lie on either side.
 
     Source: SSI Figure 1 (T13).

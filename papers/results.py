@@ -383,7 +383,7 @@ def averaged(results: Results) -> Results:
     return replace(results, values=values, failures=failures, settings={}, seconds=seconds, reused=frozenset())
 
 
-def spread(results: Results, measure: str, title: str) -> Table:
+def spread_over_studies(results: Results, measure: str, title: str) -> Table:
     """Return mean, deviation, least and greatest of each system's means over studies."""
     rows = []
     for name in results.systems:

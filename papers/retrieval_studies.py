@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from papers.corpora import Corpus, Pair, Tokens
+from papers.corpora import Pair, PaperCorpus, Tokens
 from papers.methods.lexical import pagerank
 from papers.methods.rows import binary, frequent_ngrams, idf_of, ngram_counts, tfidf_rows
 from papers.methods.word_pairs import join_columns
-from papers.study import Study, Texts, Trial, link_matrix, study_texts, study_vocabulary
+from papers.study import Study, StudyTrial, Texts, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation import N_TUPLES, RankingTask, draw_tuples, link_task
@@ -117,7 +117,7 @@ class _Split:
     restricted: bool = False
 
 
-def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
+def retrieval_study(corpus: PaperCorpus, variant: Variant) -> Study:
     """Return the study of a corpus: texts over the most frequent words, training links, trials.
 
     The vocabulary and the idf come from all documents, on the document-disjoint split from those of training alone
@@ -164,13 +164,13 @@ def retrieval_study(corpus: Corpus, variant: Variant) -> Study:
     )
 
 
-def reversed_share(corpus: Corpus) -> float:
+def reversed_share(corpus: PaperCorpus) -> float:
     """Return the share of the test links whose reverse is a training link."""
     known = {(target, source) for source, target in corpus.train}
     return sum(one in known for one in corpus.test) / len(corpus.test)
 
 
-def _links(corpus: Corpus, variant: Variant) -> _Split:
+def _links(corpus: PaperCorpus, variant: Variant) -> _Split:
     """Return the corpus's own split, with a part of the training links where so asked."""
     everything = np.arange(len(corpus.ids))
     train: Sequence[Pair] = corpus.train
@@ -182,7 +182,7 @@ def _links(corpus: Corpus, variant: Variant) -> _Split:
     return _Split(train, corpus.train, corpus.valid, corpus.test, everything, everything)
 
 
-def _disjoint(corpus: Corpus, variant: Variant) -> _Split:
+def _disjoint(corpus: PaperCorpus, variant: Variant) -> _Split:
     """Return links within the documents of training, a tenth of them for validation, and links within the others."""
     rng = np.random.default_rng([variant.seed, _SIDES])
     if corpus.sides is None:
@@ -203,7 +203,7 @@ def _disjoint(corpus: Corpus, variant: Variant) -> _Split:
     return _Split(train, train, valid, test, rows[0], rows[1], restricted=True)
 
 
-def _texts(corpus: Corpus, variant: Variant, split: _Split) -> tuple[Texts, Texts]:
+def _texts(corpus: PaperCorpus, variant: Variant, split: _Split) -> tuple[Texts, Texts]:
     """Return documents and queries over the words of the background."""
     background = [corpus.documents[row] for row in split.background]
     vocabulary = study_vocabulary(background, SMALL_LIMIT if variant.small else variant.n_words)
@@ -239,13 +239,13 @@ def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple
     return first, second
 
 
-def _valid(corpus: Corpus, split: _Split) -> RankingTask:
+def _valid(corpus: PaperCorpus, split: _Split) -> RankingTask:
     """Return the task of the validation links among the documents of training."""
     pool = [corpus.ids[row] for row in split.background]
     return link_task(split.valid, [*split.related, *split.test], pool, corpus.query_ids)
 
 
-def _test(corpus: Corpus, split: _Split, variant: Variant) -> RankingTask:
+def _test(corpus: PaperCorpus, split: _Split, variant: Variant) -> RankingTask:
     """Return the task of the test links, by the papers' protocol."""
     pool = [corpus.ids[row] for row in split.pool]
     task = link_task(split.test, [*split.related, *split.valid], pool, corpus.query_ids)
@@ -261,7 +261,7 @@ def _trial(
     query_of: dict[str, int],
     variant: Variant,
     purpose: int,
-) -> Trial:
+) -> StudyTrial:
     """Return the trial of a task: its queries, cut to keywords once for all, and its tuples."""
     texts = queries.take(np.array([query_of[one] for one in task.query_ids]))
     if variant.keywords is not None:
@@ -269,10 +269,10 @@ def _trial(
     pool = np.array([row_of[one] for one in task.document_ids])
     n_tuples = N_TUPLES if purpose == _TEST else VALID_TUPLES
     rng = np.random.default_rng([variant.seed, 100 + purpose])
-    return Trial(texts, pool, task, draw_tuples(task, rng, n_tuples // 10 if variant.small else n_tuples))
+    return StudyTrial(texts, pool, task, draw_tuples(task, rng, n_tuples // 10 if variant.small else n_tuples))
 
 
-def _reversed(trial: Trial, links: sp.csr_matrix, query_of: dict[str, int]) -> sp.csr_matrix:
+def _reversed(trial: StudyTrial, links: sp.csr_matrix, query_of: dict[str, int]) -> sp.csr_matrix:
     """Return the relevant pairs of a trial whose document has a training link to the query."""
     rows = np.array([query_of[query] for query in trial.task.query_ids])
     found = sp.csr_matrix(sp.csr_matrix(links.T)[rows][:, trial.pool].multiply(trial.task.relevant()), dtype=bool)

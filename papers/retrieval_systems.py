@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy.sparse as sp
 
-from papers.fitting import Option, best_of, learn_mix, some, spread, tuned, tuned_plain
+from papers.fitting import Option, best_of, learn_mix, some, tuned, tuned_plain, values_between
 from papers.methods import word_pairs
 from papers.methods.inverted_file import BooleanScorer, VectorSpace
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
@@ -20,7 +20,7 @@ from papers.methods.rows import pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
-from papers.registry import Fitted, Job, System
+from papers.registry import FitInput, Fitted, System
 from papers.retrieval_studies import BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
@@ -46,15 +46,15 @@ BETAS = (0.1, 0.3, 0.5, 1.0)
 K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
 PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
-Fit = Callable[[Job], Fitted]
+Fit = Callable[[FitInput], Fitted]
 
 
-def frequent_words(n_words: int) -> int:
+def n_frequent_words(n_words: int) -> int:
     """Return F and n: 30,000 as in the papers, of smaller vocabularies a third."""
     return FREQUENT if n_words >= 2 * FREQUENT else max(1, n_words // 3)
 
 
-def _n_words(job: Job) -> int:
+def _n_words(job: FitInput) -> int:
     return len(job.study.documents.words)
 
 
@@ -66,7 +66,7 @@ def _more_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
 def _learned(name: str, **settings: Any) -> Fit:
     """Return the fit of a shape by plain SGD on all words."""
 
-    def fit(job: Job) -> Fitted:
+    def fit(job: FitInput) -> Fitted:
         scorer, chosen = tuned_plain(job, PlainShape(name, **settings), job.study.plain_data())
         return Fitted(scorer, settings=chosen)
 
@@ -79,7 +79,7 @@ def _dense(name: str) -> Fit:
     Their part of W is that of the start: the identity (M03), or 0 (M04).
     """
 
-    def fit(job: Job) -> Fitted:
+    def fit(job: FitInput) -> Fitted:
         n_words = _n_words(job)
         words = top_n_map(n_words, min(DENSE_WORDS, n_words))
         scorer, settings = tuned_plain(job, PlainShape(name), job.study.plain_data().mapped(words))
@@ -97,20 +97,20 @@ def _dense(name: str) -> Fit:
     return fit
 
 
-def _restricted(job: Job) -> Fitted:
-    return _learned("low_rank", n_words=frequent_words(_n_words(job)))(job)
+def _restricted(job: FitInput) -> Fitted:
+    return _learned("low_rank", n_words=n_frequent_words(_n_words(job)))(job)
 
 
 def _hash(thirds: int, mixed: bool = False, identity: float = 0.0) -> Fit:
     """Return hash kernels of 1, 3 or 6 thirds of the budget's slots; ``mixed`` adds the diagonal as for LSI (A15)."""
 
-    def fit(job: Job) -> Fitted:
+    def fit(job: FitInput) -> Fitted:
         n_slots = max(1, job.budget.n_slots * thirds // 3)
         shape = PlainShape("hash", n_slots=n_slots, identity=identity)
         scorer, settings = tuned_plain(job, shape, job.study.plain_data())
         settings["slots"] = n_slots
         if mixed:
-            alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
+            alphas = values_between(0.0, 1.0, min(job.budget.grid, 11))
             kernel, exact = scorer, Bilinear.lexical()
             alpha, scorer, _ = best_of(alphas, lambda alpha: Mix((kernel, exact), (alpha, 1.0 - alpha)), job.validate())
             settings["alpha"] = alpha
@@ -122,8 +122,8 @@ def _hash(thirds: int, mixed: bool = False, identity: float = 0.0) -> Fit:
 def _correlated(k: int, shape: str) -> Fit:
     """Return correlated feature hashing of words alone, over F features (M12, M13)."""
 
-    def fit(job: Job) -> Fitted:
-        n = frequent_words(_n_words(job))
+    def fit(job: FitInput) -> Fitted:
+        n = n_frequent_words(_n_words(job))
         n = min(n, DENSE_WORDS) if shape == "full" else n
         words = correlated_map(dice_neighbours(job.study.background().counts, n, k), n)
         data = job.study.plain_data().mapped(words)
@@ -137,8 +137,8 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
     """Return the papers' mixture of a restricted model and neighbours of what it leaves out (M14, M15, M16)."""
     view = BIGRAMS if bigrams else "rows"
 
-    def fit(job: Job) -> Fitted:
-        budget, n_words, n = job.budget, _n_words(job), frequent_words(_n_words(job))
+    def fit(job: FitInput) -> Fitted:
+        budget, n_words, n = job.budget, _n_words(job), n_frequent_words(_n_words(job))
         data = job.study.plain_data(view, view)
         width = data.d_rows.shape[1]
         replaced = np.zeros(width, np.bool_)
@@ -171,7 +171,7 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
     return fit
 
 
-def _full_polynomial(job: Job) -> Fitted:
+def _full_polynomial(job: FitInput) -> Fitted:
     """Return all products of up to three of the most frequent words (M17), an oracle: W3 has D^3 weights."""
     n = min(ORACLE_WORDS, _n_words(job))
     words = top_n_map(_n_words(job), n)
@@ -180,7 +180,7 @@ def _full_polynomial(job: Job) -> Fitted:
     return Fitted(scorer, settings={**settings, "words": n})
 
 
-def _query_expansion(job: Job) -> Fitted:
+def _query_expansion(job: FitInput) -> Fitted:
     """Return blind feedback with E and beta chosen on validation (B02)."""
     study, lexical = job.study, Bilinear.lexical()
     pool, test_pool = (study.documents.rows[trial.pool] for trial in (study.valid, study.test))
@@ -201,12 +201,12 @@ def _query_expansion(job: Job) -> Fitted:
     return Fitted(QueryExpansion(test_pool, beta, max(1, n_feedback)), settings=settings)
 
 
-def _lsi_rows(job: Job) -> sp.csr_matrix:
+def _lsi_rows(job: FitInput) -> sp.csr_matrix:
     """Return the rows that LSI decomposes; words past their last column are none of a projection's."""
     return job.study.background().rows[:, :LSI_WORDS]
 
 
-def _projections(job: Job, centred: bool = False) -> Iterator[Option]:
+def _projections(job: FitInput, centred: bool = False) -> Iterator[Option]:
     """Yield LSI, or PCA where ``centred``, of several dimensions, all from one decomposition."""
     rows = job.study.background().rows if centred else _lsi_rows(job)
     limit = min(*rows.shape, MAX_FACTORS + 1) - 1
@@ -217,15 +217,15 @@ def _projections(job: Job, centred: bool = False) -> Iterator[Option]:
     return (({"dims": n_dims}, partial(whole.first, n_dims)) for n_dims in dims)
 
 
-def _lsi(job: Job) -> Fitted:
+def _lsi(job: FitInput) -> Fitted:
     return tuned(job, _projections(job))
 
 
-def _pca(job: Job) -> Fitted:
+def _pca(job: FitInput) -> Fitted:
     return tuned(job, _projections(job, centred=True))
 
 
-def lsi_of_size(job: Job) -> Fitted:
+def lsi_of_size(job: FitInput) -> Fitted:
     """Return LSI of the budget's N, or as many dimensions as there are: for the study by N, where none is chosen."""
     rows = _lsi_rows(job)
     n_dims = max(1, min(job.budget.n_dims, min(rows.shape) - 1))
@@ -233,16 +233,16 @@ def lsi_of_size(job: Job) -> Fitted:
     return Fitted(projection, settings={"dims": n_dims, "validation": job.validate()(projection)})
 
 
-def _lsi_tf_idf(job: Job) -> Fitted:
+def _lsi_tf_idf(job: FitInput) -> Fitted:
     """Return alpha LSI + (1 - alpha) TF-IDF, N chosen at an alpha of 1/2, then alpha (B04)."""
     lexical, validate = Bilinear.lexical(), job.validate()
     (dims, make), _, _ = best_of(_projections(job), lambda option: mixture(option[1](), lexical, 0.5), validate)
     projection = make()
-    alphas = spread(0.0, 1.0, min(job.budget.grid, 11))
+    alphas = values_between(0.0, 1.0, min(job.budget.grid, 11))
     return tuned(job, (({**dims, "alpha": a}, partial(mixture, projection, lexical, a)) for a in alphas))
 
 
-def _plsa(job: Job) -> Fitted:
+def _plsa(job: FitInput) -> Fitted:
     """Return PLSA with the likeness of mixtures that is better on validation (B11)."""
     settings = TopicSettings(n_topics=job.budget.n_dims, n_iterations=job.budget.n_iterations)
     total = settings.n_iterations
@@ -259,15 +259,15 @@ def _boolean(operator: Literal["AND", "OR"]) -> Fit:
     return lambda _: Fitted(BooleanScorer(operator), "counts", "counts")
 
 
-def _jelinek_mercer(job: Job) -> Fitted:
+def _jelinek_mercer(job: FitInput) -> Fitted:
     """Return query likelihood with lambda swept; 0 is left out, for it gives -inf (B19)."""
     model = fit_language_model(job.study.background().counts)
     n = max(2, min(job.budget.grid, 20))
-    options = (({"lambda": lam}, partial(replace, model, lam=lam)) for lam in spread(1.0 / n, 1.0, n))
+    options = (({"lambda": lam}, partial(replace, model, lam=lam)) for lam in values_between(1.0 / n, 1.0, n))
     return tuned(job, options, "counts", "counts")
 
 
-def _bm25(job: Job) -> Fitted:
+def _bm25(job: FitInput) -> Fitted:
     """Return BM25 with k1 and b of a grid (B20)."""
     start: Okapi = fit_okapi(job.study.background().counts)
     grid = list(product(K1S, BS))
@@ -300,12 +300,12 @@ class PriorMix:
         return np.asarray(self.scorer.score_pairs(q_rows[:, :-1], d_rows[:, :-1]) + prior, np.float32)
 
 
-def _pagerank(job: Job) -> Fitted:
+def _pagerank(job: FitInput) -> Fitted:
     """Return the order by PageRank alone, the same for every query (B21)."""
     return Fitted(PriorMix(None, 1.0), PRIOR, PRIOR)
 
 
-def _bm25_pagerank(job: Job) -> Fitted:
+def _bm25_pagerank(job: FitInput) -> Fitted:
     """Return BM25 + w ln(1 + N pi), w chosen on validation (B21)."""
     bm25 = _bm25(job)
     weights = PRIOR_WEIGHTS[: max(2, job.budget.grid)]

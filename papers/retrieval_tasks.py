@@ -9,9 +9,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from papers import registry, report
-from papers.corpora import Corpus, read_corpus
+from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
-from papers.registry import Budget, Progress, Request, Section, System, Table, Task
+from papers.registry import Budget, Progress, Section, System, Table, Task, TaskRequest
 from papers.results import Claim, Results, orderings, settings_table
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
@@ -143,23 +143,23 @@ PRINTED_BY_DIMS = {100: "0.39 %", 200: "0.30 %", 500: "0.31 %"}
 
 
 @lru_cache(maxsize=2)
-def _corpus(folder: str, seed: int, small: bool) -> Corpus:
+def _corpus(folder: str, seed: int, small: bool) -> PaperCorpus:
     """Return a corpus, read once for the tasks of one run."""
-    return read_corpus(Path(folder), seed, small)
+    return read_paper_corpus(Path(folder), seed, small)
 
 
-def _of(request: Request) -> Corpus:
+def _of(request: TaskRequest) -> PaperCorpus:
     return _corpus(str(request.corpus), request.seed, request.small)
 
 
-def _variant(request: Request, name: str, systems: Sequence[System], variant: Variant) -> Variant:
+def _variant(request: TaskRequest, name: str, systems: Sequence[System], variant: Variant) -> Variant:
     """Return the variant with what the request says, and 2-grams where a system needs them."""
     bigrams = variant.keywords is None and any("2-grams" in system.needs for system in systems)
     return replace(variant, name=name, seed=request.seed, small=request.small, bigrams=bigrams)
 
 
 def _ranked(
-    task: str, request: Request, systems: Sequence[System], variants: Sequence[Variant], progress: Progress
+    task: str, request: TaskRequest, systems: Sequence[System], variants: Sequence[Variant], progress: Progress
 ) -> Results:
     """Return what systems reach on variants of the corpus."""
     corpus = _of(request)
@@ -175,7 +175,7 @@ def _ranked(
     )
 
 
-def _said(request: Request, results: Results, claims: bool = True) -> tuple[str, ...]:
+def _said(request: TaskRequest, results: Results, claims: bool = True) -> tuple[str, ...]:
     """Return what is to be said of any retrieval task."""
     corpus = _of(request)
     sentences = [SMALL] if request.small else []
@@ -207,7 +207,7 @@ def _apart(results: Results) -> tuple[str, ...]:
 def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> Task:
     """Return a task of one table: the systems on one variant of the corpus."""
 
-    def run(request: Request, progress: Progress) -> Section:
+    def run(request: TaskRequest, progress: Progress) -> Section:
         systems = registry.chosen(request.systems, default)
         results = _ranked(id_, request, systems, [_variant(request, "test", systems, variant)], progress)
         columns = (*COLUMNS, *_apart(results))
@@ -217,7 +217,7 @@ def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> 
     return Task(id_, title, CORPORA, run, default, PRINTED[id_], "SSI and PSI; spec 5.1 to 5.7")
 
 
-def _disjoint(request: Request, progress: Progress) -> Section:
+def _disjoint(request: TaskRequest, progress: Progress) -> Section:
     """Return T2: links held out, and whole documents held out."""
     systems = registry.chosen(request.systems, _DISJOINT)
     variants = [
@@ -238,7 +238,7 @@ def _disjoint(request: Request, progress: Progress) -> Section:
     return Section("T2", _T2, sentences, (*tables, settings_table(results)))
 
 
-def _training_size(request: Request, progress: Progress) -> Section:
+def _training_size(request: TaskRequest, progress: Progress) -> Section:
     """Return T9: the rank loss by the share of the training links."""
     systems = registry.chosen(request.systems, _SIZES)
     shares = SHARES[-3:] if request.small else SHARES
@@ -269,7 +269,7 @@ def _falls(results: Results, system: str, names: Sequence[str]) -> str:
     )
 
 
-def _dimensions(request: Request, progress: Progress) -> Section:
+def _dimensions(request: TaskRequest, progress: Progress) -> Section:
     """Return T12: the measures by N, all with the same steps and rates."""
     systems = [
         replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
@@ -293,7 +293,7 @@ def _dimensions(request: Request, progress: Progress) -> Section:
     return Section("T12", _T12, sentences, (*tables, settings_table(results)), pictures)
 
 
-def _scatter(request: Request, progress: Progress) -> Section:
+def _scatter(request: TaskRequest, progress: Progress) -> Section:
     """Return T13: the average precision of each query by one system against others."""
     systems = registry.chosen(request.systems, _SCATTERED)
     results = _ranked("T1a", request, systems, [_variant(request, "test", systems, Variant(""))], progress)
@@ -306,7 +306,7 @@ def _scatter(request: Request, progress: Progress) -> Section:
         xs, ys = results.pooled(other, "AP"), results.pooled(model, "AP")
         labels = (f"AP, {results.titles[other]}", f"AP, {results.titles[model]}")
         title = f"{results.titles[model]} against {results.titles[other]}"
-        pictures.append(report.scatter(f"ap-{other}", title, labels, xs, ys))
+        pictures.append(report.scatter_plot(f"ap-{other}", title, labels, xs, ys))
         above, below = int((ys > xs).sum()), int((ys < xs).sum())
         rows.append((results.titles[other], str(above), str(below), str(len(xs) - above - below)))
     columns = ("against", f"queries better by {results.titles[model]}", "worse", "equal")

@@ -13,14 +13,14 @@ from zlib import crc32
 import numpy as np
 
 from papers.measures import PAIR_GRADE, PAIR_SCORE
-from papers.registry import Budget, Fitted, Job, Loss, Progress, Request, System
+from papers.registry import Budget, FitInput, Fitted, Loss, Progress, System, TaskRequest
 from papers.results import CachedResult, ResultCache, Results, file_name, fingerprint, version
-from papers.study import Study, Trial, TrialScores
+from papers.study import Study, StudyTrial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
 from reranker.evaluation import RunWriter, paired_test, top_documents
 
-Measure = Callable[[Study, Trial, Fitted], Mapping[str, Float64]]
+Measure = Callable[[Study, StudyTrial, Fitted], Mapping[str, Float64]]
 """Values by measure, one a query or pair; ``rank loss`` in per cent."""
 RUN_DEPTH = 100
 """Ranks kept in run files."""
@@ -32,7 +32,7 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
     systems: Sequence[System],
     loss: Loss,
     measure: Measure,
-    request: Request,
+    request: TaskRequest,
     budget: Budget,
     progress: Progress,
     *,
@@ -76,7 +76,7 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
                 progress(f"{task} {study.name}: {system.title}, used again", 1, 1)
             else:
                 rng = np.random.default_rng([study.seed, crc32(system.name.encode())])
-                job = Job(study, own, loss, rng, _under(f"{task} {study.name}: {system.title}", progress))
+                job = FitInput(study, own, loss, rng, _under(f"{task} {study.name}: {system.title}", progress))
                 named = {"task": task, "seed": request.seed}
                 result = _result(job, system, measure, caches[system.name], key, named)
             results[study.name, system.name] = result
@@ -109,7 +109,7 @@ def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -
 
 
 def _result(
-    job: Job, system: System, measure: Measure, cache: ResultCache, key: str, named: dict[str, Any]
+    job: FitInput, system: System, measure: Measure, cache: ResultCache, key: str, named: dict[str, Any]
 ) -> CachedResult:
     """Return what a system reaches, kept in its files; ``named`` says what the JSON file is of."""
     lacking = system.lacks(job.study)
@@ -140,7 +140,7 @@ def _result(
     return result
 
 
-def _measured(job: Job, system: System, measure: Measure, cache: ResultCache) -> CachedResult:
+def _measured(job: FitInput, system: System, measure: Measure, cache: ResultCache) -> CachedResult:
     """Return the values of a system that is fitted now."""
     study = job.study
     begin = time.perf_counter()
@@ -169,7 +169,7 @@ class _Recorded(Fitted):
 
     writer: RunWriter
 
-    def scores(self, study: Study, trial: Trial) -> TrialScores:
+    def scores(self, study: Study, trial: StudyTrial) -> TrialScores:
         """Return the scores of a trial, of which each block is written the first time."""
         plain = super().scores(study, trial)
         if trial is not study.test:
@@ -181,7 +181,7 @@ class _Recorded(Fitted):
 class _RecordedScores(TrialScores):
     """Scores that are written to a run as they pass, in the order of the queries."""
 
-    trial: Trial
+    trial: StudyTrial
     writer: RunWriter
     written: list[int]
 
@@ -204,12 +204,12 @@ def _name(function: Any) -> str:
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
-def with_budget(budget: Budget, request: Request) -> Budget:
+def with_budget(budget: Budget, request: TaskRequest) -> Budget:
     """Return the task's own budget, or `SMALL` in small mode, with the values that the request changes."""
     return replace(SMALL if request.small else budget, **request.budget)
 
 
-def sizes(request: Request, small: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
+def sizes(request: TaskRequest, small: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
     """Return the dimensions that a study by N takes: up to those asked for, which are the last."""
     chosen = small if request.small else full
     most = request.budget.get("n_dims")

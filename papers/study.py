@@ -103,7 +103,7 @@ def link_matrix(
 
 
 @dataclass(frozen=True, eq=False)
-class Trial:
+class StudyTrial:
     """Queries with judgements: what systems are tuned or measured on."""
 
     queries: Texts
@@ -129,7 +129,7 @@ class Trial:
 
 
 @dataclass(frozen=True, eq=False)
-class Preferences:
+class StatedPairs:
     """Documents over others for the same query, as clicks state them."""
 
     query: Int64
@@ -160,8 +160,8 @@ class Study:
     """csr_matrix, (n_queries, n_documents) float32: Grade of each training judgement above 0."""
     own: Int64
     """(n_queries,) int64: The document that is the query itself, -1 for none."""
-    valid: Trial
-    test: Trial
+    valid: StudyTrial
+    test: StudyTrial
     """To tune on; to measure on, once."""
     known: sp.csr_matrix | None = None
     """csr_matrix, (n_queries, n_documents), optional: Pairs that are never drawn as negatives besides the relevant ones
@@ -178,7 +178,7 @@ class Study:
     """csr_matrix, (n_documents, n_documents), optional: Training links among the documents, for PageRank."""
     train_documents: Int64 | None = None
     """(n,) int64, optional: Rows of the documents that may be looked at without labels; all if None."""
-    preferences: Preferences | None = None
+    preferences: StatedPairs | None = None
     """Training pairs from clicks."""
     n_dims: int | None = None
     """N of embeddings, factors and topics in the place of the budget's (T12)."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from papers import registry
-from papers.corpora import read_corpus
+from papers.corpora import read_paper_corpus
 from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
 from papers.methods.rows import frequent_ngrams
 from papers.methods.word_pairs import Bilinear, Polynomial
-from papers.registry import Budget, Fitted, Job, Loss, Progress, Request, Section, System, Table, Task
+from papers.registry import Budget, FitInput, Fitted, Loss, Progress, Section, System, Table, Task, TaskRequest
 from papers.retrieval_studies import Variant, retrieval_study
 from papers.runner import with_budget
 from papers.study import Study
@@ -102,9 +102,9 @@ def spread_words(names: Sequence[str], frequency: Int64, n: int, least: int) -> 
     return [usable[rank] for rank in dict.fromkeys(ranks.tolist())]
 
 
-def run_nearest(request: Request, progress: Progress) -> Section:
+def run_nearest(request: TaskRequest, progress: Progress) -> Section:
     """Return T10: the nearest words of some words, in one language and, where the corpus has two, across them."""
-    corpus = read_corpus(request.corpus, request.seed, request.small)
+    corpus = read_paper_corpus(request.corpus, request.seed, request.small)
     study = retrieval_study(corpus, Variant("words", request.seed, small=request.small))
     budget = with_budget(WORDS_BUDGET, request)
     failed: list[str] = []
@@ -121,7 +121,7 @@ def run_nearest(request: Request, progress: Progress) -> Section:
     return Section("T10", T10.title, sentences, tuple(tables))
 
 
-def _asked(request: Request, *, mates: bool) -> list[System]:
+def _asked(request: TaskRequest, *, mates: bool) -> list[System]:
     """Return the systems asked for that learn from mates, or those that do not."""
     return [one for one in registry.chosen(request.systems, T10.systems) if ("mates" in one.needs) == mates]
 
@@ -137,7 +137,7 @@ def _tables_of(systems: Iterable[System], table: Callable[[System], Table], fail
     return tables
 
 
-def _across(request: Request, progress: Progress, failed: list[str]) -> list[Table]:
+def _across(request: TaskRequest, progress: Progress, failed: list[str]) -> list[Table]:
     """Return the tables of words of the queries' language with the nearest words of the documents'."""
     corpus, study = comparable(request, progress)
     left, right = corpus.queries.language, corpus.documents.language
@@ -154,7 +154,7 @@ def _across(request: Request, progress: Progress, failed: list[str]) -> list[Tab
 def _fit(system: System, study: Study, budget: Budget, loss: Loss, progress: Progress) -> Fitted:
     """Return a system fitted to a study."""
     rng = np.random.default_rng([study.seed, 10])
-    return system.fit(Job(study, budget, loss, rng, lambda *at: progress(f"T10 {system.name}", *at[1:])))
+    return system.fit(FitInput(study, budget, loss, rng, lambda *at: progress(f"T10 {system.name}", *at[1:])))
 
 
 def _of_documents(system: System, study: Study, budget: Budget, progress: Progress) -> Table:
@@ -187,9 +187,9 @@ def _frequent(study: Study) -> Int64:
     return np.flatnonzero(_document_frequency(study, queries=False) >= MIN_DOCUMENTS)
 
 
-def run_dice(request: Request, progress: Progress) -> Section:
+def run_dice(request: TaskRequest, progress: Progress) -> Section:
     """Return T11: the DICE neighbours of some words and of some 2-grams."""
-    texts = read_corpus(request.corpus, request.seed, request.small).plain
+    texts = read_paper_corpus(request.corpus, request.seed, request.small).plain
     builder = VocabularyBuilder()
     builder.add(texts)
     vocabulary = builder.build(MAX_FREQUENT_WORDS)

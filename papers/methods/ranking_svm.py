@@ -170,7 +170,7 @@ def preference_pairs(grades: Float64, queries: Int64) -> Pairs:
     return np.concatenate(better), np.concatenate(worse)
 
 
-def pair_weights(pairs: Pairs, grades: Float64, queries: Int64) -> Float64:
+def svm_pair_weights(pairs: Pairs, grades: Float64, queries: Int64) -> Float64:
     """Return tau * mu of each pair, (n_pairs,) float64.
 
     mu of a query is the greatest number of pairs of any query divided by its own, so that every query weighs the same.
@@ -351,7 +351,7 @@ def fit_pair_svm(
 
     min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred, and the same pair the
     other way round with y = -1. c_l = 1: an error counts the same at every rank, and a query by its number of pairs;
-    RSVM-IR has c_l = tau_k(l) mu_q(l) of `pair_weights`. Preferences may also be those of clicks.
+    RSVM-IR has c_l = tau_k(l) mu_q(l) of `svm_pair_weights`. Preferences may also be those of clicks.
 
     ``pairs`` are rows of ``features`` over other rows; ``weights``, (n_pairs,) float64, say how much an error costs,
     times C. Pairs of weight 0 are left out; both ways round of a pair are learned.

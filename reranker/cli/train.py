@@ -188,7 +188,7 @@ def command(**options: Any) -> None:
     from reranker.models.model_folder import load_model, save_model
     from reranker.retrain.documents import forget_documents
     from reranker.training import Listener, train_model
-    from reranker.training.report import render
+    from reranker.training.report import render_training
     from reranker.training.trainer import remove_checkpoints
 
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
@@ -227,7 +227,7 @@ def command(**options: Any) -> None:
         refusal = _refusal(report, options["allow_worse"])
         if options["report_path"]:
             message = "" if refusal is None else str(refusal)
-            page = render(model, report, corpus.path, message, rejects.kinds, corpus.id_field)
+            page = render_training(model, report, corpus.path, message, rejects.kinds, corpus.id_field)
             write_file(options["report_path"], page.encode("utf-8"))
         if refusal is not None:
             forget_documents(of_index)

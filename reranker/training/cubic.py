@@ -25,7 +25,7 @@ _RATE = 0.5
 """Share of the first stage's rate: U and V are trained already."""
 
 
-def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+def fit_cubic(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
     """Return degree 3, learned from where ``low_rank`` ended and Y = 0: the best of all epochs on validation.
 
     Steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d, at half the first stage's rate falling to 0. Of

@@ -31,7 +31,7 @@ from reranker.training.problem import (
     usable_part,
 )
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
-from reranker.training.reading import Reading
+from reranker.training.reading import AnalyzedDocuments
 from reranker.training.run import Division, TrainingRun
 from reranker.training.trainer import NegativeMiner, digest, remove_checkpoints, start_parameters
 from reranker.training.training_set import TrainingSet
@@ -73,7 +73,9 @@ class LearnedPart:
     """The same by the model."""
 
 
-def document_rows(run: TrainingRun, reading: Reading, rows: LexicalRows | None, memory: QueryMemory | None) -> TwoRows:
+def document_rows(
+    run: TrainingRun, reading: AnalyzedDocuments, rows: LexicalRows | None, memory: QueryMemory | None
+) -> TwoRows:
     """Return the rows of all documents; the lexical ones with a memory if there is one."""
     data, weights = reading.data, run.learned_weights
     fields = lexical_counts(memory, data.counts, data.ids)
@@ -109,7 +111,7 @@ def kept_memory(run: TrainingRun) -> QueryMemory | None:
     return run.base.encoder.memory if run.base is not None and run.config.query_side_only else None
 
 
-def learned_part(run: TrainingRun, reading: Reading, division: Division, rows: PreparedRows) -> LearnedPart:
+def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows) -> LearnedPart:
     """Return the class asked for, trained on the training side by the settings that the race found.
 
     Where a short run of the race did better than the long one that followed, that run's settings are used.
@@ -146,7 +148,7 @@ def learned_part(run: TrainingRun, reading: Reading, division: Division, rows: P
 
 
 def refitted(
-    run: TrainingRun, reading: Reading, division: Division, rows: PreparedRows, first: LearnedPart
+    run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows, first: LearnedPart
 ) -> TrainedParameters:
     """Return the class trained again, on all the evidence, for the epochs that validation found best."""
     parameters = first.parameters
@@ -171,7 +173,7 @@ def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: T
 
 def _problem(
     run: TrainingRun,
-    reading: Reading,
+    reading: AnalyzedDocuments,
     division: Division,
     queries: QuerySet,
     documents: TwoRows,
@@ -185,7 +187,7 @@ def _problem(
 
 def _context(
     run: TrainingRun,
-    reading: Reading,
+    reading: AnalyzedDocuments,
     division: Division,
     problem: Problem,
     stream: str,

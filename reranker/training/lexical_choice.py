@@ -28,7 +28,7 @@ from reranker.text.tfidf import TfIdf, count_rows
 from reranker.text.tokens import DocumentTokens
 from reranker.training.context import keywords_of, validators_of
 from reranker.training.problem import QuerySet, TwoRows
-from reranker.training.reading import Reading, counted, vocabulary_of
+from reranker.training.reading import AnalyzedDocuments, counted, vocabulary_of
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import TrainingSet
 from reranker.training.word_weights import choices_of, word_weights
@@ -63,28 +63,30 @@ class LexicalChoice:
     """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
     forms: Mapping[str, TunedLexical] | None
     """Every form tuned, where the baselines would be tuned alike; None: they are tuned for themselves."""
-    reading: Reading
+    reading: AnalyzedDocuments
     notes: tuple[str, ...] = ()
     """What the user should know."""
 
 
-def read_by(run: TrainingRun, tokens: DocumentTokens) -> Reading:
+def read_by(run: TrainingRun, tokens: DocumentTokens) -> AnalyzedDocuments:
     """Return the documents by the analyzer of their words, with a vocabulary of their own or the base's."""
     is_first = tokens.config == run.analyzer.config
     analyzer = run.analyzer if is_first else make_analyzer(tokens.config)
     known = run.base.encoder.document_vocabulary if run.base is not None else vocabulary_of(run.corpus, tokens)
-    return Reading(analyzer, counted(tokens, TfIdf(known, run.corpus.tf), run.query_ids))
+    return AnalyzedDocuments(analyzer, counted(tokens, TfIdf(known, run.corpus.tf), run.query_ids))
 
 
 class _Candidate(NamedTuple):
     """A way to read the documents, with the lexical forms tuned for it."""
 
     tokens: DocumentTokens
-    reading: Reading
+    reading: AnalyzedDocuments
     forms: dict[str, TunedLexical]
 
 
-def tuned_lexical(run: TrainingRun, tokens: DocumentTokens, reading: Reading, division: Division) -> LexicalChoice:
+def tuned_lexical(
+    run: TrainingRun, tokens: DocumentTokens, reading: AnalyzedDocuments, division: Division
+) -> LexicalChoice:
     """Return the lexical score tuned on the training side, and the reading of the documents that suits it.
 
     The settings of a model to start from stay, unless they are of rows with a memory: U and V are learned together with
@@ -116,7 +118,7 @@ def tuned_lexical(run: TrainingRun, tokens: DocumentTokens, reading: Reading, di
     return LexicalChoice(tuned.settings, bm25, forms if alike else None, reading, (*notes, *tuned.notes))
 
 
-def tuned_on_all(run: TrainingRun, reading: Reading, division: Division) -> LexicalSettings:
+def tuned_on_all(run: TrainingRun, reading: AnalyzedDocuments, division: Division) -> LexicalSettings:
     """Return the settings without a memory, tuned again on all the queries."""
     return best_lexical(_tuned(run, reading, division, run.evidence)[1]).settings
 
@@ -131,7 +133,7 @@ def has_few_queries(run: TrainingRun, choice: LexicalChoice, division: Division)
 
 
 def tuning_tasks(
-    run: TrainingRun, reading: Reading, division: Division, corpus: LexicalCorpus, evidence: TrainingSet
+    run: TrainingRun, reading: AnalyzedDocuments, division: Division, corpus: LexicalCorpus, evidence: TrainingSet
 ) -> list[LexicalTask]:
     """Return the queries of some evidence that the lexical score is tuned on: texts, whole documents, keywords.
 
@@ -161,7 +163,7 @@ def tuning_tasks(
 
 def searched(
     run: TrainingRun,
-    reading: Reading,
+    reading: AnalyzedDocuments,
     corpus: LexicalCorpus,
     tasks: Sequence[LexicalTask],
     rng: np.random.Generator,
@@ -211,7 +213,7 @@ def chosen_word_weights(
 
 
 def _tuned(
-    run: TrainingRun, reading: Reading, division: Division, evidence: TrainingSet
+    run: TrainingRun, reading: AnalyzedDocuments, division: Division, evidence: TrainingSet
 ) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
     """Return what the lexical score is tuned on, and its forms tuned on it; without tasks the forms are the plain ones.
 
@@ -274,7 +276,9 @@ def _better_reading(
     return _Candidate(tokens, other, again if own_settings else _tuned(run, other, division, train)[1])
 
 
-def _values(run: TrainingRun, reading: Reading, division: Division, settings: LexicalSettings) -> list[Float64]:
+def _values(
+    run: TrainingRun, reading: AnalyzedDocuments, division: Division, settings: LexicalSettings
+) -> list[Float64]:
     """Return the average precision of up to 5,000 training queries of each task by lexical settings."""
     corpus, rng = LexicalCorpus(reading.data.counts), run.streams.named("lexical tuning")
     tasks = tuning_tasks(run, reading, division, corpus, division.split.train)
@@ -282,13 +286,13 @@ def _values(run: TrainingRun, reading: Reading, division: Division, settings: Le
     return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
 
 
-def _stated_weights(run: TrainingRun, reading: Reading) -> list[float | None]:
+def _stated_weights(run: TrainingRun, reading: AnalyzedDocuments) -> list[float | None]:
     """Return the field weights that the user has given, None for others; a base's weights are of V's rows."""
     of_fields = [spec.weight if run.base is None else None for spec in run.corpus.view.fields]
     return [*of_fields, *[None] * reading.analyzer.config.bigrams]
 
 
-def _sentence(run: TrainingRun, reading: Reading, tuned: TunedLexical) -> str:
+def _sentence(run: TrainingRun, reading: AnalyzedDocuments, tuned: TunedLexical) -> str:
     names = [spec.path for spec in run.corpus.view.fields] + ["bigrams"] * reading.analyzer.config.bigrams
     weights = zip(names, tuned.settings.field_weights, strict=True)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)

@@ -89,7 +89,7 @@ class TrainingCorpus:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class AnalyzedDocuments:
     """The documents by one analyzer."""
 
     analyzer: Analyzer

@@ -21,7 +21,7 @@ from reranker.training.context import validators_of, values_by
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, kept_memory
 from reranker.training.lexical_choice import LexicalChoice, searched, tuning_tasks, with_factor
 from reranker.training.problem import query_set
-from reranker.training.reading import Reading
+from reranker.training.reading import AnalyzedDocuments
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import TrainingSet, asks_for_unseen
 
@@ -129,7 +129,7 @@ def tuned_remembering_all(run: TrainingRun, lexical: LexicalChoice, division: Di
     return _tuned(run, lexical, division, run.evidence, " of all").tuned.settings
 
 
-def memory_of(run: TrainingRun, reading: Reading, evidence: TrainingSet) -> QueryMemory:
+def memory_of(run: TrainingRun, reading: AnalyzedDocuments, evidence: TrainingSet) -> QueryMemory:
     """Return the memory of the queries of some evidence."""
     rows = _remembered(reading, evidence).rows(len(reading.data.ids))
     return QueryMemory.of(reading.data.ids, rows, reading.data.counts)
@@ -160,7 +160,7 @@ def _tuned(run: TrainingRun, lexical: LexicalChoice, division: Division, evidenc
     return _Tuned(corpus, searched(run, reading, corpus, tasks, rng, forms=("bm25",), start=lexical.bm25)["bm25"])
 
 
-def _remembered(reading: Reading, evidence: TrainingSet) -> RememberedQueries:
+def _remembered(reading: AnalyzedDocuments, evidence: TrainingSet) -> RememberedQueries:
     texts, vocabulary = evidence.texts or {}, reading.data.tfidf.vocabulary
     return RememberedQueries.of(
         evidence.links(),

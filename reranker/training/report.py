@@ -286,7 +286,7 @@ def _read_texts(
     return titles, asked
 
 
-def render(
+def render_training(
     model: RankingModel,
     report: TrainingReport,
     documents: Path,

@@ -302,7 +302,7 @@ IDENTITIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Weights a of q.d beside the cosine that are tried on validation."""
 
 
-def fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
+def fit_s2net_class(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
     """Return the cosine of one projection, from LSI of the texts."""
     rng = context.fresh_rng()
     start = start_of_texts(context.problem, context.n_rows, context.config.dim, rng)

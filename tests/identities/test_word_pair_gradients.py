@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.plain_sgd import Learner, PlainShape, start_learner
+from papers.plain_sgd import LearnedTables, PlainShape, start_learner
 from reranker.arrays import Float32, Float64
 from reranker.kernels.product_sgd import Triples
 from reranker.kernels.rows import Rows
@@ -45,18 +45,18 @@ def kernel_rows(matrix: sp.csr_matrix) -> Rows:
     return Rows(matrix.indptr.astype(np.int64), matrix.indices, matrix.data)
 
 
-def tables(learner: Learner) -> list[Float32]:
+def tables(learner: LearnedTables) -> list[Float32]:
     """Return the arrays that a learner changes, each once."""
     return list({id(table): table for table in learner.tables}.values())
 
 
-def gain(learner: Learner) -> float:
+def gain(learner: LearnedTables) -> float:
     """Return f(q, d+) - f(q, d-) of the learner's scorer."""
     scorer = learner.scorer_of(*learner.tables)
     return float(scorer.score_pairs(Q, POSITIVE)[0]) - float(scorer.score_pairs(Q, NEGATIVE)[0])
 
 
-def differences(learner: Learner, table: Float32) -> Float64:
+def differences(learner: LearnedTables, table: Float32) -> Float64:
     slope = np.zeros(table.shape)
     for place in np.ndindex(*table.shape):
         old = table[place]
@@ -69,7 +69,7 @@ def differences(learner: Learner, table: Float32) -> Float64:
     return slope
 
 
-def changes(learner: Learner, rate: float, hinge: float) -> Sequence[Float64]:
+def changes(learner: LearnedTables, rate: float, hinge: float) -> Sequence[Float64]:
     documents = sp.vstack([POSITIVE, NEGATIVE], format="csr")
     triples = Triples(np.array([0]), np.array([0]), np.array([1]))
     before = [table.astype(np.float64) for table in tables(learner)]

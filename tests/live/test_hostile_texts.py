@@ -17,7 +17,7 @@ from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import GateNote, note_gate
 from reranker.service.auth import new_key
-from reranker.training.report import render as render_training
+from reranker.training.report import render_training
 from tests.live.pages import check_everywhere, until
 from tests.live.service_process import ServiceProcess
 from tests.served import BM25, Served, model_of, random_documents, serve
@@ -70,11 +70,11 @@ def shown(browser: Any) -> str:
 def test_reports_show_hostile_texts_as_they_are(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    from reranker.retrain.report import render
+    from reranker.retrain.report import render as render_retraining
     from tests.unit.retrain import test_report as parts
 
     monkeypatch.setattr(parts, "NASTY", text)
-    (tmp_path / "retraining.html").write_text(render(**retraining(engine=text)), encoding="utf-8")
+    (tmp_path / "retraining.html").write_text(render_retraining(**retraining(engine=text)), encoding="utf-8")
     findings = (Finding("a", "warning", text), Finding("b", "ok", text))
     write_picture(Diagnosis(findings, {}, (RankRate(1, 100, 40), RankRate(2, 100, 20))), tmp_path / "doctor.html")
     sources = [{"id": name, **source} for name, source in training.DOCUMENTS.items()]
@@ -98,11 +98,11 @@ def test_reports_show_hostile_texts_as_they_are(
 def test_reports_with_all_of_them_can_be_read_wide_and_narrow(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reranker.retrain.report import render
+    from reranker.retrain.report import render as render_retraining
     from tests.unit.retrain import test_report as parts
 
     monkeypatch.setattr(parts, "NASTY", ALL)
-    (tmp_path / "retraining.html").write_text(render(**retraining()), encoding="utf-8")
+    (tmp_path / "retraining.html").write_text(render_retraining(**retraining()), encoding="utf-8")
     write_picture(Diagnosis((Finding("a", "warning", ALL),), {}, (RankRate(1, 9, 4),)), tmp_path / "doctor.html")
     for name in ("retraining", "doctor"):
         browser.get((tmp_path / f"{name}.html").as_uri())

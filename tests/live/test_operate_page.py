@@ -16,7 +16,7 @@ from reranker.engines import open_engine
 from reranker.models.model_folder import save_model
 from reranker.releases import GateNote, note_gate, read_control
 from reranker.service.auth import new_key
-from reranker.training.report import render as render_training
+from reranker.training.report import render_training
 from tests.live.pages import check_everywhere, until, violations
 from tests.live.service_process import ServiceProcess
 from tests.served import BM25, Served, model_of, random_documents, serve
@@ -193,12 +193,12 @@ def test_the_page_says_why_it_cannot_be_used_without_keys(browser: Any, served: 
 
 
 def test_reports_and_the_doctors_page_are_read_by_all(browser: Any, tmp_path: Path) -> None:
-    from reranker.retrain.report import render
+    from reranker.retrain.report import render as render_retraining
 
     rates = tuple(RankRate(rank, 1000, 400 // rank) for rank in range(1, 21))
     told = (Finding("a", "ok", "All is well."), Finding("b", "warning", "Mend this."), Finding("c", "unsound", "No."))
     write_picture(Diagnosis(told, {}, rates), tmp_path / "doctor.html")
-    (tmp_path / "retraining.html").write_text(render(**retraining()), encoding="utf-8")
+    (tmp_path / "retraining.html").write_text(render_retraining(**retraining()), encoding="utf-8")
     sources = [{"id": name, **source} for name, source in training.DOCUMENTS.items()]
     documents = write_documents(tmp_path / "docs.jsonl", sources)
     model = model_of(training.DOCUMENTS, lexical=BM25)

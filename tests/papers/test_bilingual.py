@@ -16,11 +16,11 @@ from papers.bilingual import (
     TRANSLATIONS,
     Bilingual,
     Side,
+    bilingual_study,
     damped,
     languages_of,
     mates_study,
     read_bilingual,
-    retrieval_study,
     split_mates,
     translations,
 )
@@ -117,7 +117,7 @@ def test_words_of_test_mates_are_unknown() -> None:
 
 def test_retrieval_never_shows_the_mate_nor_a_translation_learned_from_it(bilingual_folder: Path) -> None:
     corpus = read_bilingual(bilingual_folder, quiet)
-    study = retrieval_study(corpus, 0)
+    study = bilingual_study(corpus, 0)
     unseen = {corpus.mates[row] for row in split_mates(len(corpus.mates), 0).test}
     task = study.test.task
     assert set(task.query_ids) <= unseen
@@ -139,7 +139,7 @@ def test_retrieval_never_shows_the_mate_nor_a_translation_learned_from_it(biling
 
 
 def test_documents_weigh_their_titles_and_queries_do_not(bilingual_folder: Path) -> None:
-    study = retrieval_study(read_bilingual(bilingual_folder, quiet), 0)
+    study = bilingual_study(read_bilingual(bilingual_folder, quiet), 0)
     more, once = study.documents.counts.sum(), study.documents.view(ONCE).shape
     assert once == study.documents.rows.shape
     assert more == sum(24 + 3 for _ in range(len(study.documents)))
@@ -162,4 +162,4 @@ def test_retrieval_without_links_is_refused(tmp_path: Path) -> None:
     for language in ("en", "fr"):
         write(tmp_path, language, texts)
     with pytest.raises(InputError, match="0 links"):
-        retrieval_study(read_bilingual(tmp_path, quiet), 0)
+        bilingual_study(read_bilingual(tmp_path, quiet), 0)

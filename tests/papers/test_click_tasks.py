@@ -24,7 +24,7 @@ from papers.click_tasks import (
     stated_pairs,
 )
 from papers.corpora import make_collection
-from papers.registry import Request, Section
+from papers.registry import Section, TaskRequest
 from reranker.clicks.schema import Impression, ShownDocument
 from tests.papers.made_collections import write_collection
 
@@ -122,7 +122,7 @@ def test_T8_a_document_clicked_at_rank_1_belongs_to_its_query() -> None:
 
 
 def run(task: str, folder: Path, out: Path, systems: tuple[str, ...] = ()) -> Section:
-    return BY_ID[task].run(Request(folder, out, systems, small=True), lambda *_: None)
+    return BY_ID[task].run(TaskRequest(folder, out, systems, small=True), lambda *_: None)
 
 
 def test_T8_prints_both_settings(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_T8_graded_systems_learn_from_pairs_and_all_others_from_links(tmp_path: 
     random, skipped = section.tables
     assert [row[0] for row in random.rows] == ["vector space, inverted file"]
     assert [row[0] for row in skipped.rows] == ["language model, Jelinek-Mercer"]
-    every = Request(folder, tmp_path, ("all",))
+    every = TaskRequest(folder, tmp_path, ("all",))
     links, pairs = asked(every, "random"), asked(every, "skipped")
     assert {*RANDOM_SYSTEMS, "psi-3"} < set(links) and {*SKIPPED_SYSTEMS, "graded-s2net"} < set(pairs)
     assert not set(links) & set(pairs) and {*links, *pairs} == set(registry.systems())

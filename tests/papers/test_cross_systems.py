@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.bilingual import BESIDE, TRANSLATIONS, read_bilingual, retrieval_study
+from papers.bilingual import BESIDE, TRANSLATIONS, bilingual_study, read_bilingual
 from papers.mates_systems import CROSS_SYSTEMS, fitted_once, part
 from papers.measures import links_loss
 from papers.methods.lexical import OnView
 from papers.methods.word_pairs import Bilinear, Mix, join_columns
 from papers.plain_sgd import PlainData
-from papers.registry import Budget, Fitted, Job
-from papers.study import Study, Texts, Trial
+from papers.registry import Budget, FitInput, Fitted
+from papers.study import Study, StudyTrial, Texts
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=20_000, every=10_000, patience=1, n_iterations=3, rates=(0.1,), grid=3)
@@ -27,11 +27,11 @@ MIXES = ("translated-lsi-tfidf", "cl-lsi-tfidf", "psi-cross-tfidf", "psi-cross-p
 
 @pytest.fixture(scope="module")
 def study(bilingual_folder: Path) -> Study:
-    return retrieval_study(read_bilingual(bilingual_folder, quiet), 0)
+    return bilingual_study(read_bilingual(bilingual_folder, quiet), 0)
 
 
-def job_of(study: Study, loss: Callable[..., float] = links_loss, budget: Budget = SMALL) -> Job:
-    return Job(study, budget, loss, np.random.default_rng(0), quiet)
+def job_of(study: Study, loss: Callable[..., float] = links_loss, budget: Budget = SMALL) -> FitInput:
+    return FitInput(study, budget, loss, np.random.default_rng(0), quiet)
 
 
 def scores_of(fitted: Fitted, study: Study) -> np.ndarray:
@@ -47,7 +47,7 @@ def in_english(study: Study) -> Study:
         beside = join_columns(texts.rows, english)
         return replace(texts, more={**dict.fromkeys(TRANSLATIONS, english), BESIDE: beside})
 
-    def trial(of: Trial) -> Trial:
+    def trial(of: StudyTrial) -> StudyTrial:
         row_of = {one: row for row, one in enumerate(sorted(study_ids(study)))}
         return replace(of, queries=spoken(of.queries, np.array([row_of[one] for one in of.task.query_ids])))
 

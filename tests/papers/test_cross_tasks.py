@@ -12,13 +12,13 @@ import pytest
 from papers import registry
 from papers.cross_tasks import T4, T5, T6, T12_T6, TASKS, accuracy_table, directions_table
 from papers.rank_measures import unpaired_test
-from papers.registry import Request, Section, Task
+from papers.registry import Section, Task, TaskRequest
 from papers.results import Results
 from tests.papers.bilingual_corpus import quiet
 
 
 def run(task: Task, folder: Path, out: Path, systems: tuple[str, ...] = ()) -> Section:
-    return task.run(Request(folder, out, systems, small=True), quiet)
+    return task.run(TaskRequest(folder, out, systems, small=True), quiet)
 
 
 def rows_of(section: Section) -> dict[str, tuple[str, ...]]:
@@ -61,7 +61,7 @@ def test_T6_small_has_a_row_for_every_system_and_uses_it_again(bilingual_folder:
     n = len(T6.systems)
     assert len(section.tables[2].rows) == n * (n - 1) // 2
     said: list[str] = []
-    again = T6.run(Request(bilingual_folder, tmp_path, (), small=True), lambda what, *_: said.append(what))
+    again = T6.run(TaskRequest(bilingual_folder, tmp_path, (), small=True), lambda what, *_: said.append(what))
     assert sum("used again" in one for one in said) == n
     assert again.tables[1:3] == section.tables[1:3]
 

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.fitting import best_of, dimensions, s2net_option, some, spread, tuned, tuned_plain
+from papers.fitting import best_of, dimensions, s2net_option, some, tuned, tuned_plain, values_between
 from papers.measures import links_loss
 from papers.methods.projections import Mates
 from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.registry import Budget, Job
+from papers.registry import Budget, FitInput
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.scorers import Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 from tests.papers.test_runner import study_of
 
 
-def job_of(**budget: Any) -> Job:
+def job_of(**budget: Any) -> FitInput:
     settings = Budget(n_dims=2, n_steps=100, every=20, patience=9, rates=(0.1, 0.03), **budget)
-    return Job(study_of(), settings, links_loss, np.random.default_rng(0), lambda *_: None)
+    return FitInput(study_of(), settings, links_loss, np.random.default_rng(0), lambda *_: None)
 
 
 def test_all_rates_and_starts_are_tried_with_a_tenth_of_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,8 +93,8 @@ def test_the_least_loss_wins_and_the_first_of_equals() -> None:
 
 
 def test_spread_holds_both_ends() -> None:
-    assert spread(0.0, 1.0, 11) == tuple(step / 10 for step in range(11))
-    assert spread(0.0, 1.0, 1) == (0.0, 1.0)
+    assert values_between(0.0, 1.0, 11) == tuple(step / 10 for step in range(11))
+    assert values_between(0.0, 1.0, 1) == (0.0, 1.0)
 
 
 def test_the_setting_of_least_loss_is_chosen_and_the_first_of_equal_ones() -> None:

@@ -16,7 +16,7 @@ from papers.graded_systems import BY_NAME, SYSTEMS, graded_pairs, relevant_pairs
 from papers.measures import graded_measure, ranking_loss
 from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
 from papers.methods.word_pairs import Bilinear
-from papers.registry import Budget, Fitted, Job
+from papers.registry import Budget, FitInput, Fitted
 from papers.study import Study
 from reranker.errors import TrainingError
 from reranker.models.scorers import Projection
@@ -36,7 +36,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def fit(study: Study, name: str) -> Fitted:
     rng = np.random.default_rng([study.seed, crc32(name.encode())])
-    return BY_NAME[name].fit(Job(study, BUDGET, ranking_loss, rng, lambda *_: None))
+    return BY_NAME[name].fit(FitInput(study, BUDGET, ranking_loss, rng, lambda *_: None))
 
 
 def ndcg(study: Study, fitted: Fitted) -> float:
@@ -82,7 +82,7 @@ def test_what_has_to_be_learned_from_pairs_is_learned(study: Study, _: str, name
 def test_B11_B12_B13_the_number_of_topics_is_the_best_on_validation(study: Study, name: str) -> None:
     chosen = fit(study, name).settings
     alone = BY_NAME[name].fit(
-        Job(
+        FitInput(
             study,
             replace(BUDGET, grid=1),
             ranking_loss,
@@ -164,7 +164,7 @@ def test_B22_B24_B25_machines_beat_an_arbitrary_order(study: Study, name: str) -
 def test_M06_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:
     rng = np.random.default_rng(0)
     jobs = [
-        Job(study, replace(BUDGET, rates=rates), ranking_loss, rng, lambda *_: None)
+        FitInput(study, replace(BUDGET, rates=rates), ranking_loss, rng, lambda *_: None)
         for rates in ((1e12, 0.05), (1e12,))
     ]
     assert BY_NAME["graded-ssi"].fit(jobs[0]).settings["rate"] == 0.05

@@ -11,8 +11,8 @@ import pytest
 
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, PAPER, PAPER_T12, T7_SYSTEMS, TASKS
-from papers.registry import Request, Section
-from papers.results import ALL, Results, averaged, spread
+from papers.registry import Section, TaskRequest
+from papers.results import ALL, Results, averaged, spread_over_studies
 from reranker.errors import ConfigError, ShapeMismatch
 from tests.papers.made_collections import write_collection
 
@@ -21,7 +21,7 @@ FAST = ("graded-tfidf", "graded-s2net", "graded-bm25")
 
 
 def run(task: str, folder: Path, out: Path, systems: tuple[str, ...] = FAST) -> Section:
-    return BY_ID[task].run(Request(folder, out, systems, small=True), lambda *_: None)
+    return BY_ID[task].run(TaskRequest(folder, out, systems, small=True), lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_T7b_prints_ndcg_of_each_query_once(graded: Path, tmp_path: Path) -> Non
 def test_results_are_used_again(graded: Path, tmp_path: Path) -> None:
     first = run("T7b", graded, tmp_path)
     said: list[str] = []
-    again = BY_ID["T7b"].run(Request(graded, tmp_path, FAST, small=True), lambda what, *_: said.append(what))
+    again = BY_ID["T7b"].run(TaskRequest(graded, tmp_path, FAST, small=True), lambda what, *_: said.append(what))
     assert sum("used again" in one for one in said) == 6
     assert again == first
 
@@ -116,7 +116,7 @@ def test_E11_a_query_that_is_tested_twice_counts_once() -> None:
     found = averaged(replace(results, groups={"s1": ("q1", "q2"), "s2": ("q2", "q3")}))
     np.testing.assert_allclose(found.values[ALL, "a"]["nDCG@10"], [0.0, 0.75, 0.8])
     assert found.paired("b", "a", "nDCG@10").n == 3
-    rows = spread(results, "nDCG@10", "title").rows
+    rows = spread_over_studies(results, "nDCG@10", "title").rows
     assert rows[0] == ("a", "0.575", "0.106", "0.500", "0.650", "2")
     with pytest.raises(ShapeMismatch, match="s2"):
         averaged(replace(results, groups={"s1": ("q1", "q2")}))

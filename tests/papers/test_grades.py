@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ideal_dcg, ranking_loss
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted
-from papers.study import Study, Texts, Trial
+from papers.study import Study, StudyTrial, Texts
 from reranker.evaluation import RankingTask, draw_tuples
 
 
@@ -29,7 +29,7 @@ def study_of(scores: list[list[float]], grades: list[list[float]]) -> Study:
     ids = tuple(f"d{n}" for n in range(dense.shape[1]))
     task = RankingTask(tuple(f"q{n}" for n in range(n_queries)), ids, matrix, sp.csr_matrix(dense < 0))
     queries = texts(np.eye(n_queries).tolist())
-    trial = Trial(queries, np.arange(len(ids)), task, draw_tuples(task, np.random.default_rng(0), 100))
+    trial = StudyTrial(queries, np.arange(len(ids)), task, draw_tuples(task, np.random.default_rng(0), 100))
     return Study(
         "one", 0, documents, queries, sp.csr_matrix(dense > 0).astype(np.float32), np.full(n_queries, -1), trial, trial
     )

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from papers import corpora
 from papers.click_tasks import read_clicked
-from papers.corpora import read_collection, read_corpus, read_library
+from papers.corpora import read_collection, read_library, read_paper_corpus
 from reranker.cli.main import main
 from reranker.errors import InputError, MissingExtra
 
@@ -43,7 +43,7 @@ def test_texts_and_grades_are_the_librarys() -> None:
 
 
 def test_every_kind_of_task_reads_them() -> None:
-    corpus = read_corpus(CORPUS, seed=0)
+    corpus = read_paper_corpus(CORPUS, seed=0)
     assert corpus.name == "ssi-test-places" and len(corpus.ids) == N_DOCUMENTS
     assert {*corpus.train, *corpus.valid, *corpus.test} == {(f"q{i}", f"d{i}") for i in range(N_QUERIES)}
     judged = read_collection(CORPUS)

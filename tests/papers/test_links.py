@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from papers.corpora import read_corpus
+from papers.corpora import read_paper_corpus
 from papers.measures import ONE_WAY, links_measure, retrieval_measure, without_pairs
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted
@@ -38,11 +38,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_way_AP_is_that_of_links_whose_reverse_was_not_trained_on(folder: Path) -> None:  # noqa: N802
-    corpus = read_corpus(folder, seed=0)
+    corpus = read_paper_corpus(folder, seed=0)
     back = [(target, source) for source, target in corpus.test[::3]]
     with open(folder / "links_train.tsv", "a") as file:
         file.writelines(f"{source}\t{target}\n" for source, target in back)
-    corpus = read_corpus(folder, seed=0)
+    corpus = read_paper_corpus(folder, seed=0)
     trained = set(corpus.train)
     study = retrieval_study(corpus, Variant("test"))
     fitted = Fitted(Bilinear.lexical())

@@ -19,8 +19,8 @@ from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
 from papers.methods.topics import TopicModel
 from papers.methods.word_pairs import Bilinear
 from papers.rank_measures import mate_ranks
-from papers.registry import Budget, Fitted, Job
-from papers.study import Study, Trial
+from papers.registry import Budget, FitInput, Fitted
+from papers.study import Study, StudyTrial
 from reranker.errors import TrainingError
 from reranker.models.scorers import Projection
 from reranker.training.s2net import S2NetSettings
@@ -35,8 +35,8 @@ def study(bilingual_folder: Path) -> Study:
     return mates_study(read_bilingual(bilingual_folder, quiet), 0)
 
 
-def job_of(study: Study, loss: Callable[..., float] = mates_loss, budget: Budget = SMALL) -> Job:
-    return Job(study, budget, loss, np.random.default_rng(0), quiet)
+def job_of(study: Study, loss: Callable[..., float] = mates_loss, budget: Budget = SMALL) -> FitInput:
+    return FitInput(study, budget, loss, np.random.default_rng(0), quiet)
 
 
 def rising() -> Callable[..., float]:
@@ -236,7 +236,7 @@ def test_T6_measures_of_scores_by_hand(study: Study) -> None:  # noqa: N802
     scores = np.array([[0.9, 0.1, 0.2], [0.6, 0.5, 0.3], [0.5, 0.4, 0.1]])
     chosen = np.arange(3)
     task = study.test.task.rows(chosen).columns(chosen)
-    trial = Trial(study.test.queries.take(chosen), study.test.pool[:3], task, study.test.tuples)
+    trial = StudyTrial(study.test.queries.take(chosen), study.test.pool[:3], task, study.test.tuples)
     fitted = Fitted(Fixed(scores))
     values = mates_measure(study, trial, fitted)
     assert values["MRR forward"] == pytest.approx([1, 1 / 2, 1 / 3])

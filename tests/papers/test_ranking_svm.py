@@ -15,8 +15,8 @@ from papers.methods.ranking_svm import (
     fit_features,
     fit_pair_svm,
     fit_pointwise_svm,
-    pair_weights,
     preference_pairs,
+    svm_pair_weights,
     with_pagerank,
 )
 from reranker.arrays import Float64, Int64
@@ -35,7 +35,7 @@ def fit_ranking_svm(
 ) -> LinearRanker:
     """Return the machine of all pairs of unequal grades within a query (B24), ``weighted`` by B25."""
     pairs = preference_pairs(grades, queries)
-    weights = pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs[0]))
+    weights = svm_pair_weights(pairs, grades, queries) if weighted else np.ones(len(pairs[0]))
     return fit_pair_svm(features, pairs, weights, rng=rng(), C=C)
 
 
@@ -108,7 +108,7 @@ def test_B25_weights_by_hand() -> None:
     # lost in query 0, where 2 is best; in query 1, one of two documents is drawn: 1/2; the mean is 1/4.
     pairs = preference_pairs(GRADES, QUERIES)
     expected = np.array([2 / 3 * 4 / 3, 4 / 3, 0.25 * 4 / 3, 0.25, 0.25, 0.25, 0.25])
-    np.testing.assert_allclose(pair_weights(pairs, GRADES, QUERIES), expected)
+    np.testing.assert_allclose(svm_pair_weights(pairs, GRADES, QUERIES), expected)
 
 
 def test_B25_heavier_pairs_win_where_pairs_disagree() -> None:

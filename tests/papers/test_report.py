@@ -15,8 +15,8 @@ import pytest
 
 from papers import report
 from papers.rank_measures import roc_curve
-from papers.registry import Picture, Request, Section, Table
-from papers.report import orders_of, render, write_report
+from papers.registry import Picture, Section, Table, TaskRequest
+from papers.report import orders_of, render_systems, write_report
 from papers.results import Results
 
 HOSTILE = '<script src="https://x.example/a.js">&"\''
@@ -32,7 +32,7 @@ def pictures() -> list[Picture]:
     sizes = Results("T9", {"a": "A"}, {place: {"loss": np.array(losses)} for place, losses in values.items()})
     return [
         report.lines("sizes", "By size", ("share", "loss"), sizes, {"one": 1, "ten": 10, "none": 100}, "loss"),
-        report.scatter(
+        report.scatter_plot(
             "ap", "By query", ("AP, A", f"AP, {HOSTILE}"), np.array([0.1, 0.5, 0.9]), np.array([0.2, 0.5, 1])
         ),
         report.roc("roc", "ROC", curves),
@@ -105,7 +105,9 @@ def page_of(text: str) -> _Page:
 
 def test_the_report_opens_offline_and_without_scripts(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "report.html"
-    write_report([section()], path, [Request(tmp_path / "cppdocs", tmp_path, small=True)], "ssi reproduce T1a", "today")
+    write_report(
+        [section()], path, [TaskRequest(tmp_path / "cppdocs", tmp_path, small=True)], "ssi reproduce T1a", "today"
+    )
     text = path.read_text(encoding="utf-8")
     page = page_of(text)
     assert page.loaded == [] and "script" not in page.tags
@@ -117,15 +119,17 @@ def test_the_report_opens_offline_and_without_scripts(tmp_path: Path) -> None:
 
 
 def test_texts_are_escaped() -> None:
-    text = render([section()], [Request(Path("c"), Path("o"))])
+    text = render_systems([section()], [TaskRequest(Path("c"), Path("o"))])
     assert HOSTILE not in text and "&lt;script src=" in text
 
 
 def test_the_report_says_what_was_run_and_whose_figures_are_whose() -> None:
-    text = render([section()], [Request(Path("data/cppdocs"), Path("o"), seed=7, small=True)], "ssi reproduce T1a")
+    text = render_systems(
+        [section()], [TaskRequest(Path("data/cppdocs"), Path("o"), seed=7, small=True)], "ssi reproduce T1a"
+    )
     assert "cppdocs" in text and "<dd>7</dd>" in text and "ssi reproduce T1a" in text and "numpy" in text
     assert "the figures mean nothing" in text and "on other data" in text
-    assert "the figures mean nothing" not in render([section()], [Request(Path("c"), Path("o"))])
+    assert "the figures mean nothing" not in render_systems([section()], [TaskRequest(Path("c"), Path("o"))])
 
 
 def test_tables_can_be_sorted_best_first_and_empty_cells_last() -> None:
@@ -139,11 +143,11 @@ def test_tables_can_be_sorted_best_first_and_empty_cells_last() -> None:
 
 
 def test_a_page_of_no_section_is_a_page() -> None:
-    assert "</html>" in render([], [Request(Path("c"), Path("o"))])
+    assert "</html>" in render_systems([], [TaskRequest(Path("c"), Path("o"))])
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_every_section_has_its_place(count: int) -> None:
     sections = [Section(f"T{number}", "x") for number in range(count)]
-    text = render(sections, [Request(Path("c"), Path("o"))])
+    text = render_systems(sections, [TaskRequest(Path("c"), Path("o"))])
     assert all(f'href="#T{number}"' in text and f'id="T{number}"' in text for number in range(count))

@@ -15,17 +15,17 @@ import pytest
 import scipy.sparse as sp
 
 from papers import registry, retrieval_systems
-from papers.corpora import Corpus, read_corpus
+from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, links_loss, links_measure
 from papers.methods.projections import fit_lsa
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainShape, fit_plain
-from papers.registry import Budget, Fitted, Job, Request
+from papers.registry import Budget, FitInput, Fitted, TaskRequest
 from papers.results import Claim, Results, orderings
 from papers.retrieval_studies import Variant, retrieval_study, reversed_share
-from papers.retrieval_systems import PriorMix, frequent_words
+from papers.retrieval_systems import PriorMix, n_frequent_words
 from papers.runner import run_ranking
-from papers.study import Study, Trial
+from papers.study import Study, StudyTrial
 from reranker.errors import ConfigError, InputError
 from reranker.models.scorers import Projection, Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
@@ -34,20 +34,20 @@ TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, 
 
 
 @pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
-    return read_corpus(write_corpus(tmp_path_factory.mktemp("corpus") / "made"), seed=0)
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> PaperCorpus:
+    return read_paper_corpus(write_corpus(tmp_path_factory.mktemp("corpus") / "made"), seed=0)
 
 
 @pytest.fixture(scope="module")
-def results(corpus: Corpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(corpus: PaperCorpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every retrieval system on one study."""
     study = retrieval_study(corpus, Variant("all", bigrams=True, small=True))
     systems = retrieval_systems.SYSTEMS
-    request = Request(Path("made"), tmp_path_factory.mktemp("out"))
+    request = TaskRequest(Path("made"), tmp_path_factory.mktemp("out"))
     return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
 
 
-def test_texts_titles_and_links_are_read(corpus: Corpus) -> None:
+def test_texts_titles_and_links_are_read(corpus: PaperCorpus) -> None:
     assert len(corpus.ids) == N_DOCUMENTS and corpus.documents_are_queries
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (200, 40, 60)
     title = corpus.plain[7][0]
@@ -60,7 +60,7 @@ def test_lines_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
         file.write("{broken\n")
     with (folder / "links_train.tsv").open("a", encoding="utf-8") as file:
         file.write("one column\nd001\tnowhere\nd001\td001\n")
-    corpus = read_corpus(folder, seed=0)
+    corpus = read_paper_corpus(folder, seed=0)
     assert len(corpus.train) == 200, "links to nowhere and to themselves teach nothing"
     assert [note.split(":")[0] for note in corpus.notes] == ["docs.jsonl.gz", "links_train.tsv"]
 
@@ -71,17 +71,17 @@ def test_links_of_one_file_are_split_by_the_seed(tmp_path: Path) -> None:
     (folder / "links.tsv").write_text("".join(name.read_text() for name in names))
     for name in names:
         name.unlink()
-    first, again, other = (read_corpus(folder, seed) for seed in (0, 0, 1))
+    first, again, other = (read_paper_corpus(folder, seed) for seed in (0, 0, 1))
     assert [len(part) for part in (first.train, first.valid, first.test)] == [210, 30, 60]
     assert first.test == again.test != other.test
     assert not set(first.train) & set(first.test)
     (folder / "links.tsv").rename(folder / "links_en.tsv")
-    assert read_corpus(folder, 0).test == first.test
+    assert read_paper_corpus(folder, 0).test == first.test
 
 
 def test_queries_with_judgements_are_split_by_query(tmp_path: Path) -> None:
     folder = _with_queries(tmp_path)
-    corpus = read_corpus(folder, seed=0)
+    corpus = read_paper_corpus(folder, seed=0)
     used = [{query for query, _ in part} for part in (corpus.train, corpus.valid, corpus.test)]
     assert [len(one) for one in used] == [7, 1, 2] and not used[0] & used[2]
     study = retrieval_study(corpus, Variant("q"))
@@ -102,16 +102,16 @@ def _with_queries(tmp_path: Path) -> Path:
 
 def test_a_folder_that_is_no_corpus_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no such folder.*\n.*docs\.jsonl"):
-        read_corpus(tmp_path / "none", seed=0)
+        read_paper_corpus(tmp_path / "none", seed=0)
     (tmp_path / "docs.jsonl").write_text('{"id": "a", "text": "b"}\n')
     with pytest.raises(InputError, match=r"links_train\.tsv"):
-        read_corpus(tmp_path, seed=0)
+        read_paper_corpus(tmp_path, seed=0)
     (tmp_path / "links.tsv").write_text("x\ty\n")
     with pytest.raises(InputError, match="no training and no validation and no test pair"):
-        read_corpus(tmp_path, seed=0)
+        read_paper_corpus(tmp_path, seed=0)
 
 
-def test_T1a_studies_keep_test_links_out_of_training_and_of_negatives(corpus: Corpus) -> None:
+def test_T1a_studies_keep_test_links_out_of_training_and_of_negatives(corpus: PaperCorpus) -> None:
     study = retrieval_study(corpus, Variant("T1a"))
     row = {one: place for place, one in enumerate(corpus.ids)}
     assert study.relevant.nnz == 200 and study.known is not None and study.known.nnz == 300
@@ -125,13 +125,13 @@ def test_T1a_studies_keep_test_links_out_of_training_and_of_negatives(corpus: Co
     assert task.excluded[place, task.document_ids.index(train[1])]
 
 
-def test_T1a_T1b_vocabularies_are_limited_or_full(corpus: Corpus) -> None:
+def test_T1a_T1b_vocabularies_are_limited_or_full(corpus: PaperCorpus) -> None:
     assert len(retrieval_study(corpus, Variant("x", n_words=30)).documents.words) == 30
     words = {word for text in corpus.documents for word in text}
     assert len(retrieval_study(corpus, Variant("x", n_words=None)).documents.words) == len(words)
 
 
-def test_T2_trains_on_documents_that_the_test_never_ranks(corpus: Corpus) -> None:
+def test_T2_trains_on_documents_that_the_test_never_ranks(corpus: PaperCorpus) -> None:
     study = retrieval_study(corpus, Variant("documents", disjoint=True))
     assert study.train_documents is not None
     seen, pool = set(study.train_documents.tolist()), set(study.test.pool.tolist())
@@ -149,7 +149,7 @@ def test_T2_trains_on_documents_that_the_test_never_ranks(corpus: Corpus) -> Non
 
 
 @pytest.mark.parametrize("k", [5, 10, 20])
-def test_T3a_and_T3b_and_T3c_queries_hold_k_words_of_their_document(corpus: Corpus, k: int) -> None:
+def test_T3a_and_T3b_and_T3c_queries_hold_k_words_of_their_document(corpus: PaperCorpus, k: int) -> None:
     study = retrieval_study(corpus, Variant("T3", keywords=k))
     whole = retrieval_study(corpus, Variant("T1"))
     assert study.keywords == k and study.plain_data().keywords == k
@@ -163,7 +163,7 @@ def test_T3a_and_T3b_and_T3c_queries_hold_k_words_of_their_document(corpus: Corp
     assert abs(again.test.queries.rows - study.test.queries.rows).sum() == 0
 
 
-def test_T3d_keywords_are_of_the_full_vocabulary(corpus: Corpus) -> None:
+def test_T3d_keywords_are_of_the_full_vocabulary(corpus: PaperCorpus) -> None:
     full = retrieval_study(corpus, Variant("T3d", n_words=None, keywords=10))
     limited = retrieval_study(corpus, Variant("T3b", n_words=20, keywords=10))
     assert len(limited.documents.words) == 20 < len(full.documents.words)
@@ -171,7 +171,7 @@ def test_T3d_keywords_are_of_the_full_vocabulary(corpus: Corpus) -> None:
     assert full.test.queries.rows.indices.max() >= 20 > limited.test.queries.rows.indices.max()
 
 
-def test_T9_larger_shares_hold_the_smaller_ones_and_the_test_stays(corpus: Corpus) -> None:
+def test_T9_larger_shares_hold_the_smaller_ones_and_the_test_stays(corpus: PaperCorpus) -> None:
     studies = [retrieval_study(corpus, Variant("T9", share=share)) for share in (0.1, 0.3, 1.0)]
     assert [study.relevant.nnz for study in studies] == [20, 60, 200]
     assert (studies[1].relevant - studies[0].relevant).min() == 0
@@ -179,7 +179,7 @@ def test_T9_larger_shares_hold_the_smaller_ones_and_the_test_stays(corpus: Corpu
     assert len({study.test.tuples.negative.tobytes() for study in studies}) == 1
 
 
-def test_reversed_links_are_counted(corpus: Corpus) -> None:
+def test_reversed_links_are_counted(corpus: PaperCorpus) -> None:
     by_hand = sum((target, source) in set(corpus.train) for source, target in corpus.test)
     assert reversed_share(corpus) == by_hand / 60
 
@@ -232,7 +232,7 @@ def test_B17_and_finds_less_than_or(results: Results) -> None:
     assert results.mean("boolean-and", "AP") <= results.mean("boolean-or", "AP")
 
 
-def test_B21_the_prior_is_added_by_its_weight(corpus: Corpus) -> None:
+def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
     from papers.methods.word_pairs import Bilinear
 
     study = retrieval_study(corpus, Variant("x"))
@@ -260,11 +260,11 @@ def test_what_is_tuned_is_said(results: Results) -> None:
 
 @pytest.mark.parametrize(("name", "diagonal"), [("margin-ranking-perceptron", 1.0), ("zero-diagonal", 0.0)])
 def test_M03_M04_words_beyond_the_matrix_keep_its_start(
-    corpus: Corpus, name: str, diagonal: float, monkeypatch: pytest.MonkeyPatch
+    corpus: PaperCorpus, name: str, diagonal: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retrieval_systems, "DENSE_WORDS", 5)
     study = retrieval_study(corpus, Variant("dense", small=True))
-    job = Job(study, TINY, links_loss, np.random.default_rng(0), lambda *_: None)
+    job = FitInput(study, TINY, links_loss, np.random.default_rng(0), lambda *_: None)
     fitted = registry.system(name).fit(job)
     words = sp.csr_matrix(np.eye(len(study.documents.words), dtype=np.float32))[5:]
     np.testing.assert_array_equal(fitted.scorer.score_matrix(words, words), diagonal * np.eye(words.shape[0]))
@@ -272,7 +272,7 @@ def test_M03_M04_words_beyond_the_matrix_keep_its_start(
 
 
 def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth_of_the_steps(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    corpus: PaperCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[tuple[str, float, int]] = []
 
@@ -283,7 +283,7 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
     monkeypatch.setattr("papers.fitting.fit_plain", counted)
     study = retrieval_study(corpus, Variant("mix", small=True))
     budget = replace(TINY, rates=(0.3, 0.06), grid=6)
-    job = Job(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)
+    job = FitInput(study, budget, links_loss, np.random.default_rng(0), lambda *_: None)
     fitted = registry.system("cfh-1-grams").fit(job)
     probes = {(shape, rate) for shape, rate, steps in calls if steps == TINY.n_steps // 10}
     assert probes == {(one, rate) for one in ("low_rank", "no_identity") for rate in (0.3, 0.06)} | {
@@ -300,11 +300,11 @@ def test_M12_M14_both_models_of_a_mixture_choose_from_the_rates_given_by_a_tenth
 
 
 def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    corpus: PaperCorpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retrieval_systems, "LSI_WORDS", 30)
     study = retrieval_study(corpus, Variant("full", n_words=None))
-    job = Job(study, replace(TINY, grid=11), links_loss, np.random.default_rng(0), lambda *_: None)
+    job = FitInput(study, replace(TINY, grid=11), links_loss, np.random.default_rng(0), lambda *_: None)
     fitted = registry.system("lsi").fit(job)
     n_dims = fitted.settings["dims"]
     assert isinstance(fitted.scorer, Projection)
@@ -318,39 +318,41 @@ def test_B03_B04_lsi_sees_the_frequent_words_and_tf_idf_all_of_them(
 
 
 @pytest.mark.parametrize(("grid", "tried"), [(1, {4}), (2, {4, 2}), (11, {4, 2, 8, 20})])
-def test_B03_a_small_grid_begins_with_the_dimensions_of_the_budget(corpus: Corpus, grid: int, tried: set[int]) -> None:
+def test_B03_a_small_grid_begins_with_the_dimensions_of_the_budget(
+    corpus: PaperCorpus, grid: int, tried: set[int]
+) -> None:
     study = retrieval_study(corpus, Variant("grid", small=True))
     seen: list[int] = []
 
-    def loss(_study: Study, _trial: Trial, fitted: Fitted) -> float:
+    def loss(_study: Study, _trial: StudyTrial, fitted: Fitted) -> float:
         assert isinstance(fitted.scorer, Projection)
         seen.append(fitted.scorer.n_dims)
         return 0.5
 
-    job = Job(study, replace(TINY, grid=grid), loss, np.random.default_rng(0), lambda *_: None)
+    job = FitInput(study, replace(TINY, grid=grid), loss, np.random.default_rng(0), lambda *_: None)
     assert registry.system("lsi").fit(job).settings["dims"] == 4, "the first of equals"
     assert set(seen) == tried
 
 
 def test_T12_lsi_has_the_dimensions_of_its_column(tmp_path: Path) -> None:
     folder = write_corpus(tmp_path / "made")
-    request = Request(folder, tmp_path / "out", ("lsi",), small=True)
+    request = TaskRequest(folder, tmp_path / "out", ("lsi",), small=True)
     section = registry.task("T12").run(request, lambda *_: None)
     assert section.tables[0].columns == ("system", "N = 5", "N = 10")
     chosen = {row[0]: row[1] for row in section.tables[-1].rows}
     assert chosen["LSI, N5"].startswith("dims 5,") and chosen["LSI, N10"].startswith("dims 10,")
 
 
-def test_systems_without_what_they_need_have_a_reason(corpus: Corpus, tmp_path: Path) -> None:
+def test_systems_without_what_they_need_have_a_reason(corpus: PaperCorpus, tmp_path: Path) -> None:
     study = retrieval_study(corpus, Variant("T3b", keywords=10))
     systems = registry.chosen(("cfh-2-grams",), ())
-    request = Request(tmp_path, tmp_path)
+    request = TaskRequest(tmp_path, tmp_path)
     found = run_ranking("T3b", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
     assert "2-grams" in found.failure("cfh-2-grams")
 
 
 def test_the_frequent_words_are_the_papers_or_a_third() -> None:
-    assert [frequent_words(n) for n in (2_500_000, 60_000, 59_999, 30_000, 2)] == [30_000, 30_000, 19_999, 10_000, 1]
+    assert [n_frequent_words(n) for n in (2_500_000, 60_000, 59_999, 30_000, 2)] == [30_000, 30_000, 19_999, 10_000, 1]
 
 
 def test_orderings_say_what_holds_what_is_open_and_what_is_reversed() -> None:
@@ -395,7 +397,7 @@ def test_default_systems_and_the_papers_figures_name_known_systems() -> None:
         assert set().union(*task.paper.values(), set()) <= {*COLUMNS} or task.id[1] not in "123"
 
 
-def test_studies_of_a_seed_are_equal_and_of_another_differ(corpus: Corpus) -> None:
+def test_studies_of_a_seed_are_equal_and_of_another_differ(corpus: PaperCorpus) -> None:
     def drawn(seed: int) -> Study:
         return retrieval_study(corpus, Variant("x", seed=seed, keywords=5))
 

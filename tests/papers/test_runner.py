@@ -14,10 +14,10 @@ import scipy.sparse as sp
 
 from papers.measures import links_loss, links_measure
 from papers.methods.word_pairs import Bilinear
-from papers.registry import Budget, Fitted, Job, Request, System
+from papers.registry import Budget, FitInput, Fitted, System, TaskRequest
 from papers.results import CachedResult, ResultCache, Results, fingerprint
 from papers.runner import SMALL, run_ranking, sizes, with_budget
-from papers.study import Study, Trial, study_texts, study_vocabulary
+from papers.study import Study, StudyTrial, study_texts, study_vocabulary
 from reranker.errors import ConfigError, MissingExtra, TrainingError
 from reranker.evaluation import draw_tuples, link_task
 from reranker.files import write_file
@@ -31,25 +31,25 @@ def study_of(name: str = "small", seed: int = 0) -> Study:
     texts = study_texts(TOKENS, study_vocabulary(TOKENS, 6))
     task = link_task([("0", "1"), ("0", "4"), ("3", "2"), ("5", "2")], [("0", "2")], pool=IDS)
     rows = np.array([int(query) for query in task.query_ids])
-    trial = Trial(texts.take(rows), np.arange(6), task, draw_tuples(task, np.random.default_rng(0), 60))
+    trial = StudyTrial(texts.take(rows), np.arange(6), task, draw_tuples(task, np.random.default_rng(0), 60))
     relevant = sp.csr_matrix((np.ones(1, np.float32), (np.array([0]), np.array([2]))), shape=(6, 6))
     return Study(name, seed, texts, texts, relevant, np.arange(6), trial, trial)
 
 
-def lexical(job: Job) -> Fitted:
+def lexical(job: FitInput) -> Fitted:
     return Fitted(Bilinear.lexical(), settings={"loss": job.validate()(Bilinear.lexical())})
 
 
-def random_model(job: Job) -> Fitted:
+def random_model(job: FitInput) -> Fitted:
     job.progress("drawing", 1, 2)
     U, V = (job.rng.normal(size=(6, job.budget.n_dims)).astype(np.float32) for _ in range(2))
     return Fitted(Bilinear(U, V), settings={"first": float(U[0, 0])})
 
 
-def counted(fit: Callable[[Job], Fitted]) -> tuple[Callable[[Job], Fitted], list[str]]:
+def counted(fit: Callable[[FitInput], Fitted]) -> tuple[Callable[[FitInput], Fitted], list[str]]:
     calls: list[str] = []
 
-    def fitting(job: Job) -> Fitted:
+    def fitting(job: FitInput) -> Fitted:
         calls.append(job.study.name)
         return fit(job)
 
@@ -57,7 +57,7 @@ def counted(fit: Callable[[Job], Fitted]) -> tuple[Callable[[Job], Fitted], list
 
 
 def run(tmp_path: Path, systems: list[System], studies: list[Study] | None = None, budget: Budget = BUDGET) -> Results:
-    request = Request(tmp_path, tmp_path / "out")
+    request = TaskRequest(tmp_path, tmp_path / "out")
     chosen = studies or [study_of()]
     return run_ranking("T0", chosen, systems, links_loss, links_measure, request, budget, lambda *_: None)
 
@@ -134,10 +134,10 @@ def test_equal_seeds_give_equal_values_in_another_folder_and_beside_other_system
 
 
 def test_what_fails_or_lacks_something_is_a_row_with_its_reason(tmp_path: Path) -> None:
-    def diverges(job: Job) -> Fitted:
+    def diverges(job: FitInput) -> Fitted:
         raise TrainingError("training diverged: lower the rate")
 
-    def lacks_library(job: Job) -> Fitted:
+    def lacks_library(job: FitInput) -> Fitted:
         raise MissingExtra("sklearn", "papers")
 
     fit, calls = counted(diverges)
@@ -226,7 +226,7 @@ def test_run_files_hold_the_ranking_that_was_measured(tmp_path: Path) -> None:
 
 def test_progress_names_the_system_and_says_what_was_used_again(tmp_path: Path) -> None:
     said: list[str] = []
-    request = Request(tmp_path, tmp_path / "out")
+    request = TaskRequest(tmp_path, tmp_path / "out")
     systems = [System("random", ("M06",), "U^T V", random_model)]
     for _ in range(2):
         run_ranking(
@@ -269,14 +269,14 @@ def test_the_table_marks_the_papers_figures_and_tests_against_the_reference() ->
 
 def test_values_of_the_budget_change_the_tasks_own() -> None:
     own = Budget(n_dims=7, n_steps=123, rates=(0.5,))
-    asked = Request(Path("corpus"), Path("out"), budget={"n_iterations": 12})
+    asked = TaskRequest(Path("corpus"), Path("out"), budget={"n_iterations": 12})
     assert with_budget(own, asked) == replace(own, n_iterations=12)
     assert with_budget(own, replace(asked, budget={})) == own
     assert with_budget(own, replace(asked, small=True)) == replace(SMALL, n_iterations=12)
 
 
 def test_studies_by_size_go_up_to_the_dimensions_asked_for(tmp_path: Path) -> None:
-    request = Request(tmp_path, tmp_path)
+    request = TaskRequest(tmp_path, tmp_path)
     assert sizes(request, (5, 10), (50, 100, 200)) == (50, 100, 200)
     assert sizes(replace(request, small=True), (5, 10), (50, 100, 200)) == (5, 10)
     for asked, expected in ((100, (50, 100)), (70, (50, 70)), (300, (50, 100, 200, 300)), (7, (7,))):

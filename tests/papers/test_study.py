@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted, System
-from papers.study import Study, Texts, Trial, study_texts, study_vocabulary
+from papers.study import Study, StudyTrial, Texts, study_texts, study_vocabulary
 from reranker.errors import ShapeMismatch
 from reranker.evaluation import draw_tuples, link_task
 
@@ -19,7 +19,9 @@ def small_study() -> Study:
     vocabulary = study_vocabulary(TOKENS, 2)
     texts = study_texts(TOKENS, vocabulary)
     task = link_task([("0", "2"), ("3", "0")], [("0", "1")], pool=["0", "1", "2", "3"])
-    trial = Trial(texts.take(np.array([0, 3])), np.arange(4), task, draw_tuples(task, np.random.default_rng(0), 10))
+    trial = StudyTrial(
+        texts.take(np.array([0, 3])), np.arange(4), task, draw_tuples(task, np.random.default_rng(0), 10)
+    )
     relevant = sp.csr_matrix((np.ones(1, np.float32), (np.array([0]), np.array([1]))), shape=(4, 4))
     return Study("small", 0, texts, texts, relevant, np.arange(4), trial, trial)
 
@@ -70,4 +72,4 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ShapeMismatch, match="3 words"):
         Texts(study.documents.counts, study.documents.rows, ("a", "b", "c"), study.documents.idf)
     with pytest.raises(ShapeMismatch, match="1 queries"):
-        Trial(study.queries.take(np.array([0])), study.test.pool, study.test.task, study.test.tuples)
+        StudyTrial(study.queries.take(np.array([0])), study.test.pool, study.test.task, study.test.tuples)

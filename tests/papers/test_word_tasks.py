@@ -9,7 +9,7 @@ import pytest
 
 from papers.bilingual import mates_study, read_bilingual
 from papers.methods.word_pairs import Bilinear
-from papers.registry import Fitted, Request
+from papers.registry import Fitted, TaskRequest
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
 from reranker.models.scorers import Projection
@@ -55,7 +55,7 @@ def test_words_are_spread_over_the_ranks() -> None:
 
 
 def test_T10_small(bilingual_folder: Path, tmp_path: Path) -> None:  # noqa: N802
-    section = T10.run(Request(bilingual_folder, tmp_path, small=True), quiet)
+    section = T10.run(TaskRequest(bilingual_folder, tmp_path, small=True), quiet)
     assert [table.title.split(":")[0] for table in section.tables] == [
         "UᵀV + I (PSI k = 2)",
         "CL-LSI",
@@ -72,7 +72,7 @@ def test_T10_a_system_without_word_vectors_leaves_the_tables_of_the_others(  # n
     bilingual_folder: Path, tmp_path: Path
 ) -> None:
     asked = ("bm25", "utv-plus-i", "mates-plsa", "cl-lsi")
-    section = T10.run(Request(bilingual_folder, tmp_path, asked, small=True), quiet)
+    section = T10.run(TaskRequest(bilingual_folder, tmp_path, asked, small=True), quiet)
     assert [table.title.split(":")[0] for table in section.tables] == ["UᵀV + I (PSI k = 2)", "CL-LSI"]
     assert [one.split(":")[0] for one in section.sentences if "no vector a word" in one] == [
         "BM25 has no table",
@@ -81,7 +81,7 @@ def test_T10_a_system_without_word_vectors_leaves_the_tables_of_the_others(  # n
 
 
 def test_T11_small(bilingual_folder: Path, tmp_path: Path) -> None:  # noqa: N802
-    section = T11.run(Request(bilingual_folder, tmp_path, small=True), quiet)
+    section = T11.run(TaskRequest(bilingual_folder, tmp_path, small=True), quiet)
     words, grams = section.tables
     assert len(words.rows) == 12
     for term, near in words.rows:

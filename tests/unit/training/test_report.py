@@ -15,7 +15,7 @@ from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.ranking_model import RankingModel
 from reranker.training.race import Trial
-from reranker.training.report import advice_of, beside_baselines, frequent_words, render, summary_of
+from reranker.training.report import advice_of, beside_baselines, frequent_words, render_training, summary_of
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_judgements, from_links
@@ -90,7 +90,7 @@ def report_of(**changes: Any) -> TrainingReport:
 
 @pytest.fixture(scope="module")
 def html(model: RankingModel, documents: Path) -> str:
-    return render(model, report_of(), documents, rejected={"bad json": 2})
+    return render_training(model, report_of(), documents, rejected={"bad json": 2})
 
 
 def text_of(html: str) -> str:
@@ -148,7 +148,7 @@ def test_what_documents_say_is_shown_as_text(model: RankingModel, documents: Pat
     assert "<script" not in html
     assert "<script>alert(1)</script>" in text_of(html)
     assert "{{ 7*7 }}" in text_of(html)
-    refused = render(model, report_of(dropped={NASTY: 1}, notes=(NASTY,)), documents, NASTY, {NASTY: 1})
+    refused = render_training(model, report_of(dropped={NASTY: 1}, notes=(NASTY,)), documents, NASTY, {NASTY: 1})
     assert "<script" not in refused
     assert text_of(refused).count("<script>alert(1)</script>") >= 5
     assert "Not written: the model was refused" in text_of(refused)
@@ -159,14 +159,14 @@ def test_texts_of_judged_queries_are_shown_as_text(model: RankingModel, document
     judged = from_judgements({source: {target: 1.0} for source, target in LINKS}, texts)
     sides = [judged.restricted({source for source, _ in part}) for part in (LINKS[:40], LINKS[40:])]
     split = Split("queries", sides[0], sides[1], frozenset(), frozenset(IDS))
-    page = render(model, report_of(split="queries", evidence=split), documents)
+    page = render_training(model, report_of(split="queries", evidence=split), documents)
     assert "<script" not in page
     assert text_of(page).count("<script>alert(1)</script>") >= 15
     assert "60 preferences over 60 documents" in text_of(page)
 
 
 def test_equal_runs_give_equal_bytes(model: RankingModel, documents: Path, html: str) -> None:
-    assert render(model, report_of(), documents, rejected={"bad json": 2}).encode() == html.encode()
+    assert render_training(model, report_of(), documents, rejected={"bad json": 2}).encode() == html.encode()
 
 
 def test_a_run_with_nothing_to_show(model: RankingModel, documents: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_run_with_nothing_to_show(model: RankingModel, documents: Path) -> Non
         model, U=np.zeros_like(model.U), encoder=replace(model.encoder, V=np.zeros_like(model.encoder.V), lexical=None)
     )
     result = replace(report_of().result, history=[], best_epoch=0)
-    page = render(
+    page = render_training(
         empty, report_of(comparison=None, trials=(), notes=(), dropped={}, scale=0.0, result=result), documents
     )
     assert Page(page).open == []
