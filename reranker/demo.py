@@ -126,7 +126,7 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 @dataclass(frozen=True)
-class Item:
+class DemoEntry:
     """A definition; without a document it is only passed through. ``owner`` is the class that it belongs to."""
 
     name: str
@@ -136,14 +136,14 @@ class Item:
     owner: str = ""
 
 
-def items_of(module: Module) -> Iterator[Item]:
+def entries_of(module: Module) -> Iterator[DemoEntry]:
     """Yield the module, its classes, methods and functions, in the order of the source."""
     title = f"module {module.name.replace('.', ' ')}"
-    yield Item(module.name, _document(module.name, title, module.tree), module.name, module.tree)
+    yield DemoEntry(module.name, _document(module.name, title, module.tree), module.name, module.tree)
     yield from _definitions(module, module.tree, "")
 
 
-def _definitions(module: Module, parent: ast.Module | Definition, owner: str) -> Iterator[Item]:
+def _definitions(module: Module, parent: ast.Module | Definition, owner: str) -> Iterator[DemoEntry]:
     """Yield the definitions directly below a module or a class, and below its classes; the first of a name counts."""
     nodes: dict[str, Definition] = {}
     for node in _top_level(parent):
@@ -157,7 +157,7 @@ def _definitions(module: Module, parent: ast.Module | Definition, owner: str) ->
         spoken = f" - {' '.join(words).lower()}" if len(words) > 1 else ""
         title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{spoken}"
         document = None if is_private else _document(name, title, node)
-        yield Item(name, document, module.name, node, name if is_class else owner)
+        yield DemoEntry(name, document, module.name, node, name if is_class else owner)
         if is_class:
             yield from _definitions(module, node, name)
 
@@ -192,7 +192,7 @@ def _signature(node: Definition) -> str:
 class Resolver:
     """Written names to definitions."""
 
-    def __init__(self, modules: Iterable[Module], items: Iterable[Item]) -> None:
+    def __init__(self, modules: Iterable[Module], items: Iterable[DemoEntry]) -> None:
         self._known = {item.name for item in items}
         # Full names to what they stand for: an import to its origin, a class to its bases, a module to those that it
         # imports all names of.
@@ -234,7 +234,7 @@ def _imports(module: Module) -> Iterator[tuple[str, str]]:
                     yield f"{module.name}.{alias.asname or alias.name}", f"{origin}.{alias.name}"
 
 
-def links_of(items: Sequence[Item], resolver: Resolver) -> list[IdPair]:
+def links_of(items: Sequence[DemoEntry], resolver: Resolver) -> list[IdPair]:
     """Return the links between documents, by way of definitions without; none to itself or to what it is part of."""
     documents = {item.name for item in items if item.document is not None}
     direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
@@ -258,7 +258,7 @@ def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents
     return targets
 
 
-def _references(item: Item) -> Iterator[str]:
+def _references(item: DemoEntry) -> Iterator[str]:
     """Yield full names of what the code of an item refers to, and its text: names that are no plain English words."""
     for node in _own_nodes(item.node):
         if (name := _dotted(node)) is not None:
@@ -296,7 +296,7 @@ def _dotted(node: ast.AST) -> str | None:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
-class Places:
+class DemoFiles:
     """The files of a demonstration: documents as JSON lines, links, the folders of model and embedded index."""
 
     def __init__(self, folder: Path) -> None:
@@ -316,7 +316,7 @@ class DemoCorpus:
     links: Mapping[str, Sequence[IdPair]]
 
 
-def prepare_folder(folder: Path) -> Places:
+def prepare_folder(folder: Path) -> DemoFiles:
     """Return the places in a folder, emptied of an earlier demonstration; `GateRefused` if it holds anything else."""
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():
@@ -333,13 +333,13 @@ def prepare_folder(folder: Path) -> Places:
             shutil.rmtree(path)
         elif path != mark:
             path.unlink()
-    return Places(folder)
+    return DemoFiles(folder)
 
 
 def collect_corpus(library: Path | None = None) -> DemoCorpus:
     """Return the documents of a library (None: the running Python's standard library) and the links between them."""
     modules = list(read_modules(library or library_folder()))
-    items = [item for module in modules for item in items_of(module)]
+    items = [item for module in modules for item in entries_of(module)]
     documents = {item.name: item.document for item in items if item.document is not None}
     return DemoCorpus(documents, split_links(links_of(items, Resolver(modules, items))))
 
@@ -357,7 +357,7 @@ def split_links(links: Iterable[IdPair]) -> dict[str, list[IdPair]]:
 INDEX = "demo"
 VIEW = TextView.parse(["title^1", "text^1"])
 """Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
-WINDOW = 200
+WINDOW = RerankSettings().window
 N_FITTED = 250
 N_MEASURED = 500
 N_EXAMPLES = 3
@@ -368,12 +368,12 @@ N_SHOWN = 3
 N_PAIRS = 4
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
-Indexing = Callable[[Engine, str, Places, RankingModel, Progress], None]
+Indexing = Callable[[Engine, str, DemoFiles, RankingModel, Progress], None]
 """Sends the documents with a model's vectors to an index and its local store."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredOrders:
     """Values of both orders, ``bm25`` and ``reranked``, on the same questions, by the document asking.
 
     ``rankings`` are ids by system and number of the question (text), ``values`` (n,) float64 by system and measure.
@@ -406,7 +406,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class WordPair:
+class ShownWordPair:
     """What a word of the query and a word of the document add to the score."""
 
     query_word: str
@@ -425,7 +425,7 @@ class Example:
     rank_after: int
     before: tuple[str, ...]
     after: tuple[str, ...]
-    pairs: tuple[WordPair, ...]
+    pairs: tuple[ShownWordPair, ...]
 
 
 class Demo:
@@ -441,7 +441,7 @@ class Demo:
     trained: str
     """After `train`: the model, and training's own sentence: better or worse than the lexical baselines, by how much"""
     fit: Fit
-    measured: Measured
+    measured: MeasuredOrders
     examples: list[Example]
     """After `search`: the weight of the model from validation links, both orders on test links, and some of these."""
 
@@ -497,7 +497,7 @@ class Demo:
             reranker = self._reranker(engine)
             questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
             self.measured = measure(reranker, questions, self.fit.alpha, progress)
-            self.examples = examples_of(self.measured, reranker, N_EXAMPLES)
+            self.examples = best_examples(self.measured, reranker, N_EXAMPLES)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the steps found as JSON values."""
@@ -563,7 +563,7 @@ def first_sentence(text: str) -> str:
     return " ".join(sentence.split()[:MAX_QUERY_WORDS])
 
 
-def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> Measured:
+def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> MeasuredOrders:
     """Return both orders of the engine's window for each question, ``alpha`` the weight of the model."""
     ranked = rank_topics(reranker, list(questions.values()), progress=progress)
     rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
@@ -575,10 +575,10 @@ def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, pr
         }
         for system, run in rankings.items()
     }
-    return Measured(questions, rankings, values)
+    return MeasuredOrders(questions, rankings, values)
 
 
-def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]:
+def best_examples(measured: MeasuredOrders, reranker: Reranker, n: int) -> list[Example]:
     """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
     rises: list[tuple[float, int, str]] = []  # (minus the gain in 1 / rank, question number, document)
     for number, topic in enumerate(measured.questions.values()):
@@ -602,11 +602,11 @@ def examples_of(measured: Measured, reranker: Reranker, n: int) -> list[Example]
     return examples
 
 
-def _example(measured: Measured, number: int, document: str, reranker: Reranker) -> Example:
+def _example(measured: MeasuredOrders, number: int, document: str, reranker: Reranker) -> Example:
     source, topic = list(measured.questions.items())[number]
     page = reranker.search(topic.query, size=reranker.settings.window, explain=True)
     rows = next((row.contributions for row in page.explanations if row.id == document), ())
-    pairs = [WordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
+    pairs = [ShownWordPair(row.query_word, row.document_word, row.value) for row in rows if row.kind == "learned"]
     helpful = [pair for pair in pairs if pair.adds > 0 and pair.query_word != pair.document_word]
     first = {system: tuple(ranking[str(number)][:N_SHOWN]) for system, ranking in measured.rankings.items()}
     return Example(

@@ -22,7 +22,7 @@ from reranker.releases import default_store
 from reranker.training.config import TrainConfig
 
 if TYPE_CHECKING:
-    from reranker.demo import Demo, Places
+    from reranker.demo import Demo, DemoFiles
     from reranker.models.ranking_model import RankingModel
 
 
@@ -135,7 +135,7 @@ def _run(demo: Demo) -> None:
         demo.search(update)
 
 
-def _index(engine: Engine, index: str, places: Places, model: RankingModel, update: Progress) -> None:
+def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, update: Progress) -> None:
     """Index the documents from the beginning: an earlier, interrupted run does not count."""
     from indexer.build import BuildOptions, build_index
     from indexer.load import LoadOptions
