@@ -587,7 +587,9 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
             if isinstance(route, JsonRoute):
                 kinds += [] if route.body_kind is None else [route.body_kind]
             elif isinstance(route, APIRoute):
-                raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
+                raise ConfigError(
+                    f"route {route.path!r} reads its body without checks: create its router with route_class=JsonRoute"
+                )
         app.include_router(part.router)
         state.shapes.update(part.shapes)
         state.public.update(part.public)

@@ -142,7 +142,7 @@ def test_variables_of_the_services_bodies_take_the_requests_values(served: Serve
     client = client_of(state)
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"variables": {"tagg": "x"}}, "size, tag"),
-        ({"variables": {"size": "3"}}, "takes a number, not this text"),
+        ({"variables": {"size": "3"}}, "has type text; it must be a number"),
         ({"variables": {"tag": {"match_all": {}}}}, "not this object"),
         ({"body": "title"}, "titles"),
     ]
