@@ -3,8 +3,8 @@
 `open_client` creates a client from `EngineSettings`. It uses the client's own support for credentials, TLS and signing,
 and our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
 through one that the user has created, and returns a JSON object or raises one of our errors. Clients created here never
-retry. Each request through a user's Elasticsearch client disables its retries. The OpenSearch client has no such option, so that
-a user's client keeps its own ``max_retries``.
+retry. Each request through a user's Elasticsearch client disables its retries. The OpenSearch client has no such
+option, so that a user's client keeps its own ``max_retries``.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Exchange:
     connect_timeout_s: float
     """Seconds for opening a connection, at most the time left."""
     target: str = ""
-    """Path and query of the request. Answers to other requests that a client sends on its own (sniffing) are ignored."""
+    """Path and query of the request. Answers to requests that a client sends on its own (sniffing) are ignored."""
     reply: urllib3.BaseHTTPResponse | None = None
     """The complete answer, whatever its status."""
     error: Exception | None = None

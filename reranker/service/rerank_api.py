@@ -392,7 +392,7 @@ def n_chars(value: Any) -> int:
 
 
 def batches(items: Sequence[T], sizes: Iterable[int]) -> Iterator[Sequence[T]]:
-    """Yield batches of at most `BATCH` items whose sizes add up to at most `BATCH_CHARS`; a larger item is a batch by itself."""
+    """Yield batches of at most `BATCH` items and `BATCH_CHARS` in total size; a larger item is a batch by itself."""
     start = size = 0
     for place, added in enumerate(sizes):
         if place > start and (place - start == BATCH or size + added > BATCH_CHARS):
