@@ -255,7 +255,7 @@ class RestEngine:
                 error_type, reason = str(error.get("type")), str(error.get("reason"))
                 missing = error_type == "index_not_found_exception"
                 cls, status = (IndexMissing, 404) if missing else (EngineRejected, 400)
-                message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}: check the name of the index"
+                message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the name of the index"
                 raise cls(message, engine=self._client.kind, status=status, error_type=error_type)
         return {doc["_id"]: _stored(doc) for doc in docs if doc.get("found")}
 

@@ -208,7 +208,7 @@ class Versions:
     settings : ServiceSettings
         Index, route and verification.
     folders : ModelFolders
-        Where versions are found.
+        Model folders with the versions.
     store_path : Path, optional
         Vector store of route *beside*. None: the indexer's default location.
     work : WorkFolder, optional

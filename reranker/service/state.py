@@ -216,7 +216,7 @@ class ServiceState:
     engine : Engine
         The engine that is searched; closed by `close`.
     folders : ModelFolders
-        Where versions are found.
+        Model folders with the versions.
     store : Path, optional
         Vector store of route *beside*. None: the indexer's default location.
     sink : ImpressionSink, optional
