@@ -143,7 +143,7 @@ def test_variables_of_the_services_bodies_take_the_requests_values(served: Serve
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"variables": {"tagg": "x"}}, "size, tag"),
         ({"variables": {"size": "3"}}, "has type text; it must be a number"),
-        ({"variables": {"tag": {"match_all": {}}}}, "not this object"),
+        ({"variables": {"tag": {"match_all": {}}}}, "has type object; it must be"),
         ({"body": "title"}, "titles"),
     ]
     for wrong, said in wrongs:
