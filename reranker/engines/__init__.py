@@ -23,25 +23,25 @@ __all__ = ["Capabilities", "Engine", "EngineSettings", "IndexInfo", "WriteOp", "
 def open_engine(
     engine: str | Elasticsearch | OpenSearch, settings: EngineSettings | None = None, retries: Retries | None = None
 ) -> Engine:
-    """Return the engine behind a spec or a client.
+    """Return the engine for a spec or a client.
 
     Parameters
     ----------
     engine : str, Elasticsearch or OpenSearch
-        A spec, ``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``; or an official client of your own, with
-        its nodes, sniffing, credentials, TLS, compression and instrumentation. A client of your own stays yours to
-        close. Its answers are bounded by the client's own timeouts, one for each packet, unless it uses the
-        connection class `reranker.engines.deadlines.DeadlineNode` or `DeadlineConnection`.
+        A spec (``tantivy:PATH``, ``elasticsearch:URL`` or ``opensearch:URL``), or an official client that you have
+        created, with its nodes, sniffing, credentials, TLS, compression and instrumentation. You close your own client.
+        Its requests are bounded by the client's own timeouts, which apply per packet, unless it uses the connection
+        class `reranker.engines.deadlines.DeadlineNode` or `DeadlineConnection`.
     settings : EngineSettings, optional
-        Credentials and time limits of a spec; None: from the environment (`EngineSettings.from_environment`). Of a
-        client, only the time limits count.
+        Credentials and time limits; None: from the environment (`EngineSettings.from_environment`). With a client of
+        your own, only the time limits are used.
     retries : Retries, optional
-        With them, requests over HTTP that may be sent twice are sent again after a failure that passes by itself.
+        Retry policy for repeatable HTTP requests after temporary failures; None: no retries.
 
     Raises
     ------
     ConfigError
-        If the spec is of an unknown kind, has no URL, or credentials in it.
+        If the kind of the spec is unknown, or its URL is missing or contains credentials.
     MissingExtra
         If the engine's library is not installed.
     """
@@ -54,9 +54,9 @@ def open_engine(
     spec = engine
     kind, colon, rest = spec.partition(":")
     if not colon or kind not in ("tantivy", "elasticsearch", "opensearch"):
-        # The text is not repeated in full: somebody may have put a password into it.
+        # The spec is not quoted in full, because it may contain a password.
         raise ConfigError(
-            f"engine spec starts with {kind[:20]!r}; legal specs are tantivy:PATH, elasticsearch:URL, opensearch:URL, "
+            f"engine spec starts with {kind[:20]!r}; valid specs are tantivy:PATH, elasticsearch:URL, opensearch:URL, "
             "for example elasticsearch:http://127.0.0.1:9200"
         )
     if kind != "tantivy":
@@ -79,26 +79,27 @@ def open_engine(
 
 
 def absolute_spec(spec: str, folder: Path = Path()) -> str:
-    """Return a spec, the path of an embedded engine (of many spellings) resolved from ``folder`` on; a URL stays."""
+    """Return a spec with the path of an embedded engine made absolute from ``folder``; a URL is returned unchanged."""
     kind, _, place = spec.partition(":")
     return f"{kind}:{(folder / place).resolve()}" if kind == "tantivy" and place else spec
 
 
 def _checked_url(kind: str, url: str) -> str:
-    """Return the URL, or that of an Elastic Cloud id, without a trailing slash if it is one without credentials."""
+    """Return the URL of an engine, or of an Elastic Cloud id, without a trailing slash; `ConfigError` if invalid."""
     try:
         split = urlsplit(_of_cloud_id(url) or url)
         port = split.port
     except ValueError as error:
-        raise ConfigError(f"engine URL is not legal ({error}): write {kind}:http://HOST:PORT") from None
+        raise ConfigError(f"engine URL is invalid ({error}): write {kind}:http://HOST:PORT") from None
     if split.username is not None or split.password is not None:
         raise ConfigError(
-            f"the {kind} URL for host {split.hostname!r} contains credentials, which would show in logs and process "
-            "lists: set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD (or SSI_ENGINE_API_KEY) and write the URL without them"
+            f"the {kind} URL for host {split.hostname!r} contains credentials, which would be visible in logs and "
+            "process lists: set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD (or SSI_ENGINE_API_KEY) and remove them from "
+            "the URL"
         )
     if split.scheme not in ("http", "https") or not split.hostname or split.query or split.fragment:
         raise ConfigError(
-            f"engine URL {url!r} is not legal: write {kind}:http://HOST:PORT or {kind}:https://HOST:PORT"
+            f"engine URL {url!r} is invalid: write {kind}:http://HOST:PORT or {kind}:https://HOST:PORT"
             f"{', or elasticsearch:CLOUD_ID' if kind == 'elasticsearch' else ''}"
         )
     default = 443 if split.scheme == "https" else 9200
@@ -107,7 +108,7 @@ def _checked_url(kind: str, url: str) -> str:
 
 
 def _of_cloud_id(text: str) -> str:
-    """Return the URL behind an Elastic Cloud id (``NAME:BASE64``, of ``HOST[:PORT]$CLUSTER$KIBANA``), "" for others."""
+    """Return the URL of an Elastic Cloud id (``NAME:BASE64``, encoding ``HOST[:PORT]$CLUSTER$KIBANA``), else ""."""
     name, _, coded = text.partition(":")
     try:
         host, cluster = base64.b64decode(coded, validate=True).decode("ascii").split("$")[:2]

@@ -1,7 +1,8 @@
-"""Search bodies, built purely: templates filled, and the two requests of a reranked search.
+"""Pure functions on search bodies: filling templates, and building the two requests of a reranked search.
 
-Reranking takes two requests: `candidate_body` asks for ids and scores of a whole window, `page_body` for what the team
-wants to show of the few hits on the page. Everything that decides *which* documents match stays in the first.
+Reranking sends two requests. `candidate_body` asks for ids and scores of a whole window. `page_body` asks for whatever
+the original body shows of hits, only for the few hits on the page. Everything that decides *which* documents match
+stays in the first request.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from reranker.records import Reason, ReasonKind
 
 
 _PLACE = "{{query}}"
-"""Where a body template takes the text of the query."""
+"""Placeholder for the query text in a body template."""
 
 
 _SHOWN_OF_HITS = (
@@ -40,30 +41,30 @@ _SHOWN_OF_HITS = (
 
 
 _SHOWN_ONLY = frozenset({*_SHOWN_OF_HITS, "from", "size", "track_scores", "profile"})
-"""Parts of a body that decide what is shown of a hit, not which hits there are."""
+"""Parts of a body that affect what is returned for each hit, but not which hits there are."""
 
 
 _ANSWERS = frozenset({"aggs", "aggregations", "suggest"})
-"""Parts answered over the whole hit set: asked once, with the candidates."""
+"""Parts computed over all matching documents: requested once, with the candidates."""
 
 
 _PAGE_KEYS = (*_SHOWN_OF_HITS, "runtime_mappings", "derived", "timeout", "ext")
 
 
 def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
-    """Return the body of a plain BM25 search, summed over fields such as ``title^2``; `InputError` without fields."""
+    """Return the body of a BM25 search summed over fields such as ``title^2``. `InputError` if ``fields`` is empty."""
     if not fields:
-        raise InputError("no field to search in: name at least one, such as title^2")
+        raise InputError("no field to search: name at least one, such as title^2")
     if len(fields) == 1 and "^" not in fields[0]:
         return {"query": {"match": {fields[0]: {"query": query}}}}
     return {"query": {"multi_match": {"query": query, "fields": list(fields), "type": "most_fields"}}}
 
 
 def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
-    """Return a copy of a body template, ``query`` in each place of ``{{query}}``; `ConfigError` if there is none."""
+    """Return a copy of a body template with ``query`` for ``{{query}}``; `ConfigError` if it has no ``{{query}}``."""
     if changed_texts(body, lambda text: text.replace(_PLACE, "")) == body:
         raise ConfigError(
-            f"the body template has no place for the query: write {_PLACE} where the query's text belongs"
+            f"the body template has no placeholder for the query: write {_PLACE} in place of the query text"
         )
     filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(_PLACE, query))
     return filled
@@ -76,14 +77,15 @@ _VARIABLE = re.compile(r"\{\{([A-Za-z_]\w*)(\?|=((?:[^}]|}(?!}))*))\}\}")
 
 
 class _Absent(Exception):
-    """A variable without a value stands there."""
+    """The variable at this position has no value."""
 
 
 def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | None]:
-    """Return the variables of a body template with their defaults: None for ``{{name?}}``, which may be absent.
+    """Return the variables of a body template with their defaults; the default of an optional ``{{name?}}`` is None.
 
-    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or else a text. `ConfigError` for ``{{name}}`` with
-    neither, for two defaults of one name, and for a default that is an object.
+    The default of ``{{name=DEFAULT}}`` is JSON (``{{size=10}}``), or a text if it is not valid JSON. Raises
+    `ConfigError` for ``{{name}}`` with neither ``?`` nor a default, for two defaults of one name, and for a default
+    that is an object.
     """
     found: dict[str, Scalar | list[Any] | None] = {}
 
@@ -94,7 +96,9 @@ def variables_of(template: Mapping[str, Any]) -> dict[str, Scalar | list[Any] | 
                 raise ConfigError(f"the variable {name!r} of the body has two defaults: write the same one everywhere")
             found[name] = default
         if rest := re.search(r"\{\{(?!query\}\}).*?\}\}", _VARIABLE.sub("", text)):
-            raise ConfigError(f"{rest[0]:.60} in the body is no variable: write {{{{name?}}}} or {{{{name=DEFAULT}}}}")
+            raise ConfigError(
+                f"{rest[0]:.60} in the body is not a variable: write {{{{name?}}}} or {{{{name=DEFAULT}}}}"
+            )
         return text
 
     changed_texts(dict(template), note)
@@ -107,7 +111,9 @@ def _default(name: str, written: str) -> Scalar | list[Any]:
     except ValueError:
         value = None if written.startswith("{") else written
     if not _is_value(value):
-        raise ConfigError(f"the default of {name!r} in the body is {written:.60}: write a text, number, true or list")
+        raise ConfigError(
+            f"the default of {name!r} in the body is {written:.60}: write a text, number, boolean or list"
+        )
     return value  # type: ignore[no-any-return]
 
 
@@ -118,22 +124,29 @@ def _is_value(value: Any) -> bool:
 
 
 def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a body template with its variables filled, ``{{query}}`` left as it is.
+    """Return a copy of a body template with its variables filled; ``{{query}}`` is kept.
 
-    A text that is nothing but a variable becomes the value itself, be it a number or a list. One without value and
-    default takes the innermost element of a list that holds it along (a clause of ``filter``), else the whole part of
-    the body. `InputError` for a value without a variable, of another JSON type than its default, or neither a text, a
-    number, true or false, nor a list of these.
+    A text that consists of a single variable is replaced by the value itself, which may be a number or a list. If a
+    variable has neither a value nor a default, the innermost list element that contains it (such as a clause of
+    ``filter``) is removed, or else the whole top-level part of the body.
+
+    Raises
+    ------
+    InputError
+        If a value has no variable in the body, has another JSON type than the default, or is not a text, number,
+        boolean or a list of these.
     """
     defaults = variables_of(template)
     if unknown := sorted(values.keys() - defaults.keys()):
         legal = ", ".join(sorted(defaults)) or "none"
-        raise InputError(f"variable {unknown[0]!r:.60} is not in the search body; its variables: {legal}")
+        raise InputError(f"variable {unknown[0]!r:.60} is not in the search body (variables: {legal})")
     for name, value in values.items():
         default = defaults[name]
         if not _is_value(value) or (default is not None and _json_type(value) != _json_type(default)):
             wanted = "text, number, boolean or list of these" if default is None else _json_type(default)
-            raise InputError(f"variable {name!r} of the search body takes a {wanted}, not this {_json_type(value)}")
+            raise InputError(
+                f"variable {name!r} of the search body has type {_json_type(value)}; it must be a {wanted}"
+            )
     given = {**defaults, **values}
 
     def text_of(match: re.Match[str]) -> str:
@@ -153,7 +166,7 @@ def fill_variables(template: Mapping[str, Any], values: Mapping[str, Any]) -> di
             with suppress(_Absent):
                 yield filled(item)
 
-    # Each part of the body as a list of one: it is left out as a whole.
+    # Each top-level part is treated as a list of one element, so that it can be removed as a whole.
     return {name: part for name, value in template.items() for part in kept([value])}
 
 
@@ -174,18 +187,18 @@ def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def not_rerankable(body: Mapping[str, Any]) -> Reason | None:
-    """Return why the hits of this body keep the engine's order, or None if they may be reranked.
+    """Return why the hits of this body must keep the engine's order, or None if they may be reranked.
 
-    Not reranked: no hits asked for (``size: 0``), an order other than by ``_score``, and pages taken with
-    ``search_after``, whose place in a reranked order is not known.
+    Not rerankable are bodies that request no hits (``size: 0``), that sort by anything but ``_score``, or that page
+    with ``search_after``, whose position in a reranked order is unknown.
     """
     if body.get("size", 10) == 0:
-        return Reason(ReasonKind.NOT_RERANKABLE, "the body asks for no hits (size: 0)")
+        return Reason(ReasonKind.NOT_RERANKABLE, "the body requests no hits (size: 0)")
     if body.get("search_after") is not None:
         text = "the body pages with search_after, which follows the engine's own order"
         return Reason(ReasonKind.NOT_RERANKABLE, text)
     sort = "_score" if body.get("sort") in (None, []) else body["sort"]
-    # Further keys only order equal scores.
+    # Further sort keys only break ties.
     first = sort[0] if isinstance(sort, (list, tuple)) else sort
     if not _by_score(first):
         name = next(iter(first)) if isinstance(first, Mapping) and first else first
@@ -194,7 +207,7 @@ def not_rerankable(body: Mapping[str, Any]) -> Reason | None:
 
 
 def _by_score(first: Any) -> bool:
-    """Return True if the first key of a sort is the score, best first."""
+    """Return whether the first sort key is the score, in descending order."""
     if not isinstance(first, Mapping):
         return first in ("_score", "_score:desc")
     order = first.get("_score")
@@ -206,29 +219,43 @@ def _by_score(first: Any) -> bool:
 def candidate_body(
     body: Mapping[str, Any], window: int, source_fields: Sequence[str] = (), *, answers: bool = True
 ) -> dict[str, Any]:
-    """Return the body that asks for the first ``window`` hits with nothing to show but ``source_fields``.
+    """Return the body that requests the first ``window`` hits with no content except ``source_fields``.
 
-    Kept: the query and everything else that decides which documents match and in what order (``post_filter``,
-    ``collapse``, ``min_score``, ``rescore``, ``knn``, ``retriever``, ``sort``, ...), and what is answered over all
-    hits (aggregations, suggestions), but for requests whose answer is not shown (``answers`` is False). Left to
-    `page_body`: ``_source``, fields, highlight, inner hits. ``source_fields`` are what of ``_source`` is sent along
-    (``ssi_..._vec``, or the text to encode). `InputError` if ``window`` is below 1.
+    It keeps the query and everything else that decides which documents match and in what order (``post_filter``,
+    ``collapse``, ``min_score``, ``rescore``, ``knn``, ``retriever``, ``sort``, ...). ``_source``, fields, highlights
+    and inner hits are left to `page_body`.
+
+    Parameters
+    ----------
+    body : Mapping
+        The original search body.
+    window : int
+        Number of candidates, at least 1.
+    source_fields : Sequence[str]
+        Fields of ``_source`` to return (``ssi_..._vec``, or the text to encode).
+    answers : bool
+        Whether to keep aggregations and suggestions.
+
+    Raises
+    ------
+    InputError
+        If ``window`` is below 1.
     """
     if window < 1:
-        raise InputError(f"window is {window}; it is at least 1")
+        raise InputError(f"window is {window}; it must be at least 1")
     dropped = _SHOWN_ONLY if answers else _SHOWN_ONLY | _ANSWERS
     result = {name: copy.deepcopy(value) for name, value in body.items() if name not in dropped}
     collapse = result.get("collapse")
     if isinstance(collapse, dict):
-        # Inner hits cost one search a group; they are asked for with the page.
+        # Inner hits cost one search per group, so they are only requested for the page.
         collapse.pop("inner_hits", None)
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
 
 
 def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
-    """Return a body whose search the engine gives up when the deadline has passed: nobody waits for it then.
+    """Return a body with a ``timeout`` that makes the engine stop at the deadline, when nobody waits for it any more.
 
-    A shorter ``timeout`` of the body itself stays.
+    A shorter ``timeout`` in the body is kept.
     """
     left_ms = math.inf if deadline.limit_s is None else max(round(deadline.left_ms), 1)
     own_ms = _milliseconds(body.get("timeout"))
@@ -236,17 +263,17 @@ def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:
 
 
 def _milliseconds(timeout: Any) -> float:
-    """Return the time of a ``timeout`` such as ``2s``; infinite for none, and for a form that only the engine knows."""
+    """Return a ``timeout`` such as ``2s`` in milliseconds; infinity if absent or in another format."""
     units = {"ms": 1.0, "s": 1000.0, "m": 60_000.0}
     match = re.fullmatch(r"(\d+)(ms|s|m)", timeout) if isinstance(timeout, str) else None
     return math.inf if match is None else float(match[1]) * units[match[2]]
 
 
 def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
-    """Return the body that fetches what the team shows of these documents; the order of its hits means nothing.
+    """Return the body that fetches the content of these documents; the order of its hits has no meaning.
 
-    The team's query is kept as an optional clause, so that highlights, inner hits and named queries work while
-    every id, an ``_id`` of a hit on the page, comes back, also one found by ``knn`` alone.
+    ``ids`` are the ``_id`` of the hits on the page. The original query is an optional clause, so that highlights, inner
+    hits and named queries work while every id is returned, even if it was found only by ``knn``.
     """
     result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
     result["query"] = query_of_ids(body, ids)
@@ -255,6 +282,6 @@ def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
 
 
 def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
-    """Return the query for documents with these ids, scored by that of ``body``; 0 where they do not match it."""
+    """Return a query for documents with these ids, scored by the query of ``body``; 0 if a document does not match."""
     query = copy.deepcopy(body.get("query"))
     return {"bool": {"filter": [{"ids": {"values": list(ids)}}], **({"should": [query]} if query else {})}}

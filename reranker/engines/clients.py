@@ -1,10 +1,10 @@
-"""The official clients of Elasticsearch and OpenSearch, and how a request goes through either.
+"""The official clients of Elasticsearch and OpenSearch, and sending requests through either of them.
 
-`open_client` makes a client from `EngineSettings`, with the client's own means for credentials, TLS and signing, and
-with our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
-through one that a user has made, and returns a JSON object or raises one of our errors. Clients made here retry
-nothing. A user's Elasticsearch client is asked not to retry; a user's OpenSearch client has no such option for a
-request and keeps its own ``max_retries``.
+`open_client` creates a client from `EngineSettings`. It uses the client's own support for credentials, TLS and signing,
+and our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
+through one that the user has created, and returns a JSON object or raises one of our errors. Clients created here never
+retry. Each request through a user's Elasticsearch client disables its retries. The OpenSearch client has no such
+option, so that a user's client keeps its own ``max_retries``.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 PRODUCT_HEADER = "x-elastic-product"
 BLOCKED = "cluster_block_exception"
-"""An index closed for writing: with status 403 by its owner, with 429 because the disk is nearly full."""
+"""Error type of an index that is blocked: with status 403 by its owner, with 429 because the disk is nearly full."""
 STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
     401: (EngineAuthError, "set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or SSI_ENGINE_API_KEY, to valid credentials"),
-    403: (EngineAuthError, "use credentials whose role may do this"),
+    403: (EngineAuthError, "use credentials whose role allows this"),
     404: (EngineRejected, "check the name and the engine's version"),
     408: (EngineUnavailable, "try again, or allow more time"),
     409: (VersionConflict, "read the document again, then decide"),
     413: (RequestTooLarge, "send less in one request"),
     429: (EngineOverloaded, "send less, or later"),
 }
-"""Status → class and remedy. Not listed: 5xx is `EngineUnavailable`, everything else `EngineRejected`."""
+"""Status → error class and remedy. Any other 5xx status is `EngineUnavailable`, any other status `EngineRejected`."""
 _LONGEST_REASON = 600
 
 
@@ -66,7 +66,7 @@ _LONGEST_REASON = 600
 
 
 class _Untouched(elastic_transport.Serializer):
-    """Leaves bodies and answers as bytes: `EngineClient` encodes and decodes them itself, which is faster."""
+    """Passes bodies and answers through as bytes, because `EngineClient` encodes and decodes them faster."""
 
     mimetype = JSON
 
@@ -78,7 +78,7 @@ class _Untouched(elastic_transport.Serializer):
 
 
 class _UntouchedText(opensearchpy.serializer.Serializer):
-    """The same for the OpenSearch client."""
+    """The same as `_Untouched` for the OpenSearch client."""
 
     mimetype = JSON
 
@@ -90,7 +90,7 @@ class _UntouchedText(opensearchpy.serializer.Serializer):
 
 
 def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elasticsearch | OpenSearch:
-    """Return a client for a URL; it keeps ``settings.connections`` connections open, and never retries."""
+    """Return a client for a URL. It keeps up to ``settings.connections`` connections open, and never retries."""
     secure = url.startswith("https:")
     tls: dict[str, Any] = {}
     if secure:
@@ -99,7 +99,7 @@ def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elastic
     headers = {"user-agent": "ssi-reranker", **settings.headers}
     if dialect is ELASTICSEARCH:
         if settings.aws_region is not None:
-            raise ConfigError("requests to Elasticsearch are not signed for AWS: name the engine as opensearch:URL")
+            raise ConfigError("requests to Elasticsearch cannot be signed for AWS: use the spec opensearch:URL")
         return Elasticsearch(
             url,
             node_class=type("Node", (DeadlineNode,), {"settings": settings}),
@@ -140,7 +140,7 @@ def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elastic
 
 
 def spec_of(client: Elasticsearch | OpenSearch) -> str:
-    """Return the spec of a client's first node, without credentials: it names the engine in messages and files."""
+    """Return the spec of a client's first node without credentials, for messages and files."""
     if isinstance(client, Elasticsearch):
         return f"elasticsearch:{next(iter(client.transport.node_pool.all())).base_url}"
     connection = client.transport.seed_connections[0]
@@ -148,7 +148,7 @@ def spec_of(client: Elasticsearch | OpenSearch) -> str:
 
 
 def _login(settings: EngineSettings) -> Any:
-    """Return what opensearch-py calls ``http_auth``: user and password, AWS's signature (version 4), or nothing."""
+    """Return the ``http_auth`` of opensearch-py: user and password, a signer for AWS (version 4), or None."""
     if settings.aws_region is None:
         return None if settings.user is None else (settings.user, settings.password or "")
     try:
@@ -158,8 +158,8 @@ def _login(settings: EngineSettings) -> Any:
     credentials = Session().get_credentials()
     if credentials is None:
         raise ConfigError(
-            f"the engine's requests are to be signed for {settings.aws_region}, and there are no credentials of AWS: "
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile, or give the machine a role"
+            f"requests must be signed for AWS region {settings.aws_region}, but no AWS credentials were found: set "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, configure a profile, or give the machine a role"
         )
     return opensearchpy.Urllib3AWSV4SignerAuth(credentials, settings.aws_region, settings.aws_service)
 
@@ -169,34 +169,46 @@ def _login(settings: EngineSettings) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer: ``data`` where it was read by our own connection class, else the ``value`` that a client decoded."""
+    """An answer of the engine."""
 
     status: int
     headers: Mapping[str, str]
     data: bytes | None = None
+    """The body as read by our own connection class; None if another class read it."""
     value: Any = None
+    """The body as decoded by the client, if ``data`` is None."""
 
     def json(self) -> Any:
-        """Return the decoded answer; `ValueError` if it is no whole JSON text."""
+        """Return the decoded answer. `ValueError` if it is not a complete JSON text."""
         if self.data is not None:
             return json_value(self.data)
         if isinstance(self.value, str | bytes | None):
-            raise ValueError("no JSON")
+            raise ValueError("not JSON")
         return self.value
 
     @property
     def text(self) -> str:
-        """The beginning of an answer that is no JSON."""
+        """The first 200 characters of an answer that is not JSON."""
         if self.data is not None:
             return self.data[:200].decode("utf-8", "replace").strip()
         return str(self.value or "")[:200].strip()
 
 
 class EngineClient:
-    """Sends requests through a client of either engine.
+    """Sends requests through an official client of either engine.
 
-    Requests that may be sent twice are retried where there are ``retries``, unless the call sets its own time limit.
-    ``spec`` names the engine in messages and files, without credentials.
+    Parameters
+    ----------
+    client : Elasticsearch or OpenSearch
+        The client.
+    spec : str
+        Name of the engine in messages and files, without credentials.
+    settings : EngineSettings
+        Time limits.
+    retries : Retries, optional
+        Retry policy for repeatable requests without a time limit of their own; None: no retries.
+    keep_open : bool
+        Whether `close` leaves the client open, because its user closes it.
     """
 
     def __init__(
@@ -222,16 +234,32 @@ class EngineClient:
         timeout_s: float | None = None,
         repeatable: bool = False,
     ) -> dict[str, Any]:
-        """Return the JSON object that answers a request in ``timeout_s`` (None: the settings'), or `STATUS_CLASSES`.
+        """Return the JSON object that answers a request.
 
-        A request that is ``repeatable``, as every GET is, may be sent again.
+        Parameters
+        ----------
+        method, path : str
+            HTTP method and path.
+        body : Mapping or bytes, optional
+            JSON object, or lines of JSON already encoded.
+        params : Mapping[str, str], optional
+            URL parameters.
+        timeout_s : float, optional
+            Seconds for the whole request; None: the settings' limit.
+        repeatable : bool
+            Whether the request may be sent again, as every GET may.
+
+        Raises
+        ------
+        EngineError
+            The class given by `STATUS_CLASSES`.
         """
         if timeout_s is None and (repeatable or method == "GET"):
             return self.retried(f"{method} {path}", lambda: self._call(method, path, body, params, None))
         return self._call(method, path, body, params, timeout_s)
 
     def retried(self, request: str, function: Callable[[], T]) -> T:
-        """Return what ``function``, which may run twice, returns; failures that pass are retried."""
+        """Return the result of ``function``, which may be called again after a temporary failure."""
         return retried(function, Attempts(self.retries, f"{self.kind}: {request}"))
 
     def _call(
@@ -247,14 +275,14 @@ class EngineClient:
         try:
             value = reply.json()
         except ValueError as error:
-            raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
+            raise self.unusable(request, f"incomplete JSON: {error!s:.120}") from None
         if not isinstance(value, dict):
-            raise self.unusable(request, f"JSON, but no object: {value!r:.60}")
+            raise self.unusable(request, f"JSON, but not an object: {value!r:.60}")
         self._check_product(reply)
         return value
 
     def exists(self, path: str) -> bool:
-        """Return whether a HEAD request finds something; errors other than 404 are raised."""
+        """Return whether a HEAD request succeeds; False for 404, other errors are raised."""
         try:
             self.retried(f"HEAD {path}", lambda: self._reply("HEAD", path))
         except EngineError as error:
@@ -264,15 +292,15 @@ class EngineClient:
         return True
 
     def unusable(self, request: str, why: str) -> EngineUnavailable:
-        """Return the error for an answer with a good status that cannot be trusted."""
+        """Return the error for an answer with a success status but unusable content."""
         message = (
-            f"{self.kind} answered {request} with something unusable ({why}): what was sent may or may not "
-            "have been done; send it again"
+            f"{self.kind} answered {request} with an unusable body ({why}); the request may or may not have been "
+            "executed: send it again"
         )
         return EngineUnavailable(message, engine=self.kind, status=200, error_type="unusable_answer")
 
     def close(self) -> None:
-        """Close all connections, unless the client is its user's own to close (``keep_open``)."""
+        """Close all connections, unless the client belongs to its user (``keep_open``)."""
         if not self._keep_open:
             self._client.close()
 
@@ -284,12 +312,12 @@ class EngineClient:
         params: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> Reply:
-        """Return the answer to one request if its status is good."""
+        """Return the answer to one request if its status is 2xx, else raise its error."""
         request = f"{method} {path}"
         try:
             data = json_bytes(body) if isinstance(body, Mapping) else body
         except (ValueError, TypeError) as error:
-            message = f"the body for {request} cannot be written as JSON ({error}): use finite numbers and plain text"
+            message = f"the body for {request} cannot be encoded as JSON ({error}): use finite numbers and plain text"
             raise EngineRejected(message, engine=self.kind, error_type="not_json") from None
         limit_s = self._settings.read_timeout_s if timeout_s is None else timeout_s
         if limit_s <= 0:
@@ -303,7 +331,7 @@ class EngineClient:
         if not 200 <= reply.status < 300:
             failure = _error_of(reply, self.kind, request)
             if isinstance(failure, IndexMissing):
-                # Where another engine runs, its index is not missing.
+                # A 404 of another product does not mean that the index is missing.
                 self._check_product(reply)
             raise failure
         return reply
@@ -311,7 +339,7 @@ class EngineClient:
     def _exchanged(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float
     ) -> Reply:
-        """Return the answer to a request, of any status: as our connection class read it, if the client has one."""
+        """Return the answer to a request, of any status, preferably as our own connection class has read it."""
         exchange = Exchange(Deadline(limit_s), self._settings.connect_timeout_s, target)
         try:
             with within(exchange):
@@ -327,7 +355,7 @@ class EngineClient:
         return reply if seen is None else Reply(seen.status, seen.headers, seen.data)
 
     def _ask(self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float) -> Reply:
-        """Send a request through the client; errors are the client's own."""
+        """Send a request through the client; raises the client's own errors."""
         client = self._client
         if isinstance(client, Elasticsearch):
             if self._keep_open:
@@ -338,30 +366,32 @@ class EngineClient:
         return Reply(404 if value is False else 200, {}, None, value)
 
     def _of_error(self, error: Exception, cause: Exception | None, request: str, limit_s: float) -> Reply:
-        """Return the answer that a client raised as an error, or raise our error; ``cause`` is urllib3's, if known."""
+        """Return the answer that a client raised as an error, or raise our error; ``cause`` is urllib3's error."""
         if isinstance(error, elastic_transport.ApiError):
             return Reply(error.meta.status, error.meta.headers, None, error.body)
         if isinstance(error, opensearchpy.TransportError) and isinstance(error.status_code, int):
             return Reply(error.status_code, {}, None, error.info)
         if isinstance(error, elastic_transport.SerializationError | opensearchpy.SerializationError):
-            raise self.unusable(request, f"no whole JSON: {error!s:.120}") from None
+            raise self.unusable(request, f"incomplete JSON: {error!s:.120}") from None
         raise self._no_reply(cause or error, request, limit_s) from error
 
     def _no_reply(self, error: Exception | None, request: str, limit_s: float) -> EngineError:
-        """Return the error for an exchange without a whole answer; None: there was no time for one."""
+        """Return the error for a request without a complete answer; ``error`` is None if it was too late to send it."""
         unreached = isinstance(error, NewConnectionError)
         if error is None or (isinstance(error, _LATE) and not unreached):
-            message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or ask for less"
+            message = f"{self.spec} did not answer {request} within {limit_s:g} s: allow more time, or request less"
             return EngineUnavailable(message, engine=self.kind, status=None, timed_out=True)
         data = {"engine": self.kind, "status": None, "timed_out": False, "unreached": unreached}
         if isinstance(error, SSLError | elastic_transport.TlsError | opensearchpy.SSLError):
-            remedy = "set SSI_ENGINE_CA_FILE to the certificate that signs it"
-            return EngineRejected(f"no secure connection to {self.spec} ({error}): {remedy}", error_type="tls", **data)
-        message = f"no answer from {self.spec} to {request} ({error}): check that it runs and that the URL is right"
+            remedy = "set SSI_ENGINE_CA_FILE to the certificate of the authority that signed it"
+            return EngineRejected(
+                f"cannot establish a TLS connection to {self.spec} ({error}): {remedy}", error_type="tls", **data
+            )
+        message = f"no answer from {self.spec} to {request} ({error}): check that it is running and the URL is right"
         return EngineUnavailable(message, **data)
 
     def _check_product(self, reply: Reply) -> None:
-        """Raise `EngineRejected` if the other engine has answered; a user's OpenSearch client does not show headers."""
+        """Raise `EngineRejected` if the other product answered; skipped if the client does not show headers."""
         if not reply.headers:
             return
         sent, product = reply.headers.get(PRODUCT_HEADER) == "Elasticsearch", self.dialect.least.product
@@ -369,8 +399,8 @@ class EngineClient:
             return
         other = "opensearch" if product else "elasticsearch"
         message = (
-            f"{self.spec} is not {self.kind}: its answer {'lacks' if not sent else 'has'} the header "
-            f"{PRODUCT_HEADER}; write the spec as {other}:URL if that is what runs there"
+            f"{self.spec} is not {self.kind}: its answer {'does not have' if not sent else 'has'} the header "
+            f"{PRODUCT_HEADER}; write the spec as {other}:URL if {other} runs there"
         )
         raise EngineRejected(message, engine=self.kind, status=reply.status, error_type="unsupported_product")
 
@@ -384,7 +414,7 @@ _LATE = (
 
 
 def _error_of(reply: Reply, engine: str, request: str) -> EngineError:
-    """Return the error that an answer of status 300 and above stands for."""
+    """Return the error for an answer with status 300 or above."""
     error_type, reason = _type_and_reason(reply)
     cls, remedy = _class_and_remedy(reply.status, error_type)
     cause = f"{error_type}: {reason}" if error_type and reason else error_type or reason or "no reason given"
@@ -397,11 +427,11 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
     if error_type == "index_not_found_exception":
         return IndexMissing, "check the index or alias name, or create it first"
     if error_type == VIEW_LOST:
-        return EngineUnavailable, "the engine dropped the view it was reading from: start again"
+        return EngineUnavailable, "the engine closed the snapshot (point in time or scroll) being read: start again"
     if error_type == BLOCKED and status == 403:
-        return EngineRejected, "the index is closed for this by its owner: lift its index.blocks.* settings"
+        return EngineRejected, "the index is blocked by its owner: lift its index.blocks.* settings"
     if error_type == BLOCKED and status == 429:
-        remedy = "the engine closed the index for writing, most likely because its disk is nearly full: free disk space"
+        remedy = "the engine blocked writes to the index, most likely because its disk is nearly full: free disk space"
         return EngineOverloaded, remedy
     if status >= 500:
         return EngineUnavailable, "try again later, or see the engine's log"
@@ -409,7 +439,7 @@ def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], 
 
 
 def _type_and_reason(reply: Reply) -> tuple[str, str]:
-    """Return the engine's own name of the error and its reason, or the beginning of a body that is no JSON."""
+    """Return the engine's error type and reason, or "" and the beginning of a body that is not JSON."""
     try:
         body = reply.json()
     except ValueError:
@@ -420,7 +450,7 @@ def _type_and_reason(reply: Reply) -> tuple[str, str]:
     causes = error.get("root_cause") or [error]
     cause = causes[0] if isinstance(causes, list) and isinstance(causes[0], Mapping) else error
     error_type = str(error.get("type") or "")
-    # "all shards failed" and "validation failed" tell nothing; the root cause does.
+    # "all shards failed" and "validation failed" are not informative; the root cause is.
     reason = str(cause.get("reason") or error.get("reason") or "")
     if error_type == "search_phase_execution_exception" and cause.get("type"):
         error_type = str(cause["type"])

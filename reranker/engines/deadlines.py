@@ -1,9 +1,10 @@
-"""One deadline over a whole answer, for the connections of both official clients.
+"""Connection classes for both official clients that enforce one deadline over a whole request.
 
-A client's own timeout counts for each packet, so an answer that arrives slowly has no limit. A request made `within` an
-exchange waits for a free connection, connects, sends and reads before the deadline of that exchange; without one, the
-client's own timeout bounds all of these together. `DeadlineNode` is a node class for the Elasticsearch client
-(``node_class=``), `DeadlineConnection` a connection class for the OpenSearch client (``connection_class=``).
+A client's own timeout applies to each packet, so that an answer that arrives slowly has no limit. A request sent
+`within` an `Exchange` waits for a free connection, connects, sends and reads before the deadline of that exchange;
+without an exchange, the client's own timeout bounds all of these together. `DeadlineNode` is a node class for the
+Elasticsearch client (``node_class=``), `DeadlineConnection` a connection class for the OpenSearch client
+(``connection_class=``).
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from reranker.engines.settings import EngineSettings
 
 @dataclass(slots=True)
 class Exchange:
-    """One request, and what its connection saw."""
+    """One request and the answer that its connection received."""
 
     deadline: Deadline
-    """Time for the whole exchange."""
+    """Deadline of the whole exchange."""
     connect_timeout_s: float
-    """Seconds for opening a connection, where more is left."""
+    """Seconds for opening a connection, at most the time left."""
     target: str = ""
-    """Path and query of the request. A client may send others on its way (sniffing): what came of them is not kept."""
+    """Path and query of the request. Answers to requests that a client sends on its own (sniffing) are ignored."""
     reply: urllib3.BaseHTTPResponse | None = None
-    """The whole answer, whatever its status."""
+    """The complete answer, whatever its status."""
     error: Exception | None = None
-    """Why there is no whole answer, in urllib3's terms."""
+    """urllib3's error if there is no complete answer."""
 
 
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
@@ -50,7 +51,7 @@ _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 @contextlib.contextmanager
 def within(exchange: Exchange) -> Iterator[None]:
-    """Send the requests of this context within an exchange."""
+    """Apply an exchange to the requests that are sent in this context."""
     token = _exchange.set(exchange)
     try:
         yield
@@ -59,7 +60,7 @@ def within(exchange: Exchange) -> Iterator[None]:
 
 
 class _ReadBefore(io.RawIOBase):
-    """What comes from a socket, headers and body, before one deadline: the socket's own limit is for each packet."""
+    """Reads headers and body from a socket before one deadline; the socket's own timeout applies to each packet."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock, self._raw, self._deadline = sock, sock.makefile("rb", buffering=0), Deadline(sock.gettimeout())
@@ -86,13 +87,13 @@ class _Response(http.client.HTTPResponse):
 
 
 class DeadlinePool:
-    """A pool of connections whose answers are read whole before a deadline. It follows no redirect and retries nothing.
+    """A connection pool that reads whole answers before a deadline. It follows no redirects and never retries.
 
-    It stands in the place of the urllib3 pool of a node or a connection, whose `urlopen` and `close` those call.
+    It replaces the urllib3 pool of a node or a connection, which call its `urlopen` and `close`.
     """
 
     def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
-        """Wrap a pool; an HTTP proxy gets each path after ``origin`` (scheme, host, port)."""
+        """Wrap a pool; an HTTP proxy is sent ``origin`` (scheme, host, port) before each path."""
         pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
         self._pool, self._origin = pool, origin
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
@@ -106,7 +107,7 @@ class DeadlinePool:
         timeout: Any = None,
         **_: Any,
     ) -> urllib3.BaseHTTPResponse:
-        """Return the whole answer to a request; errors as urllib3's own."""
+        """Return the complete answer to a request; raises urllib3's errors."""
         exchange = _exchange.get() or _of_timeout(self._pool.timeout if timeout is None else timeout)
         is_the_request = url.endswith(exchange.target)
         try:
@@ -148,16 +149,16 @@ class DeadlinePool:
 
 
 def _of_timeout(timeout: Any) -> Exchange:
-    """Return an exchange by a client's own timeout: seconds, urllib3's record of them, or None for no limit."""
+    """Return an exchange for a client's own timeout: seconds, a `urllib3.Timeout`, or None for no limit."""
     limit_s = timeout.total or timeout.read_timeout if isinstance(timeout, urllib3.Timeout) else timeout
     limit_s = limit_s if isinstance(limit_s, int | float) else None
     return Exchange(Deadline(limit_s), float("inf") if limit_s is None else limit_s)
 
 
 class DeadlineNode(Urllib3HttpNode):
-    """A node of the Elasticsearch client whose answers are read whole before a deadline.
+    """A node of the Elasticsearch client that reads whole answers before a deadline.
 
-    ``settings`` of a subclass name the HTTP proxy, if there is one: the client's own node cannot use any.
+    A subclass sets ``settings`` if an HTTP proxy is used, which the client's own node does not support.
     """
 
     settings: EngineSettings | None = None
@@ -168,9 +169,9 @@ class DeadlineNode(Urllib3HttpNode):
 
 
 class DeadlineConnection(Urllib3HttpConnection):
-    """A connection of the OpenSearch client whose answers are read whole before a deadline.
+    """A connection of the OpenSearch client that reads whole answers before a deadline.
 
-    ``settings`` of a subclass name the HTTP proxy, if there is one.
+    A subclass sets ``settings`` if an HTTP proxy is used.
     """
 
     settings: EngineSettings | None = None
@@ -181,7 +182,7 @@ class DeadlineConnection(Urllib3HttpConnection):
 
 
 def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnectionPool) -> DeadlinePool:
-    """Return the pool for a node's URL: by the HTTP proxy of the settings, where they name one, else by ``pool``."""
+    """Return the pool for a node's URL: through the HTTP proxy of the settings if there is one, else ``pool``."""
     if settings is None or settings.proxy is None:
         return DeadlinePool(pool)
     security: dict[str, Any] = {}
@@ -194,6 +195,6 @@ def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnec
     address = proxy._replace(netloc=proxy.netloc.rpartition("@")[2]).geturl()
     greeting = urllib3.make_headers(proxy_basic_auth=login)
     manager = urllib3.ProxyManager(address, maxsize=settings.connections, proxy_headers=greeting, **security)
-    # A proxy of plain HTTP gets whole URLs; for HTTPS it is a tunnel.
+    # A proxy gets absolute URLs for plain HTTP; for HTTPS it opens a tunnel.
     origin = urlsplit(url)._replace(path="").geturl() if url.startswith("http:") else ""
     return DeadlinePool(manager.connection_from_url(url), origin)

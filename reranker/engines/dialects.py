@@ -1,4 +1,4 @@
-"""What differs between Elasticsearch and OpenSearch, and what a version of either can do, as data."""
+"""Differences between Elasticsearch and OpenSearch, and the capabilities of their versions, as data."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from reranker.engines.protocol import Capabilities, SourceFilter, version_number
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One of the engines that speak the same wire; a version ``()`` stands for all versions."""
+    """One of the two engines with the same HTTP API. In its fields, the version ``()`` means all versions."""
 
     least: Capabilities
-    """What every version can do: all that is known where a role may not ask."""
+    """Capabilities of every version; used if a role may not query the engine's version."""
     shard_doc_pit: bool
-    """A point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll."""
+    """Whether a point in time can be read in the order of ``_shard_doc``; otherwise scans use a scroll."""
     whole_source: SourceFilter
-    """The ``_source`` option that brings whole documents."""
+    """The ``_source`` option that returns complete documents."""
     vector_type: str
+    """Mapping type of a stored vector."""
     vector_module: str
-    """Type of a stored vector, and the module or plugin that brings it ("": always there)."""
+    """Module or plugin that provides it; "" if it is built in."""
     sparse_types: tuple[tuple[str, str, tuple[int, ...]], ...]
-    """Types for words with weights, best first, with the module each needs and its first version."""
+    """Mapping types for words with weights, best first: (type, required module, first version)."""
     max_dims: tuple[tuple[tuple[int, ...], int], ...]
-    """First version → most numbers of a vector, newest first."""
+    """(first version, largest number of vector dimensions), newest version first."""
     rescore_script: tuple[int, ...] | None
-    """First version whose ``rescore`` may be a script itself; None: none."""
+    """First version whose ``rescore`` accepts a script; None if no version does."""
 
     def capabilities(
         self, version: str, modules: set[str] | None = None, max_bulk_bytes: int | None = None
     ) -> Capabilities:
-        """Return what a version with these modules and plugins can do; None counts as the full distribution's."""
+        """Return the capabilities of a version with these modules and plugins; None means the full distribution."""
         numbers = version_numbers(version)
 
         def has(module: str) -> bool:
@@ -57,7 +58,7 @@ ELASTICSEARCH = Dialect(
         "elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True, product="Elasticsearch"
     ),
     shard_doc_pit=True,
-    # Since 9.2, true leaves vectors out: a document read and written back would lose them.
+    # Since 9.2, true omits vectors: a document read and written back would lose them.
     whole_source=("*",),
     vector_type="dense_vector",
     vector_module="",
@@ -78,7 +79,7 @@ OPENSEARCH = Dialect(
 
 
 def scripts_allowed(settings: Mapping[str, Any]) -> bool:
-    """Return True where a node's ``script.*`` settings let a search carry a scoring script; absent, all is allowed."""
+    """Return whether a node's ``script.*`` settings allow scoring scripts in searches; missing settings allow all."""
     types, contexts = (_listed(settings.get(name)) for name in ("allowed_types", "allowed_contexts"))
     return (not types or bool({"both", "inline"} & types)) and (not contexts or "score" in contexts)
 

@@ -1,20 +1,22 @@
-"""The part of Elasticsearch that the embedded engines play: mappings, search bodies and the rules of writes. Pure.
+"""The subset of Elasticsearch that the embedded engine supports: mappings, search bodies and rules of writes. Pure.
 
-Mappings: ``text`` (standard analysis), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
-``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. No dates are detected.
+Mappings: ``text`` (standard analyzer), ``keyword``, numbers, ``boolean``, ``date`` (searchable by its exact spelling),
+``binary`` (stored only), objects and multi-fields, with ``dynamic`` true, false or strict. There is no date detection.
 
-Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (of dates as ``epoch_millis``),
+Bodies: ``query``, ``from``, ``size``, ``_source``, ``fields``, ``docvalue_fields`` (dates as ``epoch_millis``),
 ``track_total_hits`` and ``sort`` by ``_score``.
+
 Queries: ``match``, ``multi_match`` (``best_fields``, ``most_fields``, boosts as ``title^2``), ``bool``, ``ids``,
-``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. They are parsed into a small frozen tree.
+``term``, ``terms``, ``exists``, ``match_all``, ``match_none``. They are parsed into a small immutable tree.
 
-Everything else is refused by name, never ignored.
+Everything else is refused by name; nothing is ignored silently.
 
-Words are those of Lucene's `standard` analyzer (Unicode text segmentation, lower-cased). The rules kept of Unicode
-Standard Annex 29: letters, digits, marks and underscores run together; an apostrophe, full stop, colon or middle dot
-joins two letters, a full stop, comma, semicolon or apostrophe joins two digits; ideographs and hiragana stand alone;
-katakana runs, and so do the scripts of South East Asia. Words longer than 255 characters are cut, as Lucene cuts them.
-Not kept: Lucene makes words of emoji, and halves of a word at an apostrophe in Hebrew.
+Texts are split as by Lucene's `standard` analyzer (Unicode text segmentation, lower case). These rules of Unicode
+Standard Annex 29 are implemented: letters, digits, marks and underscores form words; an apostrophe, full stop, colon or
+middle dot between two letters joins them; a full stop, comma, semicolon or apostrophe between two digits joins them;
+every ideograph and hiragana is a word of its own; katakana form words, and so do the scripts of South East Asia. Words
+longer than 255 characters are split, as in Lucene. Not implemented: Lucene treats emoji as words, and splits Hebrew
+words at an apostrophe.
 """
 
 from __future__ import annotations
@@ -39,11 +41,11 @@ from reranker.errors import EngineRejected, Unsupported
 from reranker.text.analyzers import character_class
 
 WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
-"""Type → bits besides the sign."""
+"""Type → number of bits without the sign."""
 NUMBERS = frozenset({*WHOLE_NUMBERS, "double", "float", "half_float"})
 TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
 MAX_KEYWORD_BYTES = 32766
-"""Longest term Lucene indexes."""
+"""Size of the longest term that Lucene indexes."""
 _HARMLESS = frozenset(
     {"type", "doc_values", "store", "meta", "eager_global_ordinals", "term_vector", "coerce", "format"}
 )
@@ -56,7 +58,7 @@ _TOP_LEVEL = frozenset({"properties", "dynamic", "_meta", "_source", "_routing",
 
 
 class DocumentRefusedError(Exception):
-    """A document the mapping does not take: the reason and ``error_type`` of a write result with status 400."""
+    """A document that does not fit the mapping: reason and ``error_type`` of a write result with status 400."""
 
     def __init__(self, reason: str, error_type: str = "document_parsing_exception") -> None:
         super().__init__(reason)
@@ -65,12 +67,12 @@ class DocumentRefusedError(Exception):
 
 
 def property_type(definition: Mapping[str, Any]) -> str:
-    """Return the type of a property; an object may leave it out."""
+    """Return the type of a property, by default ``object``."""
     return str(definition.get("type", "object"))
 
 
 def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return ``old`` with new fields added, old ones kept; `EngineRejected` for one of another type than it has."""
+    """Return ``old`` with the fields of ``new`` added. `EngineRejected` if a field would change its type."""
     merged = dict(old)
     for name, added in new.items():
         known = merged.get(name)
@@ -90,7 +92,7 @@ def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str
 
 
 def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return properties by dotted path as nested ``properties`` objects."""
+    """Return properties given by dotted path as nested ``properties`` objects."""
     nested: dict[str, Any] = {}
     for path, definition in flat.items():
         *parents, last = path.split(".")
@@ -102,7 +104,10 @@ def nest_properties(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exact_value(kind: str, item: Json) -> str:
-    """Return the one spelling by which equal values of a type are found; `ValueError` where the type takes it not."""
+    """Return the canonical text of a value, so that equal values compare equal.
+
+    Raises `ValueError` if the type does not accept the value.
+    """
     if kind in NUMBERS:
         return _spelt_number(kind, item)
     if isinstance(item, bool):
@@ -133,38 +138,43 @@ def _spelt_number(kind: str, item: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FieldType:
-    """One leaf of a mapping; ``copies`` are the multi-fields that take the same values."""
+    """One leaf field of a mapping."""
 
     path: str
     type: str
     index: bool = True
     ignore_above: int | None = None
+    """Largest number of characters of an indexed value."""
     copies: tuple[FieldType, ...] = ()
+    """Its multi-fields, which index the same values."""
 
     @property
     def is_text(self) -> bool:
-        """True for an analysed, searchable field."""
+        """Whether the field is analysed and searchable."""
         return self.type == "text" and self.index
 
     @property
     def is_exact(self) -> bool:
-        """True for a field searchable by whole values."""
+        """Whether the field is searchable by whole values."""
         return self.type not in ("text", "binary", "object") and self.index
 
 
 @dataclass(slots=True)
 class Extracted:
-    """The searchable part of a document: texts and exact values by field path, and the properties it adds."""
+    """The searchable part of a document."""
 
     texts: dict[str, list[str]] = field(default_factory=dict)
+    """Path of an analysed field → its texts."""
     exact: dict[str, list[str]] = field(default_factory=dict)
+    """Path of any other field → its canonical values (`exact_value`)."""
     added: dict[str, Any] = field(default_factory=dict)
+    """Dotted path → property that dynamic mapping adds for this document."""
 
     def add(self, leaf: FieldType, item: Json) -> None:
-        """Add a value of a field; `DocumentRefusedError` where it does not fit."""
+        """Add a value of a field. `DocumentRefusedError` if the field does not accept it."""
         if leaf.type == "binary":
             if not isinstance(item, str):
-                raise DocumentRefusedError(f"binary field {leaf.path!r} takes base64 text")
+                raise DocumentRefusedError(f"binary field {leaf.path!r} accepts only base64 text")
         elif leaf.is_text:
             self.texts.setdefault(leaf.path, []).append(item if isinstance(item, str) else exact_value("keyword", item))
         elif leaf.type != "text":
@@ -174,7 +184,7 @@ class Extracted:
 
 
 class FieldTable:
-    """The fields of one ``mappings`` object, flat; `Unsupported` for a type or parameter not described above."""
+    """The fields of a ``mappings`` object by path. `Unsupported` for types or parameters outside of the subset."""
 
     def __init__(self, mapping: Mapping[str, Any]) -> None:
         unknown = sorted(set(mapping) - _TOP_LEVEL)
@@ -191,7 +201,7 @@ class FieldTable:
         self.objects = {leaf.path for leaf in fields if leaf.type == "object"}
 
     def searchable(self, path: str) -> FieldType | None:
-        """Return the field of this path, multi-fields included, or None where it is unmapped."""
+        """Return the field or multi-field with this path, or None if it is not mapped."""
         leaf = self.leaves.get(path)
         if leaf is None and "." in path:
             parent = self.leaves.get(path.rpartition(".")[0])
@@ -199,19 +209,19 @@ class FieldTable:
         return leaf
 
     def text_paths(self) -> list[str]:
-        """Return the paths of all analysed fields, multi-fields included, in mapping order."""
+        """Return the paths of all analysed fields, including multi-fields, in mapping order."""
         every = [field for leaf in self.leaves.values() for field in (leaf, *leaf.copies)]
         return [field.path for field in every if field.is_text]
 
     def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
-        """Return what is searchable of a document; `DocumentRefusedError` if it misfits the mapping or is too deep."""
+        """Return the searchable part of a document. `DocumentRefusedError` if it does not fit or is nested too deep."""
         extracted = Extracted()
         self._walk(source, "", extracted, depth_limit)
         return extracted
 
     def _walk(self, value: Mapping[str, Any], prefix: str, extracted: Extracted, depth_left: int) -> None:
         if depth_left <= 0:
-            raise DocumentRefusedError(f"the document is nested too deep, at {prefix!r}")
+            raise DocumentRefusedError(f"the document is nested too deeply, at {prefix!r}")
         for name, child in value.items():
             path = f"{prefix}.{name}" if prefix else str(name)
             if not name or any(not part.strip() for part in path.split(".")):
@@ -226,11 +236,11 @@ class FieldTable:
 
     def _add(self, path: str, item: Json, extracted: Extracted) -> None:
         if isinstance(item, float) and not math.isfinite(item):
-            raise DocumentRefusedError(f"field {path!r} is {item!r}; JSON has no such number")
+            raise DocumentRefusedError(f"field {path!r} is {item!r}, which JSON cannot represent")
         if item is None:
             return
         if not isinstance(item, (str, bool, int, float)):
-            raise DocumentRefusedError(f"field {path!r} holds a {type(item).__name__}: no JSON")
+            raise DocumentRefusedError(f"field {path!r} holds a {type(item).__name__}, which is not a JSON value")
         leaf = self.leaves.get(path) or self._dynamic_leaf(path, item, extracted)
         for target in (leaf, *leaf.copies) if leaf is not None else ():
             extracted.add(target, item)
@@ -252,13 +262,13 @@ class FieldTable:
 
 
 def _dynamic_property(value: Json) -> dict[str, Any]:
-    """Return the property that dynamic mapping makes for a value: Elasticsearch's rules, without date detection."""
+    """Return the property that dynamic mapping creates for a value, by Elasticsearch's rules without date detection."""
     kind = {bool: "boolean", int: "long", float: "float"}.get(type(value))
     return {"type": kind} if kind else {"type": "text", "fields": {"keyword": {"type": "keyword", "ignore_above": 256}}}
 
 
 def _fields(properties: Mapping[str, Any], prefix: str) -> Iterator[FieldType]:
-    """Yield objects and leaves, each object before what lies in it."""
+    """Yield objects and leaf fields, each object before its children."""
     for name, definition in properties.items():
         path = f"{prefix}{name}"
         if property_type(definition) == "object":
@@ -289,15 +299,15 @@ def _check_parameters(definition: Mapping[str, Any], path: str, kind: str) -> No
 
 
 def _unsupported(what: str, known: Sequence[str], **data: str) -> Unsupported:
-    message = f"the embedded engine does not know {what}; it knows: {', '.join(known)}"
+    message = f"the embedded engine does not support {what}; supported: {', '.join(known)}"
     return Unsupported(message, status=400, **data)
 
 
 def _items(value: Json, depth_left: int) -> Iterator[Any]:
-    """Yield the values of a field: arrays of any nesting count as one flat list."""
+    """Yield the values of a field; nested arrays are flattened."""
     if isinstance(value, (list, tuple)):
         if depth_left <= 0:
-            raise DocumentRefusedError("arrays are nested too deep")
+            raise DocumentRefusedError("arrays are nested too deeply")
         for item in value:
             yield from _items(item, depth_left - 1)
     else:
@@ -319,7 +329,7 @@ def _checked_value(leaf: FieldType, item: Json) -> str:
 # --- words
 
 MAX_WORD_CHARS = 255
-"""Length at which Lucene's standard tokenizer cuts a word."""
+"""Length, in characters, at which Lucene's standard tokenizer splits a word."""
 
 _ASCII = re.compile(r"[0-9A-Za-z_]+(?:(?:(?<=[A-Za-z])[.:'](?=[A-Za-z])|(?<=[0-9])[.,;'](?=[0-9]))[0-9A-Za-z_]+)*")
 _NOT_ASCII = re.compile(r"\S*[^\x00-\x7f]\S*")
@@ -338,12 +348,12 @@ _SOUTH_EAST_ASIAN = (
     "\u1a20-\u1a5e\uaa60-\uaadf"
 )
 _LAST_ASSIGNED = 0x1FFFF
-"""Past the supplementary multilingual plane there are only ideographs and format characters."""
+"""Code points above are only ideographs and format characters."""
 
 
 def standard_tokens(text: str) -> list[str]:
-    """Return the lower-cased words of ``text``, in order, repeats kept."""
-    # Underscores join words; alone they are none.
+    """Return the lower-cased words of ``text`` in order, including repeated ones."""
+    # An underscore joins words, but is not a word by itself.
     words = [word for word in _runs(text.lower()) if word.strip("_")]
     if any(len(word) > MAX_WORD_CHARS for word in words):
         words = [word[i : i + MAX_WORD_CHARS] for word in words for i in range(0, len(word), MAX_WORD_CHARS)]
@@ -351,7 +361,7 @@ def standard_tokens(text: str) -> list[str]:
 
 
 def _runs(text: str) -> list[str]:
-    """Return the runs of word characters; the slow pattern only sees stretches that are not ASCII."""
+    """Return the runs of word characters. The slow Unicode pattern is applied only to parts that are not ASCII."""
     if text.isascii():
         return _ASCII.findall(text)
     runs: list[str] = []
@@ -365,10 +375,10 @@ def _runs(text: str) -> list[str]:
 
 @cache
 def _unicode_pattern() -> re.Pattern[str]:
-    """Return the pattern for any text, made on first use: `re` knows no Unicode categories."""
+    """Return the pattern for any text. It is built on first use, because `re` has no Unicode categories."""
     extend = _ranges({"Mn", "Mc", "Me", "Cf"})
     digit = _ranges({"Nd"})
-    # Of the characters Python calls words, the other numbers (superscripts, circled digits) are no letters.
+    # Some characters that Python's \w matches are not letters: other numbers (superscripts, circled digits).
     one_letter = rf"[^\W\d_{_ALONE}{_KATAKANA}{_SOUTH_EAST_ASIAN}{_ranges({'No'})}]"
     letter = rf"{one_letter}[{extend}]*"
     number = rf"[{digit}][{extend}]*"
@@ -384,7 +394,7 @@ def _unicode_pattern() -> re.Pattern[str]:
 
 
 def _ranges(categories: set[str]) -> str:
-    """Return the inside of a character class that holds every character of these categories."""
+    """Return the inside of a character class with every character of these categories."""
     return character_class(p for p in range(_LAST_ASSIGNED + 1) if unicodedata.category(chr(p)) in categories)
 
 
@@ -392,7 +402,7 @@ def _ranges(categories: set[str]) -> str:
 
 BODY_KEYS = ("query", "from", "size", "_source", "fields", "docvalue_fields", "track_total_hits", "sort")
 MAX_NESTING = 30
-"""Deepest nesting of queries, as in both engines."""
+"""Deepest nesting of queries, as in the real engines."""
 _ABSENT = object()
 
 
@@ -401,55 +411,58 @@ class _Scored(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MatchAll(_Scored, frozen=True):
-    """Every document, scored ``boost``."""
+    """Matches every document, scored ``boost``."""
 
 
 class MatchNone(msgspec.Struct, frozen=True):
-    """No document."""
+    """Matches no document."""
 
 
 class Words(_Scored, frozen=True):
-    """BM25 over one text field: (word, times in the query), of which ``minimum`` times must match."""
+    """BM25 over one text field."""
 
     field: str
     words: tuple[tuple[str, int], ...]
+    """(word, number of occurrences in the query)."""
     minimum: int = 1
+    """Number of the query's occurrences that must match."""
 
 
 class Exact(_Scored, frozen=True):
-    """Any of these whole values (of a text field: words), scored ``boost``."""
+    """Matches documents with any of these whole values (in a text field: words), scored ``boost``."""
 
     field: str
     values: tuple[str, ...]
 
 
 class Ids(_Scored, frozen=True):
-    """These documents, scored ``boost``."""
+    """Matches the documents with these ids, scored ``boost``."""
 
     ids: tuple[str, ...]
 
 
 class Exists(_Scored, frozen=True):
-    """Documents with a value in a searchable field, scored ``boost``."""
+    """Matches documents with a value in a searchable field, scored ``boost``."""
 
     field: str
 
 
 class DisMax(_Scored, frozen=True):
-    """The best child's score plus ``tie`` times the others'."""
+    """Scores the best child plus ``tie`` times the others."""
 
     children: tuple[Node, ...]
     tie: float = 0.0
 
 
 class Bool(_Scored, frozen=True):
-    """All of ``must`` and ``filter``, ``minimum`` of ``should``, none of ``must_not``; must and should are summed."""
+    """Boolean combination; the scores of ``must`` and ``should`` are added."""
 
     must: tuple[Node, ...] = ()
     should: tuple[Node, ...] = ()
     filter: tuple[Node, ...] = ()
     must_not: tuple[Node, ...] = ()
     minimum: int = 0
+    """Number of ``should`` clauses that must match."""
 
 
 Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
@@ -457,15 +470,18 @@ Node = MatchAll | MatchNone | Words | Exact | Ids | Exists | DisMax | Bool
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A parsed ``_source`` option: patterns to keep (empty = all) and to drop; ``nothing`` for ``_source: false``."""
+    """A parsed ``_source`` option."""
 
     includes: tuple[str, ...] = ()
+    """Patterns of paths to keep; empty keeps all."""
     excludes: tuple[str, ...] = ()
+    """Patterns of paths to drop."""
     nothing: bool = False
+    """Whether the option is ``_source: false``."""
 
     @classmethod
     def parse(cls, option: Json) -> Selection:
-        """Return the selection of a ``_source`` option: a bool, a pattern, a list, or includes and excludes."""
+        """Parse a ``_source`` option: a boolean, a pattern, a list of patterns, or includes and excludes."""
         if option is None or isinstance(option, bool):
             return cls(nothing=option is False)
         if isinstance(option, Mapping) and set(option) <= {"include", "includes", "exclude", "excludes"}:
@@ -474,10 +490,10 @@ class Selection:
             return cls(includes=_patterns(includes), excludes=_patterns(excludes))
         if isinstance(option, Sequence):
             return cls(includes=_patterns(option))
-        raise EngineRejected(f"_source is {option!r}; it takes true, false, field paths, or includes and excludes")
+        raise EngineRejected(f"_source is {option!r}; it must be true, false, field paths, or includes and excludes")
 
     def apply(self, source: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the selected part; the source itself where all of it is."""
+        """Return the selected part of a source; the source itself if everything is selected."""
         if self.nothing:
             return {}
         if not self.includes and not self.excludes:
@@ -507,7 +523,7 @@ class Selection:
 def _patterns(value: Json) -> tuple[str, ...]:
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(isinstance(item, str) for item in values):
-        raise EngineRejected(f"_source names {values!r}; field paths are strings")
+        raise EngineRejected(f"_source contains {values!r}; field paths must be strings")
     return values
 
 
@@ -521,7 +537,7 @@ def _matches(path: str, patterns: tuple[str, ...]) -> bool:
 
 
 def values_at(value: Json, path: str) -> Iterator[Any]:
-    """Yield all values under a dotted path, arrays flattened; a key that itself has dots is found too."""
+    """Yield all values at a dotted path, arrays flattened. Keys that contain dots themselves are found too."""
     if isinstance(value, list):
         for item in value:
             yield from values_at(item, path)
@@ -540,7 +556,7 @@ def values_at(value: Json, path: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class SearchRequest:
-    """A parsed body. ``track_total`` is True, False or the number up to which hits are counted."""
+    """A parsed search body."""
 
     query: Node
     from_: int
@@ -548,24 +564,25 @@ class SearchRequest:
     source: Selection
     fields: tuple[str, ...]
     doc_values: tuple[tuple[str, str], ...]
-    """Path and type of the fields whose doc values are wanted."""
+    """(path, type) of the fields in ``docvalue_fields``."""
     track_total: bool | int
+    """True, False, or the number up to which hits are counted exactly."""
 
 
 def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
-    """Return the parsed body; `Unsupported` for a part outside of the subset, `EngineRejected` for a malformed one."""
+    """Parse a body. `Unsupported` for parts outside of the subset, `EngineRejected` for malformed ones."""
     for key in body:
         if key not in BODY_KEYS:
             raise _unknown("body part", key, BODY_KEYS)
     sort = body.get("sort", "_score")
     if sort not in ("_score", ["_score"], [{"_score": "desc"}], [{"_score": {"order": "desc"}}]):
-        raise Unsupported(f"sort is {sort!r:.120}; the embedded engine sorts by '_score' alone", status=400)
+        raise Unsupported(f"sort is {sort!r:.120}; the embedded engine only sorts by '_score'", status=400)
     from_, size = _count("from", body.get("from", 0)), _count("size", body.get("size", 10))
     if from_ + size > MAX_HITS:
         raise _malformed(f"from + size is {from_ + size}; the largest result window is {MAX_HITS}")
     track = body.get("track_total_hits", True)
     if not isinstance(track, (bool, int)):
-        raise _malformed(f"track_total_hits is {track!r}; it takes true, false or a number")
+        raise _malformed(f"track_total_hits is {track!r}; it must be true, false or a number")
     query = parse_query(body.get("query", {"match_all": {}}), table)
     source = Selection.parse(body.get("_source", True))
     fields = tuple(_field_of(item) for item in _list("fields", body.get("fields", ())))
@@ -574,7 +591,7 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
 
 
 def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:
-    """Return one query clause as a tree; errors as in `parse_body`."""
+    """Parse one query clause into a tree; raises the errors of `parse_body`."""
     if depth > MAX_NESTING:
         raise _malformed(f"the query is nested deeper than {MAX_NESTING} levels")
     name, value = _single(query, "a query")
@@ -611,7 +628,7 @@ def _multi_match(value: Json, table: FieldTable, depth: int) -> Node:
 def _weighted_match(name: str, options: Mapping[str, Any], table: FieldTable) -> Node:
     path, _, weight = name.partition("^")
     if "*" in path:
-        raise Unsupported(f"multi_match field {name!r} is a pattern; the embedded engine wants names", status=400)
+        raise Unsupported(f"multi_match field {name!r} is a pattern; the embedded engine needs field names", status=400)
     return _field_match(path, options, table, _boost({"boost": weight} if weight else {}))
 
 
@@ -620,7 +637,7 @@ def _field_match(path: str, options: Mapping[str, Any], table: FieldTable, boost
         raise _unknown("analyzer", str(options["analyzer"]), ("standard",))
     text = options.get("query")
     if text is None or isinstance(text, (list, Mapping)):
-        raise _malformed(f"match on {path!r} needs a text as 'query', not {text!r}")
+        raise _malformed(f"match on {path!r} needs a text as 'query'; it is {text!r}")
     operator = str(options.get("operator", "or")).lower()
     if operator not in ("or", "and"):
         raise _unknown("operator", operator, ("or", "and"))
@@ -668,10 +685,10 @@ def _term(value: Json, table: FieldTable, depth: int) -> Node:
 
 def _terms(value: Json, table: FieldTable, depth: int) -> Node:
     if not isinstance(value, Mapping):
-        raise _malformed(f"terms takes an object, not {value!r:.80}")
+        raise _malformed(f"terms is {value!r:.80}; it must be an object")
     path, values = _single({name: item for name, item in value.items() if name != "boost"}, "terms")
     if not isinstance(values, (list, tuple)):
-        raise Unsupported(f"terms on {path!r} takes a list of values; a lookup is not supported", status=400)
+        raise Unsupported(f"terms on {path!r} needs a list of values; a lookup is not supported", status=400)
     leaf = table.searchable(path)
     if leaf is None or not (leaf.is_text or leaf.is_exact):
         return MatchNone()
@@ -706,13 +723,13 @@ _CLAUSES: dict[str, Callable[[Any, FieldTable, int], Node]] = {
 
 def _single(value: Json, what: str) -> tuple[str, Any]:
     if not isinstance(value, Mapping) or len(value) != 1:
-        raise _malformed(f"{what} takes an object with exactly one name, not {value!r:.120}")
+        raise _malformed(f"{what} is {value!r:.120}; it must be an object with exactly one name")
     ((name, inner),) = value.items()
     return str(name), inner
 
 
 def _field_options(clause: str, value: Json, main: str, others: set[str]) -> tuple[str, Mapping[str, Any]]:
-    """Return the field of a clause and its options; a value alone is the option ``main``."""
+    """Return the field of a clause and its options; a plain value is the option ``main``."""
     path, options = _single(value, clause)
     given = options if isinstance(options, Mapping) else {main: options}
     return path, _options(clause, given, {main, "boost", *others})
@@ -720,7 +737,7 @@ def _field_options(clause: str, value: Json, main: str, others: set[str]) -> tup
 
 def _options(clause: str, value: Json, allowed: set[str]) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _malformed(f"{clause} takes an object, not {value!r:.120}")
+        raise _malformed(f"{clause} is {value!r:.120}; it must be an object")
     for name in value:
         if name not in allowed:
             raise _unknown(f"option of {clause}", str(name), tuple(sorted(allowed)))
@@ -737,30 +754,30 @@ def _number(name: str, options: Mapping[str, Any], default: float) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf:
-        raise _malformed(f"{name} is {options[name]!r:.80}; it is a number not below 0")
+        raise _malformed(f"{name} is {options[name]!r:.80}; it must be a number, 0 or more")
     return number
 
 
 def _list(name: str, value: Json) -> list[Any] | tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise _malformed(f"{name} is {value!r:.80}; it is a list")
+        raise _malformed(f"{name} is {value!r:.80}; it must be a list")
     return value
 
 
 def _field_of(item: Json) -> str:
     if isinstance(item, Mapping) and "field" not in item:
-        raise _malformed(f"fields names {item!r:.80}; an object there has the key 'field'")
+        raise _malformed(f"fields contains {item!r:.80}; an object there needs the key 'field'")
     return str(item["field"] if isinstance(item, Mapping) else item)
 
 
 def _doc_value_of(item: Json, table: FieldTable) -> tuple[str, str] | None:
-    """Return path and type of a field with doc values; None for one that is not mapped, as in the big engines."""
+    """Return (path, type) of a field with doc values; None if it is not mapped, as in the real engines."""
     path = _field_of(item)
     leaf = table.leaves.get(path)
     if leaf is None:
         return None
     if leaf.type in ("text", "binary"):
-        raise _malformed(f"field {path!r} is of type {leaf.type!r}, which has no doc values; name a number or a date")
+        raise _malformed(f"field {path!r} has type {leaf.type!r}, which has no doc values; name a number or a date")
     wanted = item.get("format") if isinstance(item, Mapping) else None
     if leaf.type == "date" and wanted != "epoch_millis":
         raise _unsupported(f"docvalue_fields format {wanted!r} of the date {path!r}", ["epoch_millis"])
@@ -768,9 +785,9 @@ def _doc_value_of(item: Json, table: FieldTable) -> tuple[str, str] | None:
 
 
 def doc_values(source: Mapping[str, Any], path: str, kind: str) -> list[Any]:
-    """Return the doc values of a field of a document, ascending, as the big engines give them.
+    """Return the doc values of a field of a document in ascending order, in the format of the real engines.
 
-    Dates are texts of ms since 1970; a value not of the field's type, or a date not of ISO 8601, has none.
+    Dates are texts of milliseconds since 1970. A value of another type, or a date that is not in ISO 8601, is omitted.
     """
     values: list[Any] = []
     for item in values_at(source, path):
@@ -791,19 +808,19 @@ def _doc_value(kind: str, item: Json) -> Any:
 def _milliseconds(item: Json) -> int:
     if isinstance(item, int | float) or re.fullmatch(r"-?\d{5,}", item):
         return int(item)
-    # A year, or a year and a month, is its first day.
+    # A year, or a year and a month, stands for its first day.
     moment = datetime.fromisoformat(item + {4: "-01-01", 7: "-01"}.get(len(item), ""))
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _count(name: str, value: Json) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise _malformed(f"{name} is {value!r}; it is a whole number not below 0")
+        raise _malformed(f"{name} is {value!r}; it must be an integer, 0 or more")
     return value
 
 
 def _minimum(rule: Json, clauses: int, default: int) -> int:
-    """Return how many clauses must match: 2, "-1", "75%", "-25%" or "2<75%"."""
+    """Return how many clauses must match for a rule such as 2, "-1", "75%", "-25%" or "2<75%"."""
     if rule is None:
         return default
     text = str(rule).strip()
@@ -835,10 +852,11 @@ CONFLICT = "version_conflict_engine_exception"
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The state of one id: its document, or (``source`` None) the trace of a deleted one."""
+    """The stored state of one document id."""
 
     id: str
     source: Mapping[str, Any] | None
+    """The document; None for the tombstone of a deleted one."""
     seq_no: int
     version: int
     routing: str | None = None
@@ -846,7 +864,10 @@ class Stored:
 
 
 def apply_write(op: WriteOp, current: Stored | None, seq_no: int) -> tuple[Stored | None, WriteResult]:
-    """Return the new state of the id (None: unchanged), ``seq_no`` its number, and the result of a write."""
+    """Apply a write to the state of its id; return (new state, or None if unchanged; result).
+
+    ``seq_no`` is the sequence number of the write.
+    """
     alive = current if current is not None and current.source is not None else None
     conflict = _conflict(op, current, alive)
     if conflict:
@@ -881,7 +902,7 @@ def _update(op: WriteOp, alive: Stored | None, seq_no: int) -> tuple[Stored | No
     if alive is None or alive.source is None:
         return None, WriteResult(op.id, 404, "document_missing_exception", f"[{op.id}]: document missing")
     merged = merge_documents(alive.source, op.source or {})
-    # As JSON texts: Python holds 1, 1.0 and True for equal, an engine does not.
+    # Compared as JSON texts, because Python treats 1, 1.0 and True as equal and an engine does not.
     if json_bytes(merged) == json_bytes(alive.source):
         return None, WriteResult(op.id, 200, "", "", alive.seq_no, 1)
     state = replace(alive, source=merged, seq_no=seq_no, version=alive.version + 1)
@@ -889,7 +910,7 @@ def _update(op: WriteOp, alive: Stored | None, seq_no: int) -> tuple[Stored | No
 
 
 def merge_documents(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``old`` with ``new`` merged in: objects deeply, everything else replaced."""
+    """Return ``old`` with ``new`` merged in: objects recursively, all other values replaced."""
     merged = dict(old)
     for name, value in new.items():
         known = merged.get(name)

@@ -1,6 +1,6 @@
-"""The embedded engine: names and aliases, write rules, and answers in the shape of Elasticsearch's.
+"""The embedded engine: names and aliases, rules of writes, and answers in Elasticsearch's format.
 
-What it understands is `reranker.engines.language`; what it keeps, and how it searches, `reranker.engines.tantivy`.
+`reranker.engines.language` defines the supported subset; `reranker.engines.tantivy` stores and searches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _UNSUPPORTED_SETTINGS = tuple(
 
 
 class _BulkRun:
-    """One bulk request over one index: its results, and a mapping that may grow."""
+    """One bulk request to one index, with the results so far and a mapping that dynamic fields may extend."""
 
     def __init__(self, target: TantivyIndex) -> None:
         self._target = target
@@ -49,7 +49,7 @@ class _BulkRun:
         self._depth = int(target.settings.get(_DEPTH_LIMIT, "20"))
 
     def run(self, ops: Sequence[WriteOp]) -> list[WriteResult]:
-        """Return the results, in order, after storing what succeeded."""
+        """Store the operations that succeed and return all results in order."""
         refusals = [refusal(op) for op in ops]
         states = self._target.read([op.id for op, refused in zip(ops, refusals, strict=True) if refused is None])
         seq_no = self._target.next_seq_no()
@@ -60,7 +60,7 @@ class _BulkRun:
             results.append(result)
             if change is not None:
                 states[op.id] = change[0]
-                # Taken out first: the last write of an id decides its place among equals.
+                # Removed first, because the last write of an id decides its order among equal scores.
                 changes.pop(op.id, None)
                 changes[op.id] = change
                 seq_no += 1
@@ -93,15 +93,15 @@ class _BulkRun:
 
 
 def _plain(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the source as it reads back from JSON, sharing nothing with the caller."""
+    """Return the source as it would be read back from JSON, sharing no objects with the caller."""
     try:
         return dict(json_value(json_bytes(source)))
     except (ValueError, TypeError) as error:
-        raise DocumentRefusedError(f"not writable as JSON: {error}") from None
+        raise DocumentRefusedError(f"cannot be encoded as JSON: {error}") from None
 
 
 def _too_many_fields(target: TantivyIndex, mapping: Mapping[str, Any]) -> str:
-    """Return why a mapping has more fields than the index allows, or an empty string."""
+    """Return an error text if a mapping has more fields than the index allows, else an empty string."""
     limit = int(target.settings.get(_FIELDS_LIMIT, "1000"))
     table = FieldTable(mapping)
     n_fields = len(table.objects) + sum(1 + len(leaf.copies) for leaf in table.leaves.values())
@@ -109,7 +109,7 @@ def _too_many_fields(target: TantivyIndex, mapping: Mapping[str, Any]) -> str:
 
 
 class LocalEngine:
-    """An embedded engine over a catalogue of indexes; `reranker.engines.protocol.Engine` documents the methods."""
+    """An embedded engine over a catalogue of indexes. `reranker.engines.protocol.Engine` documents the methods."""
 
     in_process = True
 
@@ -119,7 +119,7 @@ class LocalEngine:
         self._capabilities = capabilities
 
     def capabilities(self) -> Capabilities:
-        """Return what this engine can do."""
+        """Return the capabilities of this engine."""
         return self._capabilities
 
     def close(self) -> None:
@@ -134,22 +134,24 @@ class LocalEngine:
         return tuple(sorted(self._catalogue.aliases().get(name, ())))
 
     def index_uuids(self, name: str) -> dict[str, str]:
-        """Return the concrete indexes behind a name, sorted, with what tells each from one of its name before."""
+        """Return concrete index → uuid for all indexes behind a name, sorted; a recreated index has another uuid."""
         return {index: self._catalogue.open(index).uuid for index in self.index_names(name)}
 
     def create_index(self, index: str, mapping: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> None:
         """Create an index."""
         check_name(index)
         if index != index.lower():
-            raise EngineRejected(f"index name {index!r} has capital letters; index names are lower-case", status=400)
+            raise EngineRejected(
+                f"index name {index!r} has capital letters; index names must be lower-case", status=400
+            )
         if self.index_names(index):
-            message = f"index or alias {index!r} is already there; choose another name or delete it first"
+            message = f"index or alias {index!r} already exists: choose another name, or delete it first"
             raise EngineRejected(message, status=400, error_type="resource_already_exists_exception")
         FieldTable(mapping)
         flat = flat_settings(settings)
         for name in flat:
             if name.startswith(_UNSUPPORTED_SETTINGS):
-                raise Unsupported(f"the embedded engine has no index setting {name!r}: leave it out", status=400)
+                raise Unsupported(f"the embedded engine does not support index setting {name!r}: remove it", status=400)
         self._catalogue.create(index, json_value(json_bytes(mapping)), {"index.number_of_shards": "1", **flat})
 
     def delete_index(self, index: str) -> None:
@@ -157,7 +159,7 @@ class LocalEngine:
         check_name(index)
         if index in self._catalogue.aliases():
             raise EngineRejected(
-                f"{index!r} is an alias of {', '.join(self.index_names(index))}; name the index itself", status=400
+                f"{index!r} is an alias of {', '.join(self.index_names(index))}: name the index itself", status=400
             )
         self._catalogue.delete(self._one(index).name)
 
@@ -178,14 +180,14 @@ class LocalEngine:
             target.set_mapping(merged)
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
-        """Change one alias in one step."""
+        """Change one alias atomically."""
         check_name(alias)
         names = self._catalogue.names()
         for index in (add, *remove):
             if index not in names:
                 raise _missing(index)
         if alias in names:
-            raise EngineRejected(f"{alias!r} is the name of an index; an alias needs a name of its own", status=400)
+            raise EngineRejected(f"{alias!r} is the name of an index: choose another name for the alias", status=400)
         holders = self._catalogue.aliases().get(alias, set())
         lost = [index for index in remove if index not in holders]
         if lost:
@@ -199,12 +201,12 @@ class LocalEngine:
             target.refresh()
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of documents that match."""
+        """Return the number of matching documents."""
         wanted = query or {"match_all": {}}
         return sum(target.find(parse_query(wanted, target.table()), 0)[1] for target in self._all(index))
 
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
-        """Apply writes in order; all that succeed become durable together."""
+        """Apply writes in order; all that succeed are made durable together."""
         target = self._one(index, writing=True)
         with target.writing():
             return _BulkRun(target).run(ops)
@@ -219,9 +221,9 @@ class LocalEngine:
     def scan(
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
-        """Yield all documents that match, over one consistent view an index."""
+        """Yield all matching documents, from one consistent snapshot of each index."""
         if batch_size < 1:
-            raise EngineRejected(f"batch_size is {batch_size}; it is at least 1", status=400)
+            raise EngineRejected(f"batch_size is {batch_size}; it must be at least 1", status=400)
         selection = Selection.parse(source if isinstance(source, bool) else list(source))
         targets = self._all(index)
         nodes = [None if query is None else parse_query(query, target.table()) for target in targets]
@@ -239,7 +241,7 @@ class LocalEngine:
     def search(
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
-        """Run a search body; equal scores are ordered by age of the last write. It never waits, so never times out."""
+        """Run a search body. Equal scores are ordered by age of the last write. It never waits, so never times out."""
         ranked: list[tuple[Match, TantivyIndex]] = []
         total = 0
         requests = [(target, parse_body(body, target.table())) for target in self._all(index)]
@@ -252,10 +254,12 @@ class LocalEngine:
         return _answer(ranked[request.from_ : request.from_ + request.size], total, best, request)
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
-        """Return the words of each text as ``field`` is analysed."""
+        """Return the tokens of each text as ``field`` is analysed."""
         leaf = self._one(index).table().searchable(field)
         if leaf is None:
-            raise EngineRejected(f"index {index!r} has no field {field!r} to analyse with; see its mapping", status=400)
+            raise EngineRejected(
+                f"index {index!r} has no field {field!r} for analysis: check the name against its mapping", status=400
+            )
         return [standard_tokens(text) if leaf.type == "text" else [text] for text in texts]
 
     def _all(self, index: str) -> list[TantivyIndex]:
@@ -269,7 +273,7 @@ class LocalEngine:
         if len(targets) > 1:
             what = "has no single write index" if writing else "stands for several indexes"
             raise EngineRejected(
-                f"alias {index!r} {what} ({', '.join(target.name for target in targets)}); name one of them", status=400
+                f"alias {index!r} {what} ({', '.join(target.name for target in targets)}): name one of them", status=400
             )
         return targets[0]
 
@@ -289,7 +293,7 @@ def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDoc
 def _answer(
     ranked: Sequence[tuple[Match, TantivyIndex]], total: int, best: float | None, request: SearchRequest
 ) -> SearchAnswer:
-    """Return the answer, its ``raw`` body in the engines' own shape."""
+    """Return the answer; its ``raw`` body has the format of the real engines."""
     ids: dict[TantivyIndex, list[str]] = {}
     for match, target in ranked:
         ids.setdefault(target, []).append(match.id)

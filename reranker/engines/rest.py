@@ -1,7 +1,7 @@
-"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, both speak the same wire.
+"""Elasticsearch and OpenSearch behind the `Engine` protocol: one implementation, since both have the same HTTP API.
 
-Both official helpers pair operations and answers with `zip`, so that documents vanish when items are missing; here an
-answer that does not name every operation, in order, is no answer at all.
+The official bulk helpers pair operations and answers with `zip`, so that documents are lost without notice if items are
+missing. Here an answer that does not contain every operation, in order, is treated as no answer.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from reranker.errors import (
 from reranker.records import Hit, SearchAnswer, StoredDocument
 
 KEEP_ALIVE = "10m"
-"""How long an engine keeps a view between two batches: a throttled reader is slow."""
+"""How long an engine keeps a snapshot between two batches; long, because a throttled reader is slow."""
 GET_BATCH = 1000
-"""Ids a request when reading by id."""
+"""Ids per request when reading by id."""
 BULK_FILTER = (
     "took,errors,error,status,items.*._id,items.*.status,items.*._seq_no,items.*._primary_term,"
     "items.*.error.type,items.*.error.reason,items.*.error.caused_by.reason"
 )
-"""Parts of a bulk answer that are read: the rest need not be sent."""
+"""Parts of a bulk answer that are used; the others are not transferred."""
 BATCH_UNITS = 9_000
-"""UTF-16 units a request to analyse: an engine makes at most 10,000 tokens (``index.analyze.max_token_count``)."""
+"""UTF-16 units per analysis request: an engine returns at most 10,000 tokens (``index.analyze.max_token_count``)."""
 _NODE_PARTS = (
     "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes,"
     "nodes.*.settings.script"
@@ -60,10 +60,10 @@ _NODE_PARTS = (
 
 
 class RestEngine:
-    """An engine reached over HTTP; see `reranker.engines.protocol.Engine` for the methods.
+    """An engine reached over HTTP. `reranker.engines.protocol.Engine` documents the methods.
 
-    Equal scores come in the engine's own order (shard, then age inside a segment), which is stable between requests
-    only on the same copy of each shard: give searches of one user the same ``preference``.
+    Equal scores are in the engine's order (by shard, then by age within a segment). It is stable between requests only
+    on the same copy of each shard: give all searches of one user the same ``preference``.
     """
 
     in_process = False
@@ -76,11 +76,11 @@ class RestEngine:
         self._kinds: dict[str, Literal["index", "alias", "unknown"]] = {}
 
     def capabilities(self) -> Capabilities:
-        """Return what the engine can do, asked once.
+        """Return the capabilities of the engine; they are queried once.
 
-        Asked in turn until one is allowed and there: ``_nodes/_local`` (version, modules, limits), ``_cluster/stats``
-        (version), ``/`` (version; some builds have no such route, so it is never the first). A role that may ask none
-        of them gets the cautious answer: no version, no native vectors, no scripts. Searching and writing need none.
+        Tried in turn until one is allowed and exists: ``_nodes/_local`` (version, modules, limits), ``_cluster/stats``
+        (version), ``/`` (version; last, because some builds have no such route). For a role that may use none of them,
+        the least capabilities are assumed: no version, no native vectors, no scripts. Searching and writing need none.
         """
         if self._capabilities is None:
             self._capabilities = self._ask_capabilities()
@@ -104,7 +104,7 @@ class RestEngine:
         return tuple(self.index_uuids(name))
 
     def index_uuids(self, name: str) -> dict[str, str]:
-        """Return the concrete indexes behind a name, sorted, with their ``index.uuid``."""
+        """Return concrete index → ``index.uuid`` for all indexes behind a name, sorted."""
         try:
             answer = self._client.call("GET", f"/{quoted(name)}/_settings/index.uuid", params={"flat_settings": "true"})
         except IndexMissing:
@@ -131,7 +131,7 @@ class RestEngine:
         """Return mapping, settings and aliases of one index."""
         answer = self._client.call("GET", f"/{quoted(index)}", params={"flat_settings": "true"})
         if len(answer) != 1:
-            message = f"{index!r} stands for {len(answer)} indexes ({', '.join(sorted(answer)[:5])}); name one of them"
+            message = f"{index!r} refers to {len(answer)} indexes ({', '.join(sorted(answer)[:5])}): name one of them"
             raise EngineRejected(message, engine=self._client.kind, status=400)
         ((name, about),) = answer.items()
         mapping = about.get("mappings") or {}
@@ -140,7 +140,7 @@ class RestEngine:
         return IndexInfo(name, mapping.get("properties") or {}, mapping, settings, aliases, about.get("data_stream"))
 
     def disk_usage(self, index: str) -> DiskUsage:
-        """Return the size of an index and the space of the fullest data node: engines block an index by that one."""
+        """Return the size of an index and the space of the fullest data node, whose disk triggers write blocks."""
         stats = self._client.call("GET", f"/{quoted(index)}/_stats/store")
         index_bytes = int(_at(stats, "_all", "total", "store", "size_in_bytes"))
         nodes = self._client.call("GET", "/_nodes/stats/fs").get("nodes") or {}
@@ -166,7 +166,7 @@ class RestEngine:
         return self._client.call(method, path, body, params=params, timeout_s=timeout_s)
 
     def put_properties(self, index: str, properties: Mapping[str, Any]) -> None:
-        """Add fields to a mapping; fields that are there with the same type are left alone."""
+        """Add fields to a mapping; existing fields of the same type are not changed."""
         for name in self._names(index):
             known = self.index_info(name).properties
             for field, definition in properties.items():
@@ -183,8 +183,8 @@ class RestEngine:
                 self._acknowledged("PUT", f"/{quoted(name)}/_mapping", {"properties": added})
 
     def swap_alias(self, alias: str, add: str, remove: Sequence[str] = ()) -> None:
-        """Change one alias in one step."""
-        # must_exist: without it, an alias that is not there is passed over and the rest is done.
+        """Change one alias atomically."""
+        # Without must_exist, a missing alias is skipped silently and the other actions are executed.
         removals = [
             {"remove": {"index": check_name(index), "alias": alias, "must_exist": True}}
             for index in remove
@@ -204,12 +204,12 @@ class RestEngine:
         self._whole("POST", f"/{quoted(index)}/_refresh", None)
 
     def count(self, index: str, query: Mapping[str, Any] | None = None) -> int:
-        """Return the number of documents that match."""
+        """Return the number of matching documents."""
         body = None if query is None else {"query": query}
         return int(self._whole("POST", f"/{quoted(index)}/_count", body)["count"])
 
     def bulk(self, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
-        """Send one bulk request; operations no engine takes are answered here with status 400."""
+        """Send one bulk request; operations that no engine accepts get status 400 without being sent."""
         data, sent, results = bulk_body(ops)
         params = {**self._must_exist(index), "filter_path": BULK_FILTER}
         if sent:
@@ -226,7 +226,7 @@ class RestEngine:
         return [results[place] for place in range(len(ops))]
 
     def get(self, index: str, ids: Sequence[str], *, source: SourceFilter = True) -> list[StoredDocument | None]:
-        """Return stored documents by id, also those stored under a routing that the caller does not know."""
+        """Return stored documents by id, including those stored with a routing that the caller does not know."""
         path = f"/{quoted(index)}"
         documents: dict[str, StoredDocument] = {}
         unique = list(dict.fromkeys(identifier for identifier in ids if identifier))
@@ -235,7 +235,7 @@ class RestEngine:
             documents |= self._multi_get(path, [{"_id": identifier} for identifier in part], source)
             missing = [identifier for identifier in part if identifier not in documents]
             if missing:
-                # Those that only a search over all shards finds.
+                # Documents with a custom routing are found by a search over all shards.
                 found = {"query": {"ids": {"values": missing}}, "size": len(missing), "_source": False}
                 hits = [hit for hit in self.search(index, found).hits if "_routing" in hit.raw]
                 routed = [{"_id": hit.id, "routing": hit.raw["_routing"]} for hit in hits]
@@ -248,14 +248,14 @@ class RestEngine:
         answer = self._client.call("POST", f"{path}/_mget", body, repeatable=True)
         docs = answer.get("docs")
         if not isinstance(docs, list) or [doc.get("_id") for doc in docs] != [doc["_id"] for doc in wanted]:
-            raise self._client.unusable(f"POST {path}/_mget", "it does not name the documents asked for")
+            raise self._client.unusable(f"POST {path}/_mget", "it does not have the requested documents in order")
         for doc in docs:
             error = doc.get("error")
             if isinstance(error, Mapping) and error.get("type") != "routing_missing_exception":
                 error_type, reason = str(error.get("type")), str(error.get("reason"))
                 missing = error_type == "index_not_found_exception"
                 cls, status = (IndexMissing, 404) if missing else (EngineRejected, 400)
-                message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the index's name"
+                message = f"document {doc.get('_id')!r:.60} cannot be read: {reason}; check the name of the index"
                 raise cls(message, engine=self._client.kind, status=status, error_type=error_type)
         return {doc["_id"]: _stored(doc) for doc in docs if doc.get("found")}
 
@@ -266,15 +266,15 @@ class RestEngine:
     def scan(
         self, index: str, *, query: Mapping[str, Any] | None = None, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
-        """Yield all documents that match, of one view; `EngineUnavailable`: it, a shard or a document was lost."""
+        """Yield all matching documents of one snapshot. `EngineUnavailable` if it, a shard or a document is lost."""
         return self._scan(index, query, source, batch_size, None)
 
     def scan_writes(
         self, index: str, seq_no: int, *, source: SourceFilter = True, batch_size: int = 500
     ) -> Iterator[list[StoredDocument]]:
-        """Yield documents as `scan` does, those written last at ``seq_no`` and later, in the order of these writes.
+        """Yield documents as `scan` does, but only those last written at ``seq_no`` or later, in order of writing.
 
-        Numbers count for each shard: equal ones, of different shards, come in any order.
+        Sequence numbers are counted per shard; documents of different shards with equal numbers are in any order.
         """
         query = {"range": {"_seq_no": {"gte": seq_no}}} if seq_no > 0 else None
         return self._scan(index, query, source, batch_size, "_seq_no")
@@ -283,7 +283,7 @@ class RestEngine:
         self, index: str, query: Mapping[str, Any] | None, source: SourceFilter, batch_size: int, order: str | None
     ) -> Iterator[list[StoredDocument]]:
         if not 1 <= batch_size <= 10_000:
-            raise EngineRejected(f"batch_size is {batch_size}; it is 1 to 10,000", status=400)
+            raise EngineRejected(f"batch_size is {batch_size}; it must be from 1 to 10,000", status=400)
         body: dict[str, Any] = {
             "size": batch_size,
             "_source": self._source_option(source),
@@ -298,14 +298,14 @@ class RestEngine:
         return self._documents(f"/{quoted(index)}", body)
 
     def _resuming(self, index: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
-        """Yield the documents of a scan that goes on in a new view where the old one, or a page of it, was lost.
+        """Yield the documents of a scan that continues in a new snapshot if the current one, or a page of it, is lost.
 
-        A page of a scroll cannot be asked for again: the engine has moved on, whether its answer arrived or not. The
-        first view is read in its own order, which is fastest and means nothing in another view. All later ones are read
-        in the order of the last writes (``_seq_no``), each from the last number read on. Documents that were yielded
-        already are left out, also if they were changed meanwhile and have a greater number by now.
+        A page of a scroll cannot be requested again, because the engine has moved on even if its answer was lost. The
+        first snapshot is read in its own order, which is fastest but meaningless in another snapshot. All later ones
+        are read in the order of last writes (``_seq_no``), each from the last number read. Documents that were already
+        yielded are skipped, even if they have been changed since and now have a greater number.
 
-        The error is raised where the name stands for other indexes by then, or may not be looked up by this role.
+        The error is raised if the name now refers to other indexes, or this role may not check that.
         """
         attempts = Attempts(self.retries, f"{self._client.kind}: the scan of {index!r}", resumes=True)
         path, identity = f"/{quoted(index)}", self._identity(index)
@@ -333,7 +333,7 @@ class RestEngine:
             page["sort"] = [{"_seq_no": "asc"}]
 
     def _identity(self, index: str) -> dict[str, str] | None:
-        """Return the indexes behind a name with their identity; None for a role that may not ask."""
+        """Return index → uuid of the indexes behind a name; None if the role may not query them."""
         try:
             return self.index_uuids(index)
         except EngineAuthError as error:
@@ -342,7 +342,7 @@ class RestEngine:
             return None
 
     def _documents(self, path: str, body: dict[str, Any]) -> Iterator[list[StoredDocument]]:
-        """Yield the documents of one view."""
+        """Yield the documents of one snapshot."""
         seen, total = 0, None
         try:
             for answer in self._pages(path, body):
@@ -353,12 +353,12 @@ class RestEngine:
                 if batch:
                     yield batch
         except KeyError as error:
-            raise self._client.unusable("a scan", f"it lacks {error}") from error
+            raise self._client.unusable("a scan", f"it has no {error}") from error
         if seen != total:
-            raise self._client.unusable("a scan", f"{seen} documents of {total}")
+            raise self._client.unusable("a scan", f"it returned {seen} documents of {total}")
 
     def _pages(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Return the answers over one view: a point in time where its order is total, else a scroll."""
+        """Yield the pages of one snapshot: a point in time if it can be read in a total order, else a scroll."""
         if not self._client.dialect.shard_doc_pit:
             return self._scroll(path, body)
         try:
@@ -368,12 +368,12 @@ class RestEngine:
         except (EngineAuthError, EngineRejected) as error:
             if error.status not in (400, 403, 404, 405):
                 raise
-            # A role without the right to a point in time may scroll.
+            # A role that may not open a point in time may still use a scroll.
             return self._scroll(path, body)
         return self._point_in_time(str(opened["id"]), body)
 
     def _point_in_time(self, view: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        # Between equal values of another sort, the engine orders by _shard_doc by itself.
+        # With another sort, the engine breaks ties by _shard_doc itself.
         page = {"sort": [{"_shard_doc": "asc"}], **body}
         try:
             while True:
@@ -397,7 +397,7 @@ class RestEngine:
             self._check_shards(answer, "a scan")
             while answer["hits"]["hits"]:
                 yield answer
-                # Never sent twice: each request moves the scroll on.
+                # Not repeatable: each request advances the scroll.
                 answer = self._client.call("POST", "/_search/scroll", {"scroll_id": view, "scroll": KEEP_ALIVE})
                 view = str(answer.get("_scroll_id", view))
                 self._check_shards(answer, "a scan")
@@ -406,14 +406,14 @@ class RestEngine:
             self._forget("/_search/scroll", {"scroll_id": view})
 
     def _forget(self, path: str, body: dict[str, Any]) -> None:
-        """Free a view; it expires by itself where that fails."""
+        """Release a snapshot; if that fails, it expires by itself."""
         with suppress(EngineError):
             self._client.call("DELETE", path, body)
 
     def search(
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
-        """Run a search body; a body with its own ``pit`` names its indexes itself."""
+        """Run a search body; the ``index`` is ignored for a body with its own ``pit``, which determines the indexes."""
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
         params = {"preference": preference} if preference is not None and "pit" not in body else None
         answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s, repeatable=True)
@@ -432,16 +432,17 @@ class RestEngine:
         return SearchAnswer(hits, n_hits, exact, bool(answer.get("timed_out")) or failed_shards(answer) > 0, answer)
 
     def analyze(self, index: str, field: str, texts: Sequence[str]) -> list[list[str]]:
-        """Return the tokens of each text by the analysis chain of ``field``, in order.
+        """Return the tokens of each text according to the analysis chain of ``field``, in order.
 
-        An engine answers one flat list for several texts; offsets, which run on from text to text with one unit
-        between, tell which text a token came from. Long texts are cut at white space to stay under its limit.
+        For several texts an engine returns one flat list of tokens. Their offsets continue from text to text, with a
+        gap of one unit, and show which text a token belongs to. Long texts are split at white space to stay below the
+        engine's limit.
         """
         name = self._names(index)[0]
         mappings = self._client.call("GET", f"/{quoted(name)}/_mapping/field/{quoted(field)}")
         if not any(about.get("mappings") for about in mappings.values()):
-            # An engine would silently use its default analyzer.
-            message = f"index {name!r} has no field {field!r} to analyse with; see its mapping"
+            # The engine would use its default analyzer silently.
+            message = f"index {name!r} has no field {field!r} for analysis: check the name against its mapping"
             raise EngineRejected(message, engine=self._client.kind, status=400)
         tokens: list[list[str]] = [[] for _ in texts]
         for group in _groups(texts):
@@ -461,10 +462,10 @@ class RestEngine:
         return IndexMissing(message, engine=self._client.kind, status=404, error_type="index_not_found_exception")
 
     def _must_exist(self, index: str) -> dict[str, str]:
-        """Return parameters that keep a bulk request from creating the index, after asking where they cannot.
+        """Return the parameters that keep a bulk request from creating the index, or check that the index exists.
 
-        An alias is held by ``require_alias``. For an index no such parameter exists, so its existence is asked before
-        each request: it costs a millisecond, and both engines create a mistyped index without a word.
+        ``require_alias`` protects an alias. There is no such parameter for an index, so that its existence is checked
+        before each request. This costs a millisecond, but both engines silently create an index for a mistyped name.
         """
         kind = self._kinds.get(index)
         if kind is None:
@@ -480,19 +481,19 @@ class RestEngine:
         except EngineAuthError as error:
             if error.status == 401:
                 raise
-            # A role that may write but not look may not create either.
+            # A role that may write but not read settings may not create indexes either.
             return "unknown"
         if names == (index,):
             return "index"
-        # A data stream's backing indexes are not an alias's; require_alias would refuse it.
+        # require_alias would refuse a data stream, although its name differs from those of its backing indexes.
         return "unknown" if any(name.startswith(".ds-") for name in names) else "alias"
 
     def _acknowledged(
         self, method: str, path: str, body: Mapping[str, Any] | None, is_done: Callable[[], bool] = lambda: False
     ) -> None:
-        """Make a change; a second attempt that is refused because the first was carried out is no error.
+        """Make a change; it is no error if a retry is refused because an earlier attempt was executed.
 
-        ``is_done`` returns whether the change is in place; it is asked only after an attempt whose answer was lost.
+        ``is_done`` returns whether the change is in place. It is called only after an attempt whose answer was lost.
         """
         attempts = Attempts(self.retries, f"{self._client.kind}: {method} {path}")
         may_be_done = False
@@ -501,7 +502,7 @@ class RestEngine:
                 answer = self._client.call(method, path, body)
                 if answer.get("acknowledged") is True:
                     return
-                raise self._client.unusable(f"{method} {path}", "not acknowledged by all nodes in time")
+                raise self._client.unusable(f"{method} {path}", "not acknowledged by all nodes within the time limit")
             except (EngineRejected, IndexMissing):
                 if may_be_done and is_done():
                     return
@@ -511,7 +512,7 @@ class RestEngine:
                 may_be_done = True
 
     def _whole(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the answer of all shards to a request that may be sent twice."""
+        """Return the answer of all shards to a repeatable request."""
 
         def ask() -> dict[str, Any]:
             answer = self._client.call(method, path, body)
@@ -521,10 +522,10 @@ class RestEngine:
         return self._client.retried(f"{method} {path}", ask)
 
     def _check_shards(self, answer: Mapping[str, Any], request: str) -> None:
-        """Raise `EngineUnavailable` if a shard did not answer; its ``error_type`` tells whether a view was lost."""
+        """Raise `EngineUnavailable` if a shard failed; its ``error_type`` shows whether a snapshot was lost."""
         if not (failed := failed_shards(answer)) and not answer.get("timed_out"):
             return
-        error = self._client.unusable(request, f"a shard did not answer ({failed} failed)")
+        error = self._client.unusable(request, f"shards did not answer ({failed} failed)")
         reasons = [failure.get("reason") or {} for failure in answer.get("_shards", {}).get("failures") or ()]
         if any(reason.get("type") == VIEW_LOST for reason in reasons):
             error.data["error_type"] = VIEW_LOST
@@ -535,7 +536,7 @@ def _from_nodes(client: EngineClient) -> Capabilities:
     answer = client.call("GET", "/_nodes/_local", params={"filter_path": _NODE_PARTS})
     nodes = list(answer.get("nodes", {}).values())
     if not nodes:
-        raise EngineRejected("the engine named no node", status=404)
+        raise EngineRejected("the engine did not report any node", status=404)
     node = nodes[0]
     modules = {item["name"] for part in ("modules", "plugins") for item in node.get(part, [])}
     limit = node.get("http", {}).get("max_content_length_in_bytes")
@@ -546,7 +547,7 @@ def _from_nodes(client: EngineClient) -> Capabilities:
 def _from_stats(client: EngineClient) -> Capabilities:
     answer = client.call("GET", "/_cluster/stats", params={"filter_path": "nodes.versions,nodes.plugins.name"})
     versions = answer.get("nodes", {}).get("versions", [])
-    # The oldest node decides what the cluster can do.
+    # The oldest node limits the capabilities of the cluster.
     return client.dialect.capabilities(min(versions, key=version_numbers, default=""))
 
 
@@ -562,12 +563,12 @@ def _at(value: Any, *path: str) -> Any:
 
 
 def units(text: str) -> int:
-    """Return the length of a text in UTF-16 units, in which engines count offsets."""
+    """Return the length of a text in UTF-16 units, the units of the engines' offsets."""
     return len(text) + sum(char > "\uffff" for char in text)
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
-    """Yield (place of the text, piece) in groups of at most `BATCH_UNITS`."""
+    """Yield groups of (index of the text, piece) with at most `BATCH_UNITS` units each."""
     group: list[tuple[int, str]] = []
     size = 0
     for place, text in enumerate(texts):
@@ -583,7 +584,7 @@ def _groups(texts: Sequence[str]) -> Iterator[list[tuple[int, str]]]:
 
 
 def pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces of at most about half a batch, cut at white space where there is some."""
+    """Yield a text in pieces of about half a batch at most, split at white space if possible."""
     most = BATCH_UNITS // 2
     start = 0
     while len(text) - start > most:
@@ -603,13 +604,13 @@ def _tokens(client: EngineClient, index: str, field: str, texts: list[str]) -> l
     split = _by_offset(texts, tokens)
     if split is not None:
         return split
-    # A chain whose offsets do not run through (some filters move them): one text a request.
+    # Some token filters change offsets so that they cannot be assigned to texts: send one text per request.
     answers = [client.call("POST", path, {"field": field, "text": text}, repeatable=True) for text in texts]
     return [[str(token["token"]) for token in answer["tokens"]] for answer in answers]
 
 
 def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]] | None:
-    """Return the tokens of each text, or None where an offset lies in no text or across two."""
+    """Return the tokens of each text; None if the offsets of a token are outside of all texts or span two."""
     starts = list(accumulate((units(text) + 1 for text in texts), initial=0))
     split: list[list[str]] = [[] for _ in texts]
     place = 0
@@ -622,14 +623,14 @@ def _by_offset(texts: list[str], tokens: list[dict[str, Any]]) -> list[list[str]
 
 
 class _Yielded:
-    """The documents that a scan has yielded, as 64-bit hashes: 8 bytes a document."""
+    """The documents that a scan has yielded, as 64-bit hashes: 8 bytes per document."""
 
     def __init__(self) -> None:
         self._parts: list[npt.NDArray[np.uint64]] = []
         self._known: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
     def without_known(self, batch: list[StoredDocument]) -> list[StoredDocument]:
-        """Return the documents that no earlier view of the scan yielded, and remember them."""
+        """Return the documents that were not yielded from an earlier snapshot, and remember them."""
         keys = np.array([_hash_of(document) for document in batch], np.uint64)
         if self._known.size:
             is_new = ~np.isin(keys, self._known)
@@ -638,7 +639,7 @@ class _Yielded:
         return batch
 
     def view_lost(self) -> None:
-        """Leave out all documents yielded so far from now on."""
+        """Start a new snapshot: from now on, skip all documents yielded so far."""
         self._known = np.unique(np.concatenate([self._known, *self._parts]))
         self._parts = []
 
@@ -649,7 +650,7 @@ def _hash_of(document: StoredDocument) -> int:
 
 
 def failed_shards(answer: Mapping[str, Any]) -> int:
-    """Return how many shards did not answer."""
+    """Return the number of failed shards in an answer."""
     shards = answer.get("_shards")
     return int(shards.get("failed", 0)) if isinstance(shards, Mapping) else 0
 
@@ -664,10 +665,10 @@ def _stored(raw: dict[str, Any]) -> StoredDocument:
 
 
 def bulk_body(ops: Sequence[WriteOp]) -> tuple[bytes, list[int], dict[int, WriteResult]]:
-    """Return the body of a bulk request, the places of the operations in it, and the results of those left out.
+    """Return the body of a bulk request, the indices of the operations in it, and the results of the others.
 
-    Left out, with a result of status 400 by place, are operations that would fail the whole request (ids that are
-    empty or too long) and those that cannot be written as JSON (NaN, lone surrogates).
+    Operations that would fail the whole request (empty or too long ids) or cannot be encoded as JSON (NaN, lone
+    surrogates) are not part of the body; their results have status 400 and are keyed by index.
     """
     lines: list[bytes] = []
     sent: list[int] = []
@@ -682,7 +683,7 @@ def bulk_body(ops: Sequence[WriteOp]) -> tuple[bytes, list[int], dict[int, Write
             if op.source is not None:
                 pair.append(json_bytes({"doc": op.source} if op.action == "update" else op.source))
         except (ValueError, TypeError) as error:
-            reason = f"not writable as JSON: {error}"
+            reason = f"cannot be encoded as JSON: {error}"
             refused[place] = WriteResult(op.id, 400, "document_parsing_exception", reason)
             continue
         lines += pair
@@ -702,7 +703,7 @@ def _action_line(op: WriteOp) -> dict[str, Any]:
 
 
 def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteResult]:
-    """Return one result an operation, in order; `ValueError`: items missing, too many, misplaced or malformed."""
+    """Return one result per operation, in order. `ValueError` if items are missing, surplus, misplaced or malformed."""
     items = answer.get("items")
     if not isinstance(items, list):
         raise ValueError("no list of items")
@@ -713,11 +714,11 @@ def bulk_results(ops: Sequence[WriteOp], answer: dict[str, Any]) -> list[WriteRe
 
 def _result(op: WriteOp, item: Any) -> WriteResult:
     if not isinstance(item, dict) or list(item) != [op.action]:
-        raise ValueError(f"item {item!r:.80} where the answer to {op.action} {op.id!r:.40} belongs")
+        raise ValueError(f"item {item!r:.80} in place of the answer to {op.action} {op.id!r:.40}")
     value = item[op.action]
     status = value.get("status") if isinstance(value, dict) else None
     if not isinstance(status, int) or value.get("_id") != op.id:
-        raise ValueError(f"item {value!r:.80} where the answer to document {op.id!r:.40} belongs")
+        raise ValueError(f"item {value!r:.80} in place of the answer to document {op.id!r:.40}")
     error = value.get("error") or {}
     if not isinstance(error, dict):
         error = {"reason": str(error)}

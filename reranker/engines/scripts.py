@@ -1,6 +1,7 @@
-"""What can be put into an engine so that it reranks by itself, as requests: what it takes, and why not the rest.
+"""Requests that install reranking in an engine itself (stored scripts, endpoints, pipelines), and what prevents them.
 
-The contents are the files of the package `plugin_scripts`; here they are filled in, put in order and sent.
+The contents are the files of the package `plugin_scripts`; this module fills them in and sends the
+requests in order.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from reranker.engines.wire import changed_texts
 from reranker.errors import ConfigError, EngineError, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"
-"""What is said of requests to engines that the tests of this project cannot run."""
+"""Note on requests to engines that this project's tests cannot run."""
 _INFERENCE_LICENCES = ("enterprise", "trial")
 _CUSTOM_SERVICE = (8, 19)
 _RERANK_PROCESSOR = (2, 12)
 TRUSTED: Final = "plugins.ml_commons.trusted_connector_endpoints_regex"
-"""Cluster setting of OpenSearch: addresses that connectors may call."""
+"""Cluster setting of OpenSearch with the addresses that connectors may call."""
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,60}$")
 
 
@@ -33,29 +34,32 @@ State = Literal["done", "not possible", "absent", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What is wanted; `ConfigError` for a name or an address that no engine takes."""
+    """What to install. `ConfigError` for a name or an address that no engine accepts."""
 
     encoder_id: str | None = None
-    """Whose fields the stored scripts read; None: no scripts."""
+    """Encoder whose fields the stored scripts read; None: no scripts."""
     service: str | None = None
-    """Address of `ssi serve` as the engine sees it, ``http://ssi:8080``; None: no engine-native reranking."""
+    """Address of `ssi serve` as seen from the engine, ``http://ssi:8080``; None: no engine-native reranking."""
     name: str = "ssi"
-    """Of endpoint, model and pipeline."""
+    """Name of endpoint, model and pipeline."""
     text_field: str = "text"
     """Field whose text is sent to the service."""
     id_field: str | None = None
-    """Field of ``_source`` with the document's id, sent instead of the text."""
+    """Field of ``_source`` with the document's id, which is sent instead of the text; None: the text is sent."""
     key: str = field(default="none", repr=False)
     """The service's API key."""
     trusted: tuple[str, ...] = ()
-    """Addresses (patterns) that OpenSearch trusts already and goes on trusting."""
+    """Addresses (patterns) that OpenSearch already trusts, and that stay trusted."""
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):
-            raise ConfigError(f"name {self.name!r:.80} is not legal: a-z, 0-9, '-' and '_', at most 61 of them")
+            raise ConfigError(
+                f"name {self.name!r:.80} is invalid: it must have at most 61 characters of a-z, 0-9, '-' and '_', and "
+                "start with a letter or digit"
+            )
         if self.service is not None and not re.match(r"^https?://[^/?#@\s\"]+(/[^?#\s\"]*)?$", self.service):
             raise ConfigError(
-                f"service {self.service!r:.80} is not legal: write http://HOST:PORT, without a user or a password"
+                f"service {self.service!r:.80} is invalid: write http://HOST:PORT, without a user or a password"
             )
 
 
@@ -64,19 +68,20 @@ class Step:
     """One request, or the reason why it cannot be sent."""
 
     what: str
-    """In words."""
+    """Description of what the request creates."""
     method: str
     path: str
     body: Mapping[str, Any] | None = None
     params: Mapping[str, str] | None = None
-    """Of the URL."""
+    """URL parameters."""
     why_not: str = ""
-    """Empty where the engine at hand can take it."""
+    """Why this engine cannot accept the request; empty if it can."""
     note: str = ""
-    """What else to know, such as `NOT_RUN`."""
+    """Additional information, such as `NOT_RUN`."""
     gives: str = ""
+    """Placeholder ``@<gives>@`` of later steps that this step's answer fills in; empty: none."""
     of: str = ""
-    """The answer's value ``of`` fills in ``@<gives>@`` of the steps after it."""
+    """Key of the value in the answer."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON."""
@@ -94,20 +99,21 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a step: ``detail`` is the reason where it was not possible or refused."""
+    """The result of a step."""
 
     step: Step
     state: State
     detail: str = ""
+    """Reason, if the step was not possible or was refused."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         step = self.step
         return {"what": step.what, "state": self.state, "detail": self.detail, "note": step.note}
 
 
 def _template(path: str, setup: Setup) -> dict[str, Any]:
-    """Return a JSON file of `plugin_scripts`, its places filled in after parsing; those without a value stay."""
+    """Return a JSON file of `plugin_scripts` with its placeholders filled in; those without a value are kept."""
     service = (setup.service or "").rstrip("/")
     values = {
         "NAME": setup.name,
@@ -131,7 +137,10 @@ def _fill(value: Any, values: Mapping[str, str]) -> Any:
 
 
 def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
-    """Return what to send to the engine at hand, in order; ``licence`` is its type (``basic``), or empty for none."""
+    """Return the requests that install the setup in the engine, in order.
+
+    ``licence`` is the type of the engine's licence (``basic``), or empty if it has none.
+    """
     steps = _script_steps(setup.encoder_id, capabilities) if setup.encoder_id else []
     if setup.service is not None:
         if capabilities.kind == "elasticsearch":
@@ -149,9 +158,9 @@ def script_ids(encoder_id: str) -> dict[Literal["model", "blend"], str]:
 
 def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     """Return the requests that store both scripts for the fields of an encoder."""
-    why_not = "" if capabilities.painless else "the engine runs no painless scripts"
+    why_not = "" if capabilities.painless else "the engine does not run painless scripts"
     if why_not and capabilities.kind == "elasticsearch":
-        why_not += "; route inside does without them"
+        why_not += "; route inside does not need them"
     fields = script_fields(encoder_id, capabilities)
     note = NOT_RUN if capabilities.kind == "elasticsearch" else ""
     return [
@@ -172,11 +181,11 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
     if capabilities.modules is not None and "x-pack-inference" not in capabilities.modules:
         why_not = "this build has no inference API (module x-pack-inference)"
     elif numbers and numbers < _CUSTOM_SERVICE:
-        why_not = f"version {capabilities.version} has no 'custom' inference service; it came with 8.19"
+        why_not = f"version {capabilities.version} has no 'custom' inference service; it needs 8.19"
     elif licence not in _INFERENCE_LICENCES:
         why_not = (
-            f"the licence is {licence or 'unknown'}, reranking by inference endpoints needs enterprise: "
-            "use route inside, or `ssi serve` before the engine"
+            f"the licence is {licence or 'unknown'}, but reranking with inference endpoints needs enterprise: use "
+            "route inside, or `ssi serve` in front of the engine"
         )
     else:
         why_not = ""
@@ -188,9 +197,9 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
 def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     modules, numbers = capabilities.modules, version_numbers(capabilities.version)
     missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
-    why_not = f"the engine lacks the plugin {missing[0]}" if missing else ""
+    why_not = f"the engine does not have the plugin {missing[0]}" if missing else ""
     if not why_not and numbers and numbers < _RERANK_PROCESSOR:
-        why_not = f"version {capabilities.version} has no rerank processor; it came with 2.12"
+        why_not = f"version {capabilities.version} has no rerank processor; it needs 2.12"
     settings = _template("opensearch/cluster_settings.json", setup)
     own = settings["persistent"][TRUSTED]
     settings["persistent"][TRUSTED] = list(dict.fromkeys([*setup.trusted, *own]))
@@ -207,9 +216,10 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
 
 
 def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
-    """Return what takes the scripts, the endpoint or the pipeline out again; what is not there is passed over.
+    """Return the requests that remove scripts, endpoint and pipeline; missing ones are skipped.
 
-    Connector, remote model and cluster setting of OpenSearch stay: ids are the engine's, the setting may have users.
+    Connector, remote model and cluster setting of OpenSearch are kept: the engine assigns the ids of the former, and
+    others may rely on the latter.
     """
     return [
         Step(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")
@@ -219,23 +229,24 @@ def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
 
 
 def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
-    """Return a search body that uses what was put in; ``{{query}}`` stands for the text of the query."""
+    """Return an example search body that uses what was installed, with ``{{query}}`` for the query text."""
     return _template(f"{capabilities.kind}/search.json", setup)
 
 
 def requests_of(engine: Engine) -> TakesRequests:
-    """Return the engine as one that takes any request; `Unsupported` for an embedded engine."""
+    """Return the engine as one that accepts any request of its API. `Unsupported` for an embedded engine."""
     if not isinstance(engine, TakesRequests):
         kind = engine.capabilities().kind
         raise Unsupported(
-            f"{kind} takes no requests (scripts, pipelines, a proxy's): name Elasticsearch or OpenSearch",
+            f"{kind} does not accept API requests (scripts, pipelines, proxied searches): use Elasticsearch or "
+            "OpenSearch",
             engine=kind,
         )
     return engine
 
 
 def _answer_if_allowed(engine: Engine, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the answer to a GET request; empty where a role may not ask or the engine does not know it."""
+    """Return the answer to a GET request; empty if the role may not send it, or the engine does not know it."""
     try:
         return requests_of(engine).request("GET", path, params=params)
     except EngineUnavailable:
@@ -245,9 +256,9 @@ def _answer_if_allowed(engine: Engine, path: str, params: Mapping[str, str] | No
 
 
 def licence_of(engine: Engine) -> str:
-    """Return the type of the engine's licence, "" where it has none or a role may not ask.
+    """Return the type of the engine's licence; "" if it has none, or the role may not read it.
 
-    An engine that has just started has none (404) until its master has written one: its queued tasks are waited for.
+    A newly started engine has no licence (404) until its master has written one, so this waits for its queued tasks.
     """
     if engine.capabilities().kind != "elasticsearch":
         return ""
@@ -259,7 +270,7 @@ def licence_of(engine: Engine) -> str:
 
 
 def trusted_of(engine: Engine) -> tuple[str, ...]:
-    """Return the addresses that OpenSearch lets connectors call now; none where there are no connectors."""
+    """Return the addresses that OpenSearch currently lets connectors call; empty for Elasticsearch."""
     if engine.capabilities().kind != "opensearch":
         return ()
     shown = {"include_defaults": "true", "flat_settings": "true"}
@@ -272,9 +283,9 @@ def trusted_of(engine: Engine) -> tuple[str, ...]:
 
 
 def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
-    """Return what became of each step; after a refusal, the steps that need its answer are not sent.
+    """Send the steps and return their results; after a refusal, steps that need its answer are not sent.
 
-    `EngineUnavailable` or `EngineAuthError` if the engine does not answer, or does not know who asks.
+    Raises `EngineUnavailable` or `EngineAuthError` if the engine does not answer, or rejects the credentials.
     """
     target, known = requests_of(engine), dict[str, str]()
     done: list[Done] = []
@@ -291,7 +302,7 @@ def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
                 raise
             absent = step.method == "DELETE" and error.status in (400, 404, 405)
             done.append(Done(step, "absent") if absent else Done(step, "refused", str(error)))
-            broken = f"it builds on: {step.what}" if step.gives else ""
+            broken = f"it depends on: {step.what}" if step.gives else ""
             continue
         if step.gives:
             known[step.gives] = str(answer.get(step.of, ""))

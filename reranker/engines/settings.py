@@ -25,34 +25,35 @@ _TIMES = {"connect_timeout_s": "SSI_ENGINE_CONNECT_TIMEOUT", "read_timeout_s": "
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Time limits and credentials of an engine reached over HTTP. Secrets never show in ``repr``.
+    """Time limits and credentials of an engine reached over HTTP. Secrets never appear in ``repr``.
 
-    `ConfigError`: half of or two kinds of credentials, a time not above 0, no CA file, no legal header or proxy.
+    Raises `ConfigError` for incomplete or several kinds of credentials, a time that is not positive, a missing CA file,
+    and an invalid header or proxy.
     """
 
     connect_timeout_s: float = 5.0
     """Seconds allowed for opening a connection."""
     read_timeout_s: float = 60.0
-    """Seconds allowed for a whole answer, where the call sets no limit of its own."""
+    """Seconds allowed for a whole answer, unless the call sets its own limit."""
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    """HTTP basic authentication; both or neither."""
+    """User and password of HTTP basic authentication; set both or neither."""
     api_key: str | None = field(default=None, repr=False)
-    """The encoded API key (``id:key`` in base64), in place of user and password."""
+    """The encoded API key (``id:key`` in base64), instead of user and password."""
     ca_file: str | None = None
-    """Certificates (PEM) that sign the engine's own; None uses the usual ones."""
+    """PEM file of the authorities that sign the engine's certificate; None uses the default ones."""
     verify: bool = True
-    """False accepts any certificate: for trials only."""
+    """False accepts any certificate; for tests only."""
     connections: int = 16
-    """Most connections kept open at once."""
+    """Largest number of connections kept open."""
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Sent with every request: what a gateway before the engine asks for."""
+    """Sent with every request, for example for a gateway in front of the engine."""
     proxy: str | None = field(default=None, repr=False)
-    """URL of the HTTP proxy by which the engine is reached."""
+    """URL of the HTTP proxy through which the engine is reached."""
     aws_region: str | None = None
-    """Region of an engine at AWS: requests are signed (SigV4) with the credentials that botocore finds."""
+    """AWS region of the engine: requests are signed (SigV4) with the credentials that botocore finds."""
     aws_service: str = "es"
-    """{'es', 'aoss'}: AWS's name of the service; ``aoss`` is OpenSearch Serverless."""
+    """AWS's name of the service: ``es``, or ``aoss`` for OpenSearch Serverless."""
 
     def __post_init__(self) -> None:
         kinds = {
@@ -63,19 +64,20 @@ class EngineSettings:
         }
         if (self.user is None) != (self.password is None):
             raise ConfigError(
-                "user and password of the engine belong together, only one is set: "
+                "only one of user and password of the engine is set, they belong together: "
                 "set both SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or neither"
             )
         if len(stated := [kind for kind, value in kinds.items() if value]) > 1:
             raise ConfigError(
-                f"{' and '.join(stated)} are set for the engine, it takes one kind of credentials: unset all but one "
+                f"{' and '.join(stated)} are set for the engine, but only one kind of credentials is allowed: "
+                "unset all but one "
                 "(the variable, or its key in the table [engine])"
             )
         for name, value in self.headers.items():
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[\x20-\x7e]*", value):
-                raise ConfigError(f"header {name!r:.60} is not legal: a name and a value of one line in ASCII")
+                raise ConfigError(f"header {name!r:.60} is invalid: name and value must be a single line of ASCII")
         if self.proxy is not None and not re.match(r"https?://[^/\s]", self.proxy):
-            raise ConfigError("the proxy of the engine is no URL: write http://HOST:PORT")
+            raise ConfigError("the proxy of the engine is not a URL: write http://HOST:PORT")
         if self.aws_service not in ("es", "aoss"):
             raise ConfigError(f"aws_service is {self.aws_service!r:.60}: choose es, or aoss for OpenSearch Serverless")
         check_ranges(self, **dict.fromkeys(_TIMES, "(0, inf)"))
@@ -84,14 +86,17 @@ class EngineSettings:
 
     @classmethod
     def keys(cls) -> tuple[str, ...]:
-        """Return the legal keys of the ``[engine]`` table of a configuration file."""
+        """Return the valid keys of the ``[engine]`` table of a configuration file."""
         return tuple(cls.__dataclass_fields__)
 
     @classmethod
     def from_environment(
         cls, environ: Mapping[str, str] | None = None, table: Mapping[str, Any] | None = None
     ) -> EngineSettings:
-        """Return the settings of non-empty SSI_ENGINE_* variables over ``table``; `ConfigError` shows no secret."""
+        """Return the settings of ``table``, overridden by SSI_ENGINE_* variables that are not empty.
+
+        A `ConfigError` never quotes a secret.
+        """
         variables = os.environ if environ is None else environ
         values = dict(table or {})
         reject_unknown(values.keys(), cls.keys(), "engine settings")
@@ -107,7 +112,7 @@ class EngineSettings:
 
 
 def _check_type(name: str, value: Any) -> None:
-    """Refuse a value that is not of its key's type, without repeating it."""
+    """Raise `ConfigError` if a value has the wrong type for its key; the message does not quote it."""
     types: type | tuple[type, ...] = str
     wanted = "a text in quotes"
     if name == "verify":
@@ -125,7 +130,7 @@ def _headers(text: str) -> dict[str, str]:
     try:
         return msgspec.json.decode(text, type=dict[str, str])
     except msgspec.MsgspecError:
-        raise ConfigError('SSI_ENGINE_HEADERS is no JSON object of texts: write {"X-Tenant": "shop"}') from None
+        raise ConfigError('SSI_ENGINE_HEADERS is not a JSON object of texts: write {"X-Tenant": "shop"}') from None
 
 
 def _seconds(key: str, text: str) -> float:

@@ -1,15 +1,15 @@
-r"""An engine in a folder: documents in SQLite, BM25 by tantivy; no server.
+r"""An embedded engine in a folder: documents in SQLite, BM25 by tantivy; no server.
 
-``PATH/catalogue.sqlite`` holds the names of indexes and aliases; each index has a folder of its own with
-``documents.sqlite`` (the truth) and ``search-N`` (the tantivy index, a copy that can always be made again). A bulk
-request is durable when it returns and visible to `search` after `refresh`, as in the big engines; `get` and `scan` see
-it at once. A copy that fell behind, because a process was killed between the two, is mended when the index is next
-opened. Several processes may read and write: writers take turns, a reader never waits for one and sees one state for as
-long as its transaction lasts (WAL with ``synchronous=FULL``).
+``PATH/catalogue.sqlite`` holds the names of indexes and aliases. Each index has its own folder with
+``documents.sqlite`` (the source of truth) and ``search-N`` (the tantivy index, a copy that can always be rebuilt). A
+bulk request is durable when it returns. `search` sees it after `refresh`, as in the real engines; `get` and `scan` see
+it at once. A copy that is behind, because a process was killed in between, is repaired when the index is next opened.
+Several processes may read and write. Writers take turns; a reader never waits for a writer, and sees one state for the
+duration of its transaction (WAL with ``synchronous=FULL``).
 
-In tantivy, text fields are numbered slots, so that a new field needs no new tantivy index. Words are made by
-`reranker.engines.language` and handed over joined by spaces: the embedded engines and `analyze` agree on every word.
-Whole values live in one field as ``path\0value``.
+In tantivy, text fields are numbered slots, so that a new field does not need a new tantivy index. Texts are split into
+words by `reranker.engines.language` and passed to tantivy joined by spaces, so that `analyze` and the search index
+agree on every word. Whole values are stored in a single field as ``path\0value``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from reranker.engines.wire import json_bytes, json_value
 from reranker.errors import EngineOverloaded, EngineRejected, EngineUnavailable, IndexMissing
 
 FORMAT = 1
-"""Layout of the SQLite files; a higher one was written by a later version."""
+"""Version of the layout of the SQLite files. A greater number was written by a later version of this project."""
 BUSY_S = 30.0
-"""Seconds a writer waits for another one."""
+"""Seconds that a writer waits for another one."""
 WRITER_BYTES = 64_000_000
-"""Memory of the index writer before it writes a segment."""
+"""Memory that the index writer uses before it writes a segment."""
 FIRST_CAPACITY = 16
-"""Slots for text fields of a new index; doubled, with one rebuild, when they run out."""
+"""Slots for text fields in a new index. When they run out, their number is doubled and the search copy rebuilt."""
 _CATALOGUE_TABLES = """
 CREATE TABLE indexes (name TEXT PRIMARY KEY, folder TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE aliases (alias TEXT, name TEXT, PRIMARY KEY (alias, name)) WITHOUT ROWID;
@@ -59,37 +59,38 @@ _COLUMNS = "id, seq_no, version, routing, source"
 _CHUNK = 500
 _TOKENIZER = "ssi_words"
 _MOST_TIES = 10_000
-"""How far past the wanted hits equal scores are followed to order them by age."""
+"""Largest number of hits that are read beyond the wanted ones to order equal scores by age."""
 _ORPHAN_S = 3600
 _FILE_FAULTS = re.compile("IO error|IoError|io::Error|Lockfile")
-"""What tantivy, whose errors are all ValueErrors, says of a full disk, of missing rights, and of the lock that a writer
-stopped by one of them still holds."""
+"""Parts of tantivy's messages (all its errors are ValueErrors) for a full disk, missing permissions, and the lock that
+a writer still holds after such an error."""
 
 
 class Match(NamedTuple):
-    """A document that matches: ``place`` is a number, smaller first, that orders equal scores."""
+    """A matching document."""
 
     id: str
     score: float
     place: int
+    """Orders equal scores; the smaller number comes first."""
 
 
 Change = tuple[Stored, Extracted | None]
-"""A state to store, with what of it is searchable (None for a deletion)."""
+"""A state to store, and its searchable part (None for a deletion)."""
 
 
 @contextmanager
 def engine_errors(place: Path) -> Iterator[None]:
-    """Turn errors of SQLite and the file system, tantivy's words for these included, into the project's own."""
+    """Convert errors of SQLite and the file system, including those that tantivy reports, into the project's errors."""
     try:
         yield
     except sqlite3.OperationalError as error:
         # Extended codes, such as SQLITE_BUSY_SNAPSHOT, have the primary code in their low byte.
         if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            message = f"{place} is being written by another process for more than {BUSY_S:g} s: wait for it, or stop it"
+            message = f"{place} has been locked by another process for more than {BUSY_S:g} s: wait for it, or stop it"
             raise EngineOverloaded(message, engine="tantivy", error_type="locked") from error
         raise EngineUnavailable(
-            f"{place}: {error}: free space or mend the folder's rights", engine="tantivy"
+            f"{place}: {error}: free disk space, or fix the permissions of the folder", engine="tantivy"
         ) from error
     except sqlite3.DatabaseError as error:
         raise EngineRejected(
@@ -98,12 +99,12 @@ def engine_errors(place: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:
         if isinstance(error, ValueError) and not _FILE_FAULTS.search(str(error)):
             raise
-        message = f"{place}: {error}: free space or mend the folder's rights"
+        message = f"{place}: {error}: free disk space, or fix the permissions of the folder"
         raise EngineUnavailable(message, engine="tantivy") from error
 
 
 def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
-    """Return a connection to a database of this format; with ``create`` (its tables) it may be a new one."""
+    """Return a connection to a database of this format; with ``create`` (its tables) it is created if missing."""
     place = f"{path.absolute().as_uri()}?mode={'rwc' if create is not None else 'rw'}"
     connection = sqlite3.connect(place, uri=True, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
@@ -113,13 +114,15 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
         if version == 0 and create is not None:
             with connection:
                 connection.execute("BEGIN IMMEDIATE")
-                # Another process may have been quicker.
+                # Another process may have created it first.
                 if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
                     for statement in filter(str.strip, create.split(";")):
                         connection.execute(statement)
                     connection.execute(f"PRAGMA user_version = {FORMAT}")
         elif version != FORMAT:
-            message = f"{path} has format {version}, this version reads format {FORMAT}: use the version that wrote it"
+            message = (
+                f"{path} has format {version}, but this version reads format {FORMAT}: use the version that wrote it"
+            )
             raise EngineRejected(message, engine="tantivy")
     except BaseException:
         connection.close()
@@ -128,7 +131,7 @@ def connect(path: Path, *, create: str | None = None) -> sqlite3.Connection:
 
 
 class Connections:
-    """One connection a thread to one database, all closed together; without ``tables`` it must exist already."""
+    """One connection per thread to a database. Without ``tables`` the database must exist already."""
 
     def __init__(self, path: Path, tables: str | None = None) -> None:
         self.path = path
@@ -153,13 +156,13 @@ class Connections:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the one write transaction: committed at the end, rolled back on an error."""
+        """Hold the only write transaction; it is committed at the end, and rolled back on an error."""
         with engine_errors(self.path), self.get() as connection:
             connection.execute("BEGIN IMMEDIATE")
             yield connection
 
     def close(self) -> None:
-        """Close every thread's connection."""
+        """Close the connections of all threads."""
         for connection in self._every:
             connection.close()
         self._every.clear()
@@ -191,7 +194,7 @@ class _SearchIndex:
         try:
             self._index = self._open(folder)
         except ValueError:
-            # Damaged, or made by another version of tantivy: it is only a copy of the documents.
+            # Damaged, or written by another version of tantivy. It is only a copy, so it can be rebuilt.
             shutil.rmtree(folder)
             folder.mkdir()
             self._index = self._open(folder)
@@ -206,22 +209,22 @@ class _SearchIndex:
         return int(self._index.searcher().num_docs)
 
     def reload(self) -> None:
-        """See what was committed since, also by another process."""
+        """Make commits visible, including those of other processes."""
         self._index.reload()
 
     def writer(self) -> Any:
-        """Return a writer; there can be one at a time, and nothing is visible before its ``commit``."""
-        # One thread: segments then hold documents in order of writing, so that runs repeat exactly.
+        """Return a writer. There can be only one at a time, and nothing is visible before its ``commit``."""
+        # With one thread, segments hold documents in order of writing, so that runs are reproducible.
         return self._index.writer(WRITER_BYTES, 1)
 
     def find(self, node: tree.Node, limit: int | None, slots: Mapping[str, int]) -> tuple[list[Match], int]:
-        """Return the best matches by (-score, age of the last write), and the number of all."""
+        """Return the best matches by (-score, age of the last write), and the number of all matches."""
         query = _Queries(self._schema, slots).make(node)
         searcher = self._index.searcher()
         wanted = searcher.num_docs if limit is None else min(limit, searcher.num_docs)
         score = _constant_score(node)
         if score is not None:
-            # All scores are equal, so the order is by age, and tantivy can sort by that itself.
+            # All scores are equal, so the order is by age, by which tantivy can sort itself.
             result = searcher.search(query, max(1, wanted), order_by_field="seq_no", order=tantivy.Order.Asc)
             hits = [(score, address) for _, address in result.hits]
         else:
@@ -248,7 +251,7 @@ def _schema(capacity: int) -> Any:
 
 
 def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
-    """Return the hits wanted and all others with the last one's score: tantivy's order of equal ones is not by age."""
+    """Return the wanted hits and all others with the last one's score, since tantivy does not order ties by age."""
     n = wanted + 1
     while True:
         result = searcher.search(query, n)
@@ -260,7 +263,7 @@ def _search_past_ties(searcher: Any, query: Any, wanted: int) -> Any:
 
 
 def _constant_score(node: tree.Node) -> float | None:
-    """Return the one score of all matches, None where theirs may differ."""
+    """Return the score that all matches share, or None if scores may differ."""
     if isinstance(node, (tree.Words, tree.DisMax)):
         return None
     if isinstance(node, tree.Bool):
@@ -269,9 +272,9 @@ def _constant_score(node: tree.Node) -> float | None:
 
 
 def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any:
-    """Return what is searchable of a state; its id alone where a field added later does not fit it."""
+    """Return the searchable document of a state; only its id if a field that was added later does not accept it."""
     extracted = Extracted()
-    # Stored before the mapping got that field; the big engines do not index such a document anew either.
+    # Stored before the mapping had that field. The real engines do not reindex such a document either.
     with suppress(DocumentRefusedError):
         extracted = table.extract(state.source or {}, depth_limit=1000)
     document = tantivy.Document()
@@ -290,7 +293,7 @@ def _document(state: Stored, table: FieldTable, slots: Mapping[str, int]) -> Any
 
 
 def _with_parents(paths: Sequence[str]) -> dict[str, None]:
-    """Return the paths and all objects they lie in: ``a.b`` exists wherever ``a.b.c`` has a value."""
+    """Return the paths and those of all their parent objects, since ``a.b`` exists wherever ``a.b.c`` has a value."""
     every: dict[str, None] = {}
     for path in paths:
         parts = path.split(".")
@@ -299,7 +302,7 @@ def _with_parents(paths: Sequence[str]) -> dict[str, None]:
 
 
 class _Queries:
-    """Makes tantivy's queries of the tree."""
+    """Converts query trees to tantivy's queries."""
 
     def __init__(self, schema: Any, slots: Mapping[str, int]) -> None:
         self._schema = schema
@@ -366,20 +369,26 @@ class _Queries:
 
 @dataclass(frozen=True, slots=True)
 class _Meta:
-    """What an index knows of itself; ``indexed`` is the last write that the search copy holds."""
+    """Metadata of an index, stored in its database."""
 
     changes: int
+    """Counter that increases with every change of the metadata."""
     mapping: dict[str, Any]
     settings: dict[str, str]
     slots: dict[str, int]
+    """Path of a text field → its slot."""
     wanted_capacity: int
+    """Slots that the next search copy will have."""
     capacity: int
+    """Slots of the current search copy."""
     generation: int
+    """Number of the search copy's folder."""
     indexed: int
+    """Sequence number of the last write in the search copy."""
 
 
 class TantivyIndex(Connections):
-    """One index in its folder, of a ``uuid`` of its own: states of documents, named values, and the search copy."""
+    """One index in its folder, identified by its ``uuid``: states of documents, metadata, and the search copy."""
 
     def __init__(self, name: str, folder: Path) -> None:
         super().__init__(folder / "documents.sqlite")
@@ -396,7 +405,7 @@ class TantivyIndex(Connections):
 
     @staticmethod
     def make(folder: Path, mapping: Mapping[str, Any], settings: Mapping[str, str]) -> None:
-        """Write a new, empty index into a folder that is not there."""
+        """Create an empty index in a folder that does not exist yet."""
         with engine_errors(folder):
             folder.mkdir(parents=True)
         store = Connections(folder / "documents.sqlite", _DOCUMENT_TABLES)
@@ -426,28 +435,28 @@ class TantivyIndex(Connections):
             return self._table
 
     def set_mapping(self, mapping: Mapping[str, Any]) -> None:
-        """Store a changed mapping; documents written before are not indexed again, as in the real engines."""
+        """Store a changed mapping; existing documents are not reindexed, as in the real engines."""
         with self.writing():
             self.save((), mapping)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Hold the index for one bulk request, against all processes: `next_seq_no` and `save` are called inside."""
+        """Lock the index for one bulk request, against all processes. Call `next_seq_no` and `save` inside."""
         try:
             with super().writing() as connection:
                 yield connection
         except BaseException:
-            # What was remembered of a state that is rolled back.
+            # The cached metadata may contain changes that are now rolled back.
             self._forget()
             raise
 
     def next_seq_no(self) -> int:
-        """Return the number of the next write, 0 before the first."""
+        """Return the sequence number of the next write; the first is 0."""
         number = self.rows("SELECT max(seq_no) FROM documents")[0][0]
         return 0 if number is None else int(number) + 1
 
     def save(self, changes: Sequence[Change], mapping: Mapping[str, Any] | None) -> None:
-        """Store the changes, and a new mapping if there is one, whose new text fields take the next slots."""
+        """Store the changes and, if given, a new mapping; its new text fields get the next free slots."""
         if mapping is not None:
             meta = self._meta()
             slots = dict(meta.slots)
@@ -462,19 +471,19 @@ class TantivyIndex(Connections):
         self.get().executemany("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?, ?)", rows)
 
     def read(self, ids: Sequence[str]) -> dict[str, Stored]:
-        """Return the newest states of the ids that have one, traces of deletions included."""
+        """Return the newest states of the ids that have one, including tombstones of deletions."""
         with engine_errors(self.path):
             return _states(self.get(), ids)
 
     def since(self, seq_no: int, until: int) -> Iterator[list[Stored]]:
-        """Yield the states written after a number, up to another, deletions included, in order of writing."""
+        """Yield the states, including deletions, written after ``seq_no`` up to ``until``, in order of writing."""
         statement = f"SELECT {_COLUMNS} FROM documents WHERE seq_no > ? AND seq_no <= ? ORDER BY seq_no LIMIT 1000"  # noqa: S608
         while rows := self.rows(statement, seq_no, until):
             yield [_state(row) for row in rows]
             seq_no = rows[-1][1]
 
     def stream(self, ids: Sequence[str] | None, batch_size: int) -> Iterator[list[Stored]]:
-        """Yield live documents of one moment: those of ``ids`` in their order, or all in order of writing."""
+        """Yield the live documents of one snapshot: those of ``ids`` in their order, or all in order of writing."""
         with engine_errors(self.path), closing(connect(self.path)) as connection:
             connection.execute("BEGIN")
             if ids is None:
@@ -498,21 +507,21 @@ class TantivyIndex(Connections):
         return search.find(node, limit, slots)
 
     def refresh(self, wait_s: float = BUSY_S) -> None:
-        """Make acknowledged writes visible to search: copy those since the last time, one process at a time."""
+        """Make acknowledged writes visible to search by copying the new ones; one process at a time."""
         with engine_errors(self._folder):
             try:
                 with FileLock(str(self._folder / "refresh.lock"), timeout=wait_s):
                     self._copy_locked()
             except Timeout:
                 message = (
-                    f"index {self.name!r} is being refreshed by another process for more than {wait_s:g} s: "
+                    f"index {self.name!r} has been refreshed by another process for more than {wait_s:g} s: "
                     "wait for it, or stop it"
                 )
                 raise EngineOverloaded(message, engine="tantivy", error_type="locked") from None
 
     def _copy_locked(self) -> None:
-        # Searches go on meanwhile: the lock of this object is held for moments only. What is written from here on
-        # waits for the next copy: it may have fields that the mapping read now does not know.
+        # Searches continue meanwhile, because the lock of this object is only held briefly. Writes from here on are
+        # left to the next copy: they may have fields that are missing in the mapping read now.
         until = self.next_seq_no() - 1
         self._forget()
         meta = self._meta()
@@ -533,7 +542,7 @@ class TantivyIndex(Connections):
             shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
 
     def _write(self, target: _SearchIndex, meta: _Meta, done: int, until: int) -> int:
-        """Copy the writes past ``done`` up to ``until``; return the number of the last."""
+        """Copy the writes after ``done`` up to ``until``; return the sequence number of the last one."""
         writer = None
         table, slots = FieldTable(meta.mapping), meta.slots
         for states in self.since(done, until):
@@ -550,7 +559,7 @@ class TantivyIndex(Connections):
         return done
 
     def _mend(self) -> None:
-        """Bring the copy up to date if a process died before it did, or if the copy was lost."""
+        """Update the search copy if a process died before it did, or rebuild it if it was lost."""
         try:
             self.refresh(0.0)
             meta = self._meta()
@@ -560,11 +569,11 @@ class TantivyIndex(Connections):
                     self._change(connection, indexed=-1)
                 self.refresh(0.0)
         except EngineOverloaded:
-            # Another process is at it right now.
+            # Another process is repairing it right now.
             return
 
     def _opened(self, meta: _Meta) -> _SearchIndex:
-        """Return the search copy that ``meta`` speaks of, with its newest commit."""
+        """Return the search copy described by ``meta``, with its newest commit."""
         generation, indexed = self._search_state
         if self._search is None or generation != meta.generation:
             with engine_errors(self._folder):
@@ -578,7 +587,7 @@ class TantivyIndex(Connections):
         return self._folder / f"search-{generation}"
 
     def _meta(self) -> _Meta:
-        """Return the named values, read again only when another process changed them."""
+        """Return the metadata; they are read again only if another process has changed them."""
         with self._lock:
             changes = int(self.rows("SELECT value FROM meta WHERE key = 'changes'")[0][0])
             if self._known is None or self._known.changes != changes:
@@ -602,14 +611,14 @@ def _set_meta(connection: sqlite3.Connection, **values: Any) -> None:
 
 
 def _capacity(n_fields: int, capacity: int = FIRST_CAPACITY) -> int:
-    """Return ``capacity``, doubled until it holds so many fields."""
+    """Return ``capacity``, doubled until it is at least ``n_fields``."""
     while capacity < n_fields:
         capacity *= 2
     return capacity
 
 
 class TantivyCatalogue:
-    """The folder of an engine; nothing is created before the first index is."""
+    """The folder of an embedded engine. Nothing is created before the first index."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -645,7 +654,7 @@ class TantivyCatalogue:
         """Return a concrete index."""
         rows = self._rows("SELECT name, folder FROM indexes WHERE name = ?", name)
         if not rows:
-            raise IndexMissing(f"index {name!r} was deleted meanwhile: name another", status=404, engine="tantivy")
+            raise IndexMissing(f"index {name!r} has just been deleted: name another", status=404, engine="tantivy")
         folder = rows[0][1]
         with self._lock:
             known = self._opened.get(name)
@@ -654,20 +663,20 @@ class TantivyCatalogue:
             return known[1]
 
     def create(self, name: str, mapping: Mapping[str, Any], settings: dict[str, str]) -> None:
-        """Create an index whose name is free: its folder first, then its name."""
+        """Create an index whose name is free; its folder is written before its name."""
         database = self._database()
         folder = f"{name}.{uuid.uuid4().hex[:8]}"
         TantivyIndex.make(self._path / folder, mapping, settings)
         with database.writing() as connection:
             taken = connection.execute("SELECT 1 FROM indexes WHERE name = ?", (name,)).fetchone()
             if taken:
-                message = f"index {name!r} was created by another process meanwhile; choose another name"
+                message = f"index {name!r} has just been created by another process: choose another name"
                 raise EngineRejected(message, status=400, error_type="resource_already_exists_exception")
             connection.execute("INSERT INTO indexes VALUES (?, ?)", (name, folder))
         self._sweep()
 
     def delete(self, name: str) -> None:
-        """Delete an index and take it from its aliases: its name first, then its folder."""
+        """Delete an index and its entries in aliases; its name is removed before its folder."""
         with self._database().writing() as connection:
             row = connection.execute("SELECT folder FROM indexes WHERE name = ?", (name,)).fetchone()
             connection.execute("DELETE FROM indexes WHERE name = ?", (name,))
@@ -680,13 +689,13 @@ class TantivyCatalogue:
             shutil.rmtree(self._path / row[0], ignore_errors=True)
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
-        """Change one alias in one step."""
+        """Change one alias atomically."""
         with self._database().writing() as connection:
             connection.executemany("DELETE FROM aliases WHERE alias = ? AND name = ?", [(alias, old) for old in remove])
             connection.execute("INSERT OR REPLACE INTO aliases VALUES (?, ?)", (alias, add))
 
     def close(self) -> None:
-        """Release everything."""
+        """Close all indexes and the catalogue."""
         with self._lock:
             for _, index in self._opened.values():
                 index.close()
@@ -696,7 +705,7 @@ class TantivyCatalogue:
                 self._connections = None
 
     def _sweep(self) -> None:
-        """Remove folders without a name, left by a process that was killed, once they are an hour old."""
+        """Remove folders without a name, left behind by a killed process, once they are an hour old."""
         named = {folder for _, folder in self._rows("SELECT name, folder FROM indexes")}
         for file in self._path.glob("*/documents.sqlite"):
             if file.parent.name not in named and time.time() - file.stat().st_mtime > _ORPHAN_S:

@@ -1,44 +1,45 @@
-"""The vectors and words of an encoder version in an index: their fields, and what the engine computes with them. Pure.
+"""Fields for the vectors and words of an encoder version in an index, and requests that compute with them. Pure.
 
-A version's fields are called ``ssi_<first 12 hex digits of the encoder id>_<part>``:
+The fields of a version are called ``ssi_<first 12 hex digits of the encoder id>_<part>``:
 
 ================ ========================================== ===================================== ======================
-part             holds                                      mapping                               for
+part             content                                    mapping                               used by
 ================ ========================================== ===================================== ======================
-``src``          hash of the text the rest was made from    ``keyword``                           every version
+``src``          hash of the encoded text                   ``keyword``                           every version
 ``vec``          Vd, packed, base64                         ``binary`` (kept in _source only)     *fetch*
 ``terms``        d's word ids and weights, packed, base64   ``binary``                            *fetch*
 ``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts; OpenSearch's
                                                                                                   first stage
-``terms_long``   d, each word id and weight in one integer  ``long``, doc values alone            scripts
+``terms_long``   d, each word id and weight in one integer  ``long``, doc values only             scripts
 ``vec_unit``     [Vd/M, sqrt(1 - |Vd|²/M²)], a unit vector  ``dense_vector``, ``dot_product``     no scripts; first
                                                                                                   stage (Elasticsearch)
 ``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
 ================ ========================================== ===================================== ======================
 
-A document without ``src`` has no vector of that version. The last four, the native parts, are what an engine itself
-computes with. Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9
-bits of a weight. M bounds |Vd| of every document a model can see (`Encoder.norm_bound`); it is kept in the mapping of
-``vec_unit`` itself, so it cannot be parted from the vectors.
+A document without ``src`` has no vector of that version. The last four, the native parts, are used by the engine
+itself. Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a
+weight. M is an upper bound of |Vd| for every document that a model can encode (`Encoder.norm_bound`). It is stored in
+the mapping of ``vec_unit`` itself, so that it cannot be separated from the vectors.
 
-Route *inside*: the engine computes f(q, d), in one of two ways, of which the index's fields decide:
+On route *inside* the engine computes f(q, d). The fields of the index decide which of two methods is used:
 
-- ``script``: painless, exact to about 1e-6. Scores may not be negative, so a script returns g(x) = 1 + x, and
-  1 / (1 - x) below 0: it keeps the order, can be undone, and is most precise where scores differ least.
+- ``script``: painless, exact to about 1e-6. Scores must not be negative, so a script returns g(x) = 1 + x for x >= 0,
+  else 1 / (1 - x). This keeps the order, can be inverted, and is most precise where scores differ least.
 - ``unit``: no scripts (Elasticsearch). With the unit vectors a = [Vd/M, sqrt(1 - |Vd|²/M²)] and q' = [Uq/|Uq|, 0],
   a ``knn`` clause with boost 2 M |Uq| scores M |Uq| (1 + q'·a) = M |Uq| + (Uq)·(Vd), linear also below zero; a
   ``sparse_vector`` clause adds q·d, whose weights are rounded (`sparse_value`).
 
-And two ways to ask:
+There are two kinds of requests:
 
-- `score_body`: f of the documents with these ids, whatever shard they lie on; the caller blends and orders.
-- `rescore_body`: the engine itself blends and orders (scripts alone). Its window is counted on every shard, so with
-  several shards more documents would be rescored than one window has: ``floor``, the score of the window's last hit
-  (`floor_body`), keeps the rest behind. Hits that tie with the last one count as inside.
+- `score_body` returns f for the documents with given ids, on whatever shard they are; the caller blends and orders.
+- `rescore_body` makes the engine blend and order (scripts only). Its window applies to every shard, so that with
+  several shards more documents than one window would be rescored. ``floor``, the score of the window's last hit
+  (`floor_body`), keeps the others behind. Hits that tie with the last one count as inside the window.
 
-The first stage by vectors: `knn_body` finds the documents nearest to Uq, to be united with BM25's hits. On
-Elasticsearch ``vec_unit`` is searched, all of length 1, so that nearest by angle is largest by (Uq)·(Vd); on OpenSearch
-Lucene searches ``vec_dense`` by inner product itself. Either graph (HNSW) finds most, not all.
+First stage by vectors: `knn_body` finds the documents nearest to Uq, whose hits the caller merges with those of BM25.
+On Elasticsearch it searches ``vec_unit``: all vectors have length 1, so that the smallest angle means the largest
+(Uq)·(Vd). On OpenSearch, Lucene searches ``vec_dense`` by inner product. Both graphs (HNSW) find most documents, not
+all.
 """
 
 from __future__ import annotations
@@ -63,34 +64,34 @@ from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_t
 NATIVE_ROUTES = ("inside", "first-stage")
 PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
 FIELD_PREFIX = "ssi_"
-"""What the names of all fields of this project begin with."""
+"""Prefix of the names of all fields that this project adds."""
 ID_DIGITS = 12
 """Hex digits of the encoder id in a field name."""
 NORM_KEY = "norm"
-"""Key of M in the ``meta`` of the ``vec_unit`` field."""
+"""Key of M in the ``meta`` of the ``vec_unit`` mapping."""
 _SIGNIFICANT_DIGITS = 7
-"""Digits of a vector's number in JSON: float32 has 7.2; every digit costs bulk time."""
+"""Significant digits of vector components in JSON. float32 has 7.2; every further digit slows down bulk requests."""
 _KNN_SEARCH, _SPARSE_QUERY = (8, 4), (8, 15)
-"""Elasticsearch has ``knn`` with filters in a search, and the ``sparse_vector`` query, since these versions."""
+"""First versions of Elasticsearch with filtered ``knn`` in a search, and with the ``sparse_vector`` query."""
 _LOW_BITS = 0x7FFF
-"""Bits of a float32 that ``sparse_vector`` drops from a weight."""
+"""Bits of a float32 weight that ``sparse_vector`` drops."""
 _LARGEST_LOSS = 5e-4
-"""A weight that loses more than this is stored in two parts."""
+"""Largest rounding error of a stored weight; a weight that would lose more is stored in two parts."""
 
 
 def field_prefix(encoder_id: str) -> str:
-    """Return what an encoder's field names begin with, ``ssi_<12 hex>_``; `InputError` if its id has not 12 hex."""
+    """Return the prefix of an encoder's fields, ``ssi_<12 hex>_``. `InputError` unless the id starts with 12 hex."""
     head = encoder_id[:ID_DIGITS]
     if len(head) < ID_DIGITS or any(digit not in "0123456789abcdef" for digit in head):
         raise InputError(
-            f"encoder id {encoder_id!r:.80} is not legal: it begins with {ID_DIGITS} lower-case hex digits"
+            f"encoder id {encoder_id!r:.80} is invalid: it must begin with {ID_DIGITS} lower-case hex digits"
         )
     return f"{FIELD_PREFIX}{head}_"
 
 
-@lru_cache(maxsize=256)  # every search asks for the same few
+@lru_cache(maxsize=256)  # every search requests the same few names
 def field_name(encoder_id: str, part: str) -> str:
-    """Return the name of the field for one of `PARTS`; `InputError` for another part, or an id that is not hex."""
+    """Return the field name for one of `PARTS`. `InputError` for another part, or an invalid encoder id."""
     if part not in PARTS:
         raise InputError(f"field part {part!r} is not one of {', '.join(PARTS)}")
     return field_prefix(encoder_id) + part
@@ -99,13 +100,27 @@ def field_name(encoder_id: str, part: str) -> str:
 def version_fields(
     encoder_id: str, dims: int, capabilities: Capabilities, routes: Collection[str] = ("fetch",), *, norm: float = 1.0
 ) -> dict[str, Any]:
-    """Return the ``properties`` that an encoder version needs for the routes wanted.
+    """Return the ``properties`` that an encoder version needs for some routes.
 
-    Of the hex ``encoder_id`` the first 12 digits count; ``dims`` is N, numbers of Vd; ``capabilities`` are those of the
-    engine that gets the mapping. Of ``routes``, ``beside`` needs no field but the hash, the last two of `STORED_ROUTES`
-    need native parts, for which ``norm`` is M, the bound of |Vd| (`Encoder.norm_bound`).
+    Parameters
+    ----------
+    encoder_id : str
+        Hexadecimal id; its first 12 digits are used.
+    dims : int
+        N, the number of components of Vd.
+    capabilities : Capabilities
+        Those of the engine that gets the mapping.
+    routes : Collection[str]
+        Some of `STORED_ROUTES`. ``beside`` needs only the hash; the last two need native parts.
+    norm : float
+        M, the upper bound of |Vd| (`Encoder.norm_bound`), for native parts.
 
-    `ConfigError` for an unknown route; `Unsupported` for field types or dimensions that this engine lacks.
+    Raises
+    ------
+    ConfigError
+        For an unknown route.
+    Unsupported
+        If the engine does not have a required field type, or does not allow this many dimensions.
     """
     _check_routes(routes)
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
@@ -117,7 +132,7 @@ def version_fields(
 
 
 def native_parts(routes: Collection[str], capabilities: Capabilities) -> tuple[str, ...]:
-    """Return the native parts that routes need in this engine; `Unsupported`, naming what can, if it lacks them."""
+    """Return the native parts that routes need in this engine. `Unsupported`, with the reason, if it has none."""
     wanted = [route for route in NATIVE_ROUTES if route in routes]
     if wanted and not capabilities.dense_vector:
         raise _unsupported(capabilities, wanted[0], "no field type for stored vectors")
@@ -151,10 +166,11 @@ def _older(capabilities: Capabilities, than: tuple[int, int]) -> bool:
     return bool(numbers) and numbers < than
 
 
-def _unsupported(capabilities: Capabilities, route: str, lack: str) -> Unsupported:
+def _unsupported(capabilities: Capabilities, route: str, missing: str) -> Unsupported:
     kind = f"{capabilities.kind} {capabilities.version}".strip()
     return Unsupported(
-        f"{kind} has {lack}, which the route {route!r} needs: use --routes fetch or beside", engine=capabilities.kind
+        f"{kind} has {missing}, which the route {route!r} needs: use --routes fetch or beside",
+        engine=capabilities.kind,
     )
 
 
@@ -169,12 +185,12 @@ def _native_mapping(
     dims = dims + 1 if part == "vec_unit" else dims
     if dims > capabilities.max_dims:
         raise Unsupported(
-            f"vectors of {dims} numbers are more than {capabilities.kind} takes ({capabilities.max_dims}): "
+            f"vectors of {dims} numbers are more than {capabilities.kind} allows ({capabilities.max_dims}): "
             "train with a smaller --dim, or use --routes fetch or beside",
             engine=capabilities.kind,
         )
     if part == "vec_unit":
-        # The engine's default quantises to 8 bits, which the last, large component would coarsen most.
+        # By default the engine quantises to 8 bits, which would affect the last, large component most.
         options = {"type": "hnsw", "m": 16, "ef_construction": 100} if first_stage else {"type": "flat"}
         return {
             "type": "dense_vector",
@@ -186,40 +202,40 @@ def _native_mapping(
         }
     if capabilities.dense_vector == "dense_vector":
         return {"type": "dense_vector", "dims": dims, "index": False}
-    # Lucene's own index: faiss needs a native library, and its builds without it take the whole node down.
+    # Use Lucene's index: faiss needs a native library, and builds without it crash the whole node.
     method = {"name": "hnsw", "engine": "lucene", "space_type": "innerproduct"}
     return {"type": capabilities.dense_vector, "dimension": dims, **({"method": method} if first_stage else {})}
 
 
 def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict[str, str]:
-    """Return the index settings that the routes need from the start: OpenSearch never switches ``index.knn`` later."""
+    """Return the index settings needed at creation: OpenSearch cannot change ``index.knn`` later."""
     knn = "first-stage" in routes and capabilities.dense_vector == "knn_vector"
     return {"index.knn": "true"} if knn else {}
 
 
 def norm_of(definition: Mapping[str, Any]) -> float:
-    """Return M from the mapping of ``vec_unit``; `InputError` if it is not there: another program made the field."""
+    """Return M from the mapping of ``vec_unit``. `InputError` if it is missing, so that the field is not ours."""
     try:
         return float((definition.get("meta") or {})[NORM_KEY])
     except (KeyError, TypeError, ValueError):
         raise InputError(
-            f"the mapping of the vectors lacks their bound (meta.{NORM_KEY}): write the version again into a new "
+            f"the mapping of the vectors has no bound (meta.{NORM_KEY}): write the version again into a new "
             "index with `ssi index --rebuild --routes inside`"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class FieldWriter:
-    """Turns encoded documents into the fields of a version."""
+    """Converts encoded documents to the fields of a version."""
 
     encoder_id: str
     quantisation: Quantisation = "float32"
     routes: tuple[str, ...] = ("fetch",)
-    """As in `version_fields`."""
+    """Routes, as in `version_fields`."""
     native: tuple[str, ...] = ()
-    """The `native_parts` of these routes in the engine at hand."""
+    """The `native_parts` of these routes in the engine."""
     norm: float = 1.0
-    """M, for native parts."""
+    """M, the upper bound of |Vd|, for native parts."""
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)
@@ -227,11 +243,23 @@ class FieldWriter:
     def fields(
         self, vectors: Float32, rows: sp.csr_matrix, source_hashes: list[str], has_text: Bool
     ) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each document; one without text gets its hash alone.
+        """Yield the fields of each document; a document without text only gets its hash.
 
-        ``vectors``, (n, N) float32, are Vd of each document, ``rows``, (n, N_TERM_IDS) csr float32, its lexical row,
-        ``source_hashes`` its ``_src``; ``has_text``, (n,) bool, is False where there was no text to encode.
-        `ShapeMismatch` unless there are n of each.
+        Parameters
+        ----------
+        vectors : numpy.ndarray
+            (n, N) float32: Vd.
+        rows : scipy.sparse.csr_matrix
+            (n, N_TERM_IDS) float32: lexical rows.
+        source_hashes : list[str]
+            n values of ``src``.
+        has_text : numpy.ndarray
+            (n,) bool: whether there was text to encode.
+
+        Raises
+        ------
+        ShapeMismatch
+            If the lengths differ.
         """
         n = len(source_hashes)
         if not n == len(vectors) == rows.shape[0] == len(has_text):
@@ -261,28 +289,28 @@ class FieldWriter:
 
 
 def unit_vector(vector: Float32, norm: float) -> Float32:
-    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1; `InputError` if |v| is above M."""
+    """Return [v/M, sqrt(1 - |v|²/M²)], (N + 1,) float32 of length 1. `InputError` if |v| exceeds M."""
     scaled = vector.astype(np.float64) / norm
     square = float(scaled @ scaled)
     if not square <= 1.0:
         raise InputError(
-            f"a vector of length {norm * square**0.5:.6g} is above the bound {norm:.6g} of its version: the index "
-            "holds another encoder's fields; write them again with `ssi revectorize`"
+            f"a vector of length {norm * square**0.5:.6g} exceeds the bound {norm:.6g} of its version: the index "
+            "contains fields of another encoder; write them again with `ssi revectorize`"
         )
     return np.append(scaled, np.sqrt(1.0 - square)).astype(np.float32)
 
 
 def _json_numbers(vector: AnyFloat, digits: int = 9) -> list[float]:
-    """Return a vector as JSON numbers; with 9 significant digits they are the same float32 when read back."""
+    """Return a vector as JSON numbers; 9 significant digits restore the same float32."""
     return [float(f"{value:.{digits}g}") for value in vector.tolist()]
 
 
 def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
-    """Return words and weights as JSON; a weight of 0 adds nothing to q·d, and engines refuse it.
+    """Return words and weights as JSON; weights of 0 are omitted, since they add nothing and engines refuse them.
 
-    The engine keeps the upper 17 bits of a weight. So each is rounded to what they can hold (``t<id>``), and where
-    that loses more than 5e-4, what is left goes into a word of its own (``r<id>``), which queries ask for too: the
-    error of q·d stays below 5e-4 Σ q_i.
+    The engine keeps the upper 17 bits of a weight, so each weight is rounded to these (``t<id>``). If that would lose
+    more than 5e-4, the remainder is stored under a second word (``r<id>``), which queries include too. The error of q·d
+    stays below 5e-4 Σ q_i.
     """
     kept = weights > 0
     ids, wanted = term_ids[kept].tolist(), np.ascontiguousarray(weights[kept], dtype=np.float32)
@@ -296,7 +324,7 @@ def sparse_value(term_ids: Int32, weights: Float32) -> dict[str, float]:
 
 
 def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
-    """Return words as integers, ascending for halving: the id in the upper 32 bits, those of the weight below."""
+    """Return words as integers, ascending for binary search: the id in the upper 32 bits, the weight's bits below."""
     kept = weights > 0
     bits = np.ascontiguousarray(weights[kept], dtype=np.float32).view(np.int32).astype(np.int64)
     packed: list[int] = np.sort((term_ids[kept].astype(np.int64) << 32) | bits).tolist()
@@ -304,7 +332,7 @@ def packed_terms(term_ids: Int32, weights: Float32) -> list[int]:
 
 
 def unpacked_terms(values: object) -> tuple[Int32, Float32]:
-    """Return ids, ascending, and weights of a stored ``terms_long`` or ``terms_sparse`` value, else `InputError`."""
+    """Return ids (ascending) and weights of a stored ``terms_long`` or ``terms_sparse`` value. Raises `InputError`."""
     try:
         if isinstance(values, Mapping):
             sums: dict[int, float] = {}
@@ -315,7 +343,9 @@ def unpacked_terms(values: object) -> tuple[Int32, Float32]:
         listed = values if isinstance(values, list) else [values]
         packed = np.sort(np.array(listed, dtype=np.int64))
     except (TypeError, ValueError, OverflowError):
-        raise InputError(f"stored words {values!r:.60} are not of this project: run `ssi revectorize`") from None
+        raise InputError(
+            f"stored words {values!r:.60} were not written by this project: run `ssi revectorize`"
+        ) from None
     return (packed >> 32).astype(np.int32), (packed & 0xFFFFFFFF).astype(np.uint32).view(np.float32)
 
 
@@ -329,7 +359,7 @@ def _check_routes(routes: Collection[str]) -> None:
 
 Method = Literal["script", "unit"]
 LOST: Final = 1e30
-"""What `rescore_body` lets a document without a vector score: it comes first, where it is seen."""
+"""Score that `rescore_body` gives to documents without a vector: they come first, so that they are noticed."""
 _RESCORABLE = frozenset(
     {
         "query",
@@ -356,28 +386,30 @@ _RESCORABLE = frozenset(
     }
 )
 _ROUNDING = 1.0 - 1e-6
-"""A score computed twice may differ in its last digit."""
+"""A score computed twice may differ in its last digit, so the floor is lowered by this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class InsideFields:
-    """The fields of a version that the engine computes with."""
+    """The fields of a version with which the engine computes f."""
 
     method: Method
-    """See the top of this module."""
+    """See the module's docstring."""
     vector: str
+    """Field of Vd."""
     terms: str
-    """Names of the fields of Vd and d."""
+    """Field of d."""
     product: str = ""
-    """The engine's `Capabilities.vector_product`, for ``script``."""
+    """`Capabilities.vector_product` of the engine, for method ``script``."""
     norm: float = 1.0
-    """M, for ``unit``."""
+    """M, the upper bound of |Vd|, for method ``unit``."""
     rescore_script: bool = False
+    """Whether a ``rescore`` accepts a script."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueryVectors:
-    """An encoded query: the query's side of f, as kernels and request bodies take it."""
+    """An encoded query: the query's part of f, as kernels and request bodies use it."""
 
     vector: Float32
     """Uq, (N,) float32."""
@@ -386,23 +418,23 @@ class QueryVectors:
     weights: Float32
     """Weights of q, (n_terms,) float32."""
     identity: float
-    """a of f = (Uq).(Vd) + a q.d."""
+    """a in f = (Uq).(Vd) + a q.d."""
 
     @property
     def length(self) -> float:
-        """|Uq|."""
+        """|Uq|, the length of the vector."""
         return float(np.linalg.norm(self.vector.astype(np.float64)))
 
     @property
     def word_weights(self) -> Float64:
-        """Weights of the words of q, multiplied by a, (n,) float64."""
+        """Weights of the words of q multiplied by a, (n_terms,) float64."""
         return self.identity * self.weights.astype(np.float64)
 
 
 def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> InsideFields | None:
-    """Return what an index has for route *inside*, None if something lacks; `InputError` if that is the bound M."""
+    """Return the fields of an index for route *inside*, None if some are missing. `InputError` if M is missing."""
     scripted = script_fields(encoder_id, capabilities)
-    # A role that may not ask what the engine can do is told nothing: then the fields, made for it, tell.
+    # Without the right to query capabilities, nothing is known of them. The fields then show what the engine can do.
     if (capabilities.painless or not capabilities.version) and {scripted.vector, scripted.terms} <= set(properties):
         return scripted
     vector, terms = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "terms_sparse")
@@ -412,7 +444,7 @@ def inside_fields(properties: Mapping[str, Any], encoder_id: str, capabilities: 
 
 
 def script_fields(encoder_id: str, capabilities: Capabilities) -> InsideFields:
-    """Return the fields that an encoder's scripts read, whether an index has them or not."""
+    """Return the fields that an encoder's scripts read, whether or not an index has them."""
     vector, terms = field_name(encoder_id, "vec_dense"), field_name(encoder_id, "terms_long")
     product, rescore = capabilities.vector_product, capabilities.rescore_script
     return InsideFields("script", vector, terms, product, rescore_script=rescore)
@@ -426,7 +458,7 @@ def _file(name: str) -> str:
 
 @lru_cache
 def script_source(name: Literal["model", "blend"], fields: InsideFields) -> str:
-    """Return the painless source, with the fields' names, of f alone (``model``) or of the blend with ``_score``."""
+    """Return the painless source of f only (``model``) or of the blend with ``_score``, with the fields' names."""
     source = _file(name).replace("@PRODUCT@", fields.product).replace("@WORDS@", _file("words"))
     return source.replace("@VECTOR@", fields.vector).replace("@TERMS@", fields.terms)
 
@@ -442,9 +474,10 @@ def _query_params(query: QueryVectors) -> dict[str, Any]:
 
 
 def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> dict[str, Any]:
-    """Return the body that scores the documents with these ids by f; those without a vector do not come back.
+    """Return the body that scores the documents with these ids by f; documents without a vector are not returned.
 
-    ``size`` is the most hits, at most 10,000: more than ids where an alias holds several documents of one id.
+    ``size`` is the largest number of hits, at most 10,000. It exceeds the number of ids if an alias has several
+    documents with the same id.
     """
     conditions: dict[str, Any] = {"filter": [{"ids": {"values": list(ids)}}, {"exists": {"field": fields.vector}}]}
     scored: dict[str, Any] = {"bool": conditions}
@@ -458,7 +491,7 @@ def score_body(fields: InsideFields, query: QueryVectors, ids: Sequence[str], si
 def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str], size: int) -> list[dict[str, Any]]:
     clauses: list[dict[str, Any]] = []
     if query.length > 0:
-        # As many neighbours as ids: the engine then looks at each of them, and the answer is exact.
+        # As many candidates as ids, so that the engine examines each of them and the result is exact.
         knn = {
             "field": fields.vector,
             "query_vector": _unit_query(query.vector),
@@ -469,42 +502,43 @@ def _unit_clauses(fields: InsideFields, query: QueryVectors, ids: Sequence[str],
         clauses.append({"knn": knn})
     words = _sparse_query(query)
     if words:
-        # Pruning, the default since 8.19, would leave out frequent words: right for a search, wrong for a score.
+        # Pruning, the default since 8.19, would skip frequent words: fine for a search, wrong for a score.
         clauses.append({"sparse_vector": {"field": fields.terms, "query_vector": words, "prune": False}})
     return clauses
 
 
 def _unit_query(vector: Float32) -> list[float]:
-    """Return [v / |v|, 0] as JSON numbers."""
+    """Return the query vector [v / |v|, 0] as JSON numbers."""
     wide = vector.astype(np.float64)
     return _json_numbers(np.append(wide / np.linalg.norm(wide), 0.0))
 
 
 def _sparse_query(query: QueryVectors) -> dict[str, float]:
-    """Return the words of q, weighted by a, by the names they have in the index."""
+    """Return the words of q, weighted by a, under their names in the index."""
     pairs = zip(query.ids.tolist(), _json_numbers(query.word_weights), strict=True)
     return {f"{part}{term}": weight for term, weight in pairs if weight for part in "tr"}
 
 
 def model_scores(fields: InsideFields, query: QueryVectors, scores: Sequence[float]) -> Float64:
-    """Return f from the scores that answer `score_body`, (n,) float64."""
+    """Return f, (n,) float64, from the scores of the hits of `score_body`."""
     values = np.asarray(scores, dtype=np.float64)
     return unmapped(values) if fields.method == "script" else values - fields.norm * query.length
 
 
 def unmapped(scores: Float64) -> Float64:
-    """Return x from g(x) = 1 + x, and 1 / (1 - x) below 0; -inf from 0 and NaN from what g never is."""
+    """Return x from g(x) (see the module's docstring); -inf for 0, and NaN for values that g never takes."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(scores >= 1.0, scores - 1.0, np.where(scores >= 0, 1.0 - 1.0 / scores, np.nan))
 
 
 def why_not_rescored(body: Mapping[str, Any], fields: InsideFields) -> str:
-    """Return why the engine cannot order the hits of a body by itself, or an empty string.
+    """Return why the engine cannot order the hits of a body itself, or an empty string.
 
-    A script sees the score of ``query`` alone: a body that scores by more (``knn``, ...) or sorts is scored by ids.
+    A script only sees the score of ``query``. Bodies that score by other parts as well (``knn``, ...), or that sort,
+    are scored by ids instead.
     """
     if fields.method != "script":
-        return "rescoring takes painless scripts"
+        return "rescoring needs painless scripts"
     if "query" not in body:
         return "the body has no query"
     other = sorted(set(body) - _RESCORABLE)
@@ -521,13 +555,28 @@ def rescore_body(
     window: int,
     stored: str | None = None,
 ) -> dict[str, Any]:
-    """Return the team's body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
+    """Return the original body with a ``rescore`` that orders its window by the blend; read scores with `unmapped`.
 
-    The blend of the first ``window`` hits is alpha f + lexical BM25, lexical = (1 - alpha) / c(q), and the sum of
-    weight s(x) over the signals, if there are any. ``blend`` gives ``alpha``, ``lexical`` and ``signals``: a list of
-    field, kind, weight, the table of x and s, and ``neutral``, s where there is no number. ``body`` is one that
-    `why_not_rescored` lets pass, with the query's text in its place. ``floor`` is the score of the window's last hit,
-    None where one shard has the whole index, or the window all hits; ``stored`` is the script's id, None sends it.
+    The blend of the first ``window`` hits is alpha f + lexical BM25, lexical = (1 - alpha) / c(q), plus the sum of
+    weight s(x) over the signals, if there are any.
+
+    Parameters
+    ----------
+    body : Mapping
+        A body that `why_not_rescored` accepts, with the query text filled in.
+    fields : InsideFields
+        Fields of the version.
+    query : QueryVectors
+        The encoded query.
+    floor : float, optional
+        Score of the window's last hit. None if the index has a single shard, or the window contains all hits.
+    blend : Mapping
+        ``alpha``, ``lexical`` and ``signals``, a list of field, kind, weight, the table of x and s, and ``neutral``,
+        the value of s for a missing number.
+    window : int
+        Number of hits that are reranked.
+    stored : str, optional
+        Id of the stored script; None sends the script with the request.
     """
     params = _query_params(query) | {
         **blend,
@@ -544,7 +593,7 @@ def rescore_body(
 
 
 def floor_body(body: Mapping[str, Any], window: int) -> dict[str, Any]:
-    """Return the body whose only hit is the last one of the window; none where fewer documents match."""
+    """Return the body whose only hit is the last one of the window; it has no hit if fewer documents match."""
     last = candidate_body(body, 1, answers=False)
     return {**last, "from": window - 1, "track_total_hits": False}
 
@@ -552,7 +601,7 @@ def floor_body(body: Mapping[str, Any], window: int) -> dict[str, Any]:
 # --- the first stage by vectors
 
 EXPLORED: Final = 2
-"""Neighbours looked at, as a multiple of those wanted: more finds more and takes longer."""
+"""Neighbours examined, as a multiple of those wanted; more gives a better recall and takes longer."""
 _CONDITIONS = frozenset(
     {
         "term",
@@ -569,7 +618,7 @@ _CONDITIONS = frozenset(
         "geo_shape",
     }
 )
-"""Clauses that are conditions wherever they stand: a hit that does not meet one is no hit."""
+"""Clauses that are conditions in any position: a document that does not meet them is not a hit."""
 _INNER = {
     "function_score": "query",
     "script_score": "query",
@@ -578,15 +627,15 @@ _INNER = {
     "pinned": "organic",
     "rule": "organic",
 }
-"""Clauses that change scores or put documents on top of those of one clause inside them."""
+"""Clauses that only change the scores of one inner clause, or put documents on top of it → part with that clause."""
 _OTHER_SEARCHES = ("knn", "rank", "retriever", "sub_searches")
-"""Parts of a body that find documents besides its ``query``, by conditions of their own."""
+"""Parts of a body that find documents independently of its ``query``, under their own conditions."""
 _ONLY_SCORES = frozenset({"functions", "negative"})
-"""Parts of a clause whose conditions decide of scores, not of hits."""
+"""Parts of a clause whose conditions affect scores, not hits."""
 
 
 def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabilities: Capabilities) -> str | None:
-    """Return the field of an encoder that can be searched by, or None where there is none."""
+    """Return the field of an encoder that can be searched by vector, or None if there is none."""
     unit, dense = field_name(encoder_id, "vec_unit"), field_name(encoder_id, "vec_dense")
     if unit in properties:
         return unit
@@ -594,33 +643,37 @@ def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabiliti
 
 
 def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body that finds the ``k`` documents of largest (Uq)·(Vd) among ``conditions``; ``vector`` is Uq."""
+    """Return the body for the ``k`` documents with the largest (Uq)·(Vd) that meet ``conditions``; ``vector`` is Uq."""
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
     if field.endswith("vec_unit"):
-        looked_at = min(EXPLORED * k, MAX_HITS)
-        head = {"field": field, "query_vector": _unit_query(vector), "k": k, "num_candidates": looked_at}
+        examined = min(EXPLORED * k, MAX_HITS)
+        head = {"field": field, "query_vector": _unit_query(vector), "k": k, "num_candidates": examined}
         return {"knn": {**head, **wanted}, **shown}
-    # Lucene explores as many as it is asked for: ask for more, keep k.
+    # Lucene explores k neighbours: request more, keep k.
     clause = {"vector": _json_numbers(vector), "k": min(EXPLORED * k, MAX_HITS), **wanted}
     return {"query": {"knn": {field: clause}}, **shown}
 
 
 class _Conditions(NamedTuple):
-    """Queries that every hit of a clause must match, those that none may, and clauses with others that are not read."""
+    """Conditions read from a clause."""
 
     always: list[Any]
+    """Queries that every hit must match."""
     never: list[Any]
+    """Queries that no hit may match."""
     unread: set[str]
+    """Names of clauses with other conditions, which are not read."""
 
 
 def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the conditions of a body that every hit must meet, as one query; None where there are none.
+    """Return the conditions of a body that every hit must meet, as one query; None if there are none.
 
-    Taken over: ``filter`` and ``must_not`` of the outermost ``bool`` and of each one that stands in a ``must``, what is
-    exact in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``; what
-    only changes scores or puts documents on top (``function_score``, ``pinned``, ...) is looked into. The words of the
-    query are no condition: finding documents without them is what this first stage is for. See `unread_conditions`.
+    Included are ``filter`` and ``must_not`` of the outermost ``bool`` and of each ``bool`` within a ``must``, exact
+    clauses in ``must`` (``term``, ``range``, ``exists``, ..., and a ``bool`` of nothing else), and ``post_filter``.
+    Clauses that only change scores or put documents on top (``function_score``, ``pinned``, ...) are searched for
+    conditions. The words of the query are not conditions: this first stage is meant to find documents without them. See
+    `unread_conditions`.
     """
     read = _read(body.get("query"))
     clauses = {"filter": [*read.always, *_listed(body.get("post_filter"))], "must_not": read.never}
@@ -629,19 +682,20 @@ def conditions_of(body: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def unread_conditions(body: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parts of a body that may rule documents out in ways that `conditions_of` does not take over.
+    """Return the parts of a body that may exclude documents in ways that `conditions_of` does not include.
 
-    Such are searches besides the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or ``must_not``
-    instead of which hits may meet another one (in a ``should`` that is needed), or of a part (``nested``).
+    These are searches in addition to the query (``knn``, ``retriever``, ...), and clauses with a ``filter`` or
+    ``must_not`` that is only one of several alternatives (in a required ``should``) or applies to a part of a document
+    (``nested``).
     """
     return tuple(sorted({name for name in _OTHER_SEARCHES if name in body} | _read(body.get("query")).unread))
 
 
 def _holds_condition(value: Any) -> bool:
-    """Return whether a ``filter`` or ``must_not`` stands anywhere in a clause, but where it decides of scores alone."""
+    """Return whether a clause contains a ``filter`` or ``must_not`` that affects hits, not only scores."""
     if isinstance(value, Mapping):
         if isinstance(inner := value.get("constant_score"), Mapping):
-            return _holds_condition(inner.get("filter"))  # a query like any other, whatever its name here
+            return _holds_condition(inner.get("filter"))  # an ordinary query, despite the name ``filter``
         return any(
             name in ("filter", "must_not") or (name not in _ONLY_SCORES and _holds_condition(part))
             for name, part in value.items()
@@ -650,7 +704,7 @@ def _holds_condition(value: Any) -> bool:
 
 
 def _is_exact(query: Any) -> bool:
-    """Return whether a clause is a condition: exact by itself, or a ``bool`` of nothing else."""
+    """Return whether a clause is a condition: an exact clause, or a ``bool`` of nothing else."""
     if not isinstance(query, Mapping) or len(query) != 1:
         return False
     name, inner = next(iter(query.items()))
@@ -698,9 +752,9 @@ def lexical_body(
     source: bool | list[str],
     doc_values: Sequence[Mapping[str, str]] = (),
 ) -> dict[str, Any]:
-    """Return the body that scores documents with these ids by the team's own query; 0 where they do not match.
+    """Return the body that scores documents with these ids by the original query; 0 if a document does not match.
 
-    ``source`` and ``doc_values`` (``docvalue_fields``) are what they come with.
+    ``source`` and ``doc_values`` (``docvalue_fields``) are returned with each hit.
     """
     kept = {name: copy.deepcopy(body[name]) for name in ("runtime_mappings", "derived") if name in body}
     wanted = query_of_ids(body, ids)

@@ -1,4 +1,4 @@
-"""What both engines have on the wire alike: JSON, legal index names, flat index settings, and headers passed on."""
+"""Helpers for the HTTP API of both engines: JSON, index names, flat index settings, and forwarded headers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import msgspec
 from reranker.errors import EngineRejected
 
 PASSED_HEADERS = ("x-opaque-id", "traceparent", "tracestate")
-"""Headers of a request to the service that its requests to the engine carry too: they tie logs and traces together."""
+"""Headers of a client's request that are forwarded to the engine, to correlate logs and traces."""
 
 
 passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_headers", default=None)
-"""Those of the request that is answered in this context."""
+"""Forwarded headers of the request that is handled in this context."""
 
 
 Json = Any
-"""A JSON value: object, array, text, number, bool or None."""
+"""A JSON value: object, array, string, number, boolean or None."""
 
 
 _encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -34,27 +34,27 @@ _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
 def json_bytes(value: Json) -> bytes:
-    """Return compact JSON in UTF-8; `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (no JSON)."""
+    """Return compact JSON in UTF-8. `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (not JSON)."""
     try:
         return _encoder.encode(value).encode("utf-8")
     except RecursionError:
-        raise ValueError("nested too deep to be written as JSON") from None
+        raise ValueError("nested too deeply to be encoded as JSON") from None
 
 
 def json_value(data: bytes) -> Json:
-    """Return the value of a JSON text; `ValueError`: not a whole JSON text."""
+    """Return the value of a JSON text. `ValueError` if it is not a complete JSON text."""
     try:
         return _decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
-        # msgspec refuses lone surrogates, which both engines send back when they were indexed; json takes them.
+        # msgspec refuses lone surrogates, which both engines return if they were indexed; json accepts them.
         try:
             return json.loads(data)
         except RecursionError:
-            raise ValueError("nested too deep to be read as JSON") from None
+            raise ValueError("nested too deeply to be decoded as JSON") from None
 
 
 def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = False) -> Json:
-    """Return a copy of a JSON value with each text changed, with ``names`` those of an object's parts too."""
+    """Return a copy of a JSON value with every string changed; with ``names``, keys of objects as well."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -63,25 +63,25 @@ def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = Fa
 
 
 def check_name(name: str) -> str:
-    """Return an index or alias name as it is; `EngineRejected` for patterns, lists and what no engine takes."""
+    """Return an index or alias name unchanged. `EngineRejected` for patterns, lists and invalid names."""
     wrong = sorted(set(name) & _FORBIDDEN)
     if not name or wrong or name[0] in "-_+" or name in (".", "..") or len(name.encode("utf-8", "replace")) > 255:
         detail = f" (it contains {wrong[0]!r})" if wrong else ""
         message = (
-            f"index name {name!r:.80} is not legal{detail}: give one plain name, 1 to 255 bytes, that does not start "
-            "with '-', '_' or '+'; patterns and lists are not taken"
+            f"index name {name!r:.80} is invalid{detail}: give one plain name of 1 to 255 bytes that does not start "
+            "with '-', '_' or '+'; patterns and lists are not allowed"
         )
         raise EngineRejected(message, status=400, error_type="invalid_index_name_exception")
     return name
 
 
 def quoted(name: str) -> str:
-    """Return a checked index name for a URL path."""
+    """Check an index name and return it quoted for a URL path."""
     return quote(check_name(name), safe="")
 
 
 def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return index settings flat, as engines tell them: ``index.number_of_shards`` → "1"."""
+    """Return index settings flat, as engines report them: ``index.number_of_shards`` → "1"."""
     flat: dict[str, str] = {}
 
     def walk(value: Mapping[str, Any], prefix: str) -> None:

@@ -1,17 +1,19 @@
-"""The application, routes behind admission control, and the server that runs it in this process until it is to stop.
+"""The HTTP application, its admission control, and the server that runs it in this process.
 
-How a part of the service plugs in: it gives a `ServicePart`, and `create_app` includes it. Its router is made by
-``APIRouter(route_class=JsonRoute)``, and its routes take ``state: State`` and ``context: Context``; bodies come by
-`reranker.service.http.body_of`, which checks them while they are decoded. A search body from outside is used only once
-``state.checked`` has let it pass.
+A part of the service plugs in as a `ServicePart`, which `create_app` includes. Rules for its routes:
 
-``serving = state.serving`` is the version that answers: taken once a request, passed on, never asked for twice.
-Anything that takes more than a millisecond goes into a thread, within the deadline: ``await state.run(context,
-function)``. A function that asks the engine is wrapped, ``state.run(context, lambda: state.ask_engine(function))``, so
-that an engine that is down costs nothing. Nothing reaches a route before `AdmissionControl` has checked its size, pace,
-key and place in the queue. Errors are raised: a `ServiceError`, whose message has nothing of the request, or any error
-of `reranker.errors`; pass ``responses=COMMON_RESPONSES`` (or the family's own) to routes. Figures go into
-``state.metrics``, where no label comes from a request's content, searches into ``state.record``.
+- The router is ``APIRouter(route_class=JsonRoute)``. Routes take ``state: State`` and ``context: Context``.
+- A route reads its body with `reranker.service.http.body_of`, which validates the body while decoding it. A search body
+  from a client must pass ``state.checked`` before it is used.
+- ``serving = state.serving`` is the version that answers. A route reads it once per request and passes it on, because
+  a rollout may replace it between two reads.
+- Work that takes more than a millisecond runs in a thread, within the deadline: ``await state.run(context, function)``.
+  A function that queries the engine is wrapped: ``state.run(context, lambda: state.ask_engine(function))``. The circuit
+  breaker then fails it immediately while the engine is down.
+- `AdmissionControl` has checked size, rate, key and queue before a request reaches its route.
+- A route raises errors: a `ServiceError`, whose message must not contain anything from the request, or any error of
+  `reranker.errors`. Pass ``responses=COMMON_RESPONSES`` (or those of the API family) to each route.
+- Metrics go into ``state.metrics``; no label may come from the content of a request. Searches go into ``state.record``.
 """
 
 from __future__ import annotations
@@ -69,14 +71,14 @@ from reranker.service.state import ServiceState, State
 
 _access = logging.getLogger("reranker.service.access")
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
-"""Asked without a key, also while everything else is refused."""
+"""Paths that need no key and are answered even while all other requests are refused."""
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
 LONGEST_WAIT = 0.25
-"""Share of the deadline that a request may be expected to wait for a thread."""
+"""Share of the deadline that a request may be expected to wait for a thread before it is refused."""
 LEFT_TO_OTHERS = 0.25
-"""Share of the places and of the memory for bodies that one client cannot take."""
+"""Share of the queue and of the memory for bodies that a single client cannot occupy."""
 READING = frozenset({"GET", "HEAD"})
-"""Methods by which public paths are open: ``GET /`` is the search page, ``POST /`` ranks."""
+"""Methods for which public paths need no key: ``GET /`` is the search page, ``POST /`` ranks."""
 _METHODS = READING | {"POST", "OPTIONS"}
 _PROCESS = f"{secrets.token_hex(6)}-"
 _NUMBERS = itertools.count(1)
@@ -86,10 +88,10 @@ _REQUEST_ID = re.compile(rb"^[\w.:-]{1,100}$", re.ASCII)
 
 
 class AdmissionControl:
-    """ASGI middleware: bodies are read whole, within bytes and seconds, before the application sees the request.
+    """ASGI middleware that reads the whole body, within limits of size and time, before the application is called.
 
-    In this order: headers too large (431), draining (503), host (403), key (401, 403), encoding (415), announced length
-    (413), queue (429), then the body as it comes (400, 413, 408, 503).
+    Checks, in this order: size of the headers (431), draining (503), host (403), key (401, 403), content encoding
+    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503).
     """
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
@@ -98,7 +100,7 @@ class AdmissionControl:
         self._hosts = state.settings.hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, or answer it."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -109,11 +111,11 @@ class AdmissionControl:
         context = RequestContext(_request_id(headers), Deadline(self._state.settings.deadline_s))
         scope[CONTEXT_KEY], scope[LIMITS_KEY] = context, self._limits
         started, status = time.perf_counter(), 0
-        # This context is the request's own, and copied into the thread that asks the engine.
+        # A context variable belongs to this request only, and is copied into the thread that queries the engine.
         passed_headers.set(_passed(headers))
 
         async def noting(message: Message) -> None:
-            """Send a message; note the status and add the request's id."""
+            """Send a message; remember its status and add the request id."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -135,7 +137,7 @@ class AdmissionControl:
                 body = await self._body(receive, self._state.body_limit(scope["path"]), context.client)
                 held = len(body)
                 self._check_queue(scope["path"], context.client)
-                # The time that the client took to send is not the service's.
+                # The time that the client needed to send the body does not count against the service's deadline.
                 context.deadline = Deadline(self._state.settings.deadline_s)
             except ServiceError as error:
                 await self._refuse(scope, receive, send, error)
@@ -162,7 +164,7 @@ class AdmissionControl:
             self._state.hold(context.client, -held)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        """Raise `ServiceError` for what the request's head alone forbids."""
+        """Raise `ServiceError` if the method, path or headers of the request are not allowed."""
         path, limits = scope["path"], self._limits
         size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope.get("query_string", b""))
         if size > limits.max_header_bytes:
@@ -174,7 +176,9 @@ class AdmissionControl:
         context: RequestContext = scope[CONTEXT_KEY]
         context.client = f"key {context.key_name}" if context.key_name else _client_of(scope)
         if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
-            raise ServiceError(415, "compressed request bodies are not taken")
+            raise ServiceError(
+                415, "compressed request bodies are not supported: send the body without Content-Encoding"
+            )
         length = headers.get(b"content-length", b"0")
         most = self._state.body_limit(path)
         if length.isdigit() and int(length[:20]) > most:
@@ -182,14 +186,16 @@ class AdmissionControl:
         self._check_queue(path, context.client)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """Raise `ServiceError` 403 for a request under another name than the service's, or from another site's page."""
+        """Raise `ServiceError` 403 if Host or Origin is not one of the service's allowed hosts."""
         if self._hosts is None:
             return
         origin = headers.get(b"origin")
         for name in (headers.get(b"host"), None if origin is None else origin.partition(b"://")[2]):
             if name is not None and _host_name(name) not in self._hosts:
                 raise ServiceError(
-                    403, "the service is not called by this Host or Origin: name it by --allowed-host", kind="bad_host"
+                    403,
+                    "the Host or Origin of this request is not an allowed host: add it with --allowed-host",
+                    kind="bad_host",
                 )
 
     def _check_key(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
@@ -204,13 +210,13 @@ class AdmissionControl:
         key = keys.find(shown) if shown is not None else None
         if key is None:
             message = "an API key is needed: Authorization: Bearer KEY"
-            raise ServiceError(401, message if shown is None else "this API key is not one of the service's")
+            raise ServiceError(401, message if shown is None else "this API key is not in the service's key file")
         if not may(key.role, path):
-            raise ServiceError(403, "this API key may not do that")
+            raise ServiceError(403, "the role of this API key does not allow this request")
         scope[CONTEXT_KEY].key_name = key.name
 
     def _check_queue(self, path: str, client: str) -> None:
-        """Raise `ServiceError` if a request would find no room, or wait for its thread too long to be answered."""
+        """Raise `ServiceError` 429 if the queue is full, or the expected wait for a thread is too long."""
         state, limits = self._state, self._limits
         wait_s = state.threads.expected_wait_s(client)
         places = limits.threads + limits.max_waiting
@@ -219,7 +225,7 @@ class AdmissionControl:
             raise ServiceError(429, "too many requests at once", retry_after_s=max(wait_s, 1.0))
 
     async def _body(self, receive: Receive, most: int, client: str) -> bytes:
-        """Return the whole body; what is held of a refused one is given back."""
+        """Return the whole body. If it is refused, release the bytes counted for it."""
         state, limits = self._state, self._limits
         most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
         chunks: list[bytes] = []
@@ -230,21 +236,23 @@ class AdmissionControl:
                 while more:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        # The server says so of a body that is not well formed (chunks) as of a client that hung up:
-                        # the one is answered, the other does not see it.
-                        raise ServiceError(400, "the body is not whole, or not well chunked", kind="broken_body")
+                        # The server reports this both for a malformed (chunked) body and for a client that hung up.
+                        # The former gets this answer; the latter never sees it.
+                        raise ServiceError(400, "the body is incomplete or badly chunked", kind="broken_body")
                     chunk, more = message.get("body", b""), message.get("more_body", False)
                     held += len(chunk)
                     state.hold(client, len(chunk))
                     if held > most:
                         raise _too_large(most)
                     if state.buffered_bytes > limits.max_buffered_bytes or state.buffered_of[client] > most_of_one:
-                        raise ServiceError(503, "too many large requests at once", retry_after_s=1.0)
+                        raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
                     chunks.append(chunk)
         except BaseException as error:
             state.hold(client, -held)
             if isinstance(error, TimeoutError):
-                raise ServiceError(408, f"the body did not come within {self._limits.receive_timeout_s:g} s") from None
+                raise ServiceError(
+                    408, f"the body did not arrive within {self._limits.receive_timeout_s:g} s"
+                ) from None
             raise
         return b"".join(chunks)
 
@@ -255,14 +263,14 @@ class AdmissionControl:
         if error.status_code == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
-            # A refusal because the service is busy leaves the connection open: opening another costs both sides more.
+            # When the service is busy the connection stays open, because a reconnect costs both sides more.
             del headers["Connection"]
         shapes = self._state.shapes
         response = error_response(shapes, path, error.status_code, error.kind, error.message, headers)
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
-        """Count and log a request, by its route and never by its path as sent."""
+        """Count and log a request under its route template, never under the path that the client sent."""
         route = getattr(scope.get("route"), "path", "other")
         metrics, method = self._state.metrics, scope["method"]
         method = method if method in _METHODS else "other"
@@ -283,12 +291,12 @@ class AdmissionControl:
 
 
 def _most_of_one(whole: int) -> int:
-    """Return how much of a whole one client may take."""
+    """Return the part of a total capacity that a single client may take."""
     return whole - int(whole * LEFT_TO_OTHERS)
 
 
 def _client_of(scope: Scope) -> str:
-    """Return the client's address; of an IPv6 address its first 64 bits, since one client has all that begin so."""
+    """Return the client's address; for IPv6 its /64 network, since one client usually owns all of it."""
     host = str((scope.get("client") or ("unknown",))[0])
     try:
         address = ipaddress.ip_address(host)
@@ -300,19 +308,19 @@ def _client_of(scope: Scope) -> str:
 
 
 def _too_large(most: int) -> ServiceError:
-    return ServiceError(413, f"the body has more than the {most} bytes that this route takes")
+    return ServiceError(413, f"the body is larger than the {most} bytes that this route accepts")
 
 
 def _host_name(value: bytes) -> str:
-    """Return a host without its port and brackets, in lower case; "" for what is no host."""
+    """Return a host in lower case without port and brackets, or "" if the value is not a host."""
     found = _HOST.fullmatch(value.decode("latin-1").strip().lower())
     return "" if found is None else found["address"] or found["name"]
 
 
 def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
-    """Return whether callers without a key may ask this: a public path is open to readers alone.
+    """Return whether a request needs no key.
 
-    It is named itself, or by a prefix that ends in ``/``.
+    A public path is open to `READING` methods only. It is listed exactly, or by a prefix that ends in ``/``.
     """
     return path in ALWAYS_OPEN or any(
         method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
@@ -321,7 +329,7 @@ def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
-    """Return the id that the caller sent, if it is one, else a new one."""
+    """Return the request id that the client sent if it is valid, else a new one."""
     given = headers.get(b"x-request-id")
     if given is not None and _REQUEST_ID.match(given):
         return given.decode("ascii")
@@ -329,13 +337,13 @@ def _request_id(headers: dict[bytes, bytes]) -> str:
 
 
 def _passed(headers: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Return the headers that requests to the engine carry too; longer or unprintable values are left out."""
+    """Return the headers that are forwarded to the engine; long or unprintable values are dropped."""
     values = {name: headers.get(name.encode(), b"") for name in PASSED_HEADERS}
     return {name: value.decode("ascii") for name, value in values.items() if _PASSED_VALUE.match(value)}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that gives a body already read, then whatever comes."""
+    """Return a ``receive`` that first yields a body already read, then the original messages."""
     given: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -346,43 +354,45 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 _log = logging.getLogger(__name__)
 HEADER_TIMEOUT_MS = 6000
-"""A connection that has not sent its headers by then, or sends nothing after an answer, is closed."""
+"""Milliseconds after which a connection is closed if it has not sent its headers, or is idle after an answer."""
 HTTP_BUFFER_BYTES = 128 * 1024
 BACKLOG = 1024
 MAX_CONNECTIONS = 4096
-"""Idle and slow connections cost little and must not keep others out."""
+"""High, because idle and slow connections cost little and must not keep other clients out."""
 PARENT_S = 1.0
-"""Between two looks whether the process that has started this one is there."""
+"""Seconds between two checks whether the parent process is still running."""
 ARENAS = 2
-"""Memory arenas that the threads share."""
+"""Memory arenas (glibc malloc) shared by all threads."""
 _M_ARENA_MAX = -8
-"""Number of that setting in glibc's malloc.h."""
+"""M_ARENA_MAX of glibc's malloc.h."""
 STOP_S = 1.0
-"""Seconds that connections have to close after the last request in work."""
+"""Seconds that connections have to close after the last running request."""
 
 operations_router = APIRouter(route_class=JsonRoute, tags=["operations"])
 
 
 class Health(BaseModel):
-    """The process answers."""
+    """Answer of the liveness check: the process responds."""
 
     status: Literal["ok"] = "ok"
 
 
 class Ready(BaseModel):
-    """Searches can be answered; ``degraded`` says why they come in the engine's order, empty where they do not."""
+    """Answer of the readiness check: searches can be answered."""
 
     status: Literal["ready"] = "ready"
     model_id: str
     encoder_id: str
     degraded: str
+    """Why hits are returned in the engine's order instead of reranked; empty if they are reranked."""
 
 
 class Version(BaseModel):
-    """A version that can be asked for by name."""
+    """A version that a request can name."""
 
     model_id: str
     live: bool
+    """Whether requests without a version are answered by this one."""
 
 
 class VersionList(BaseModel):
@@ -392,7 +402,7 @@ class VersionList(BaseModel):
 
 
 class Reload(BaseModel):
-    """The look for another version has begun."""
+    """Answer of a reload request: a poll for a newer version is in progress."""
 
     status: Literal["looking"] = "looking"
     model_id: str
@@ -400,16 +410,17 @@ class Reload(BaseModel):
 
 @operations_router.get("/health", operation_id="health", responses=COMMON_RESPONSES)
 async def health() -> Health:
-    """Say that the process answers; asks nothing else."""
+    """Report that the process responds; depends on nothing else."""
     return Health()
 
 
 @operations_router.get("/ready", operation_id="ready", responses=COMMON_RESPONSES)
 async def ready(state: State) -> Ready:
-    """Say whether searches can be answered.
+    """Report whether searches can be answered.
 
-    503 while stopping, while the engine is left alone or does not answer, and while the vector store that the service
-    has started with is being verified (``verifying``; searches are answered in the engine's order meanwhile).
+    Answers 503 while the service is stopping, while the engine does not answer or its circuit breaker is open, and
+    while the vector store that the service started with is being verified (``verifying``; until then searches are
+    answered in the engine's order).
     """
     if state.draining:
         raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0)
@@ -434,13 +445,13 @@ async def ready(state: State) -> Ready:
     responses={**COMMON_RESPONSES, 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 async def metrics(state: State) -> Response:
-    """Return all figures in Prometheus' text format."""
+    """Return all metrics in the Prometheus text format."""
     return Response(state.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @operations_router.get("/versions", operation_id="versions", responses=COMMON_RESPONSES)
 async def versions(state: State, context: Context) -> VersionList:
-    """List the versions that can be asked for by name."""
+    """List the versions that a request can name."""
     known = await state.run(context, state.versions.folders.known)
     live = state.serving.model_id
     return VersionList(versions=[Version(model_id=model_id, live=model_id == live) for model_id in known])
@@ -448,23 +459,24 @@ async def versions(state: State, context: Context) -> VersionList:
 
 @operations_router.post("/admin/reload", operation_id="reload", status_code=202, responses=COMMON_RESPONSES)
 async def reload(state: State) -> Reload:
-    """Look for another live version now rather than at the next poll; needs a key of role ``admin``."""
+    """Poll for another live version now instead of at the next interval. Needs a key with role ``admin``."""
     state.watcher.reload()
     return Reload(model_id=state.serving.model_id)
 
 
 JAVASCRIPT = "text/javascript; charset=utf-8"
 PAGES = {"/": ("Search", "search"), "/docs": ("API", "docs"), "/operate": ("Operation", "operate")}
-"""Path -> (title, name of its body and of its script in ``static``)."""
+"""Path -> (title, base name of its body and script in ``static``)."""
 FILES = {
     **dict.fromkeys(PAGES, "text/html; charset=utf-8"),
     **{f"/page/{name}.js": JAVASCRIPT for name in ("page", "rows", *(name for _, name in PAGES.values()))},
     "/page/icon.svg": "image/svg+xml",
     "/page/style.css": "text/css; charset=utf-8",
 }
-"""Path -> type of what is served there."""
+"""Path -> content type of the file served there."""
 HEADERS = {
-    # Nothing but our own files and documents' pictures, and nobody may frame them: what a text holds can never run.
+    # Only files of this origin and images of documents are loaded, and no other site may embed the pages: markup in a
+    # document's text can therefore never run as a script.
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' https:; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -477,7 +489,7 @@ page_router = APIRouter(route_class=JsonRoute, tags=["page"])
 
 
 def page_file(path: str) -> str:
-    """Return what is served under a path of `FILES`."""
+    """Return the content of the file served under a path of `FILES`."""
     static = resources.files("reranker.service").joinpath("static")
     if path == "/page/style.css":
         return page_style()
@@ -499,7 +511,7 @@ CONFIG = "/page/config.json"
 
 
 async def page_config(state: State) -> Response:
-    """Return what the page shows of a hit, and the variables of the body, of which it makes filters."""
+    """Return the fields that the page shows of a hit, and the variables of the search body, used as filters."""
     settings = state.settings
     known = {"own_body": settings.body is not None, "variables": list(variables_of(settings.body or {}))}
     return Response(search.encode({**settings.page, **known}), media_type="application/json", headers=HEADERS)
@@ -512,17 +524,17 @@ for _path in FILES:
 
 @dataclass(frozen=True, slots=True)
 class ServicePart:
-    """A part of the service: its routes, error shapes by path, which admission control uses too, and search modes.
-
-    Bodies of ``large`` paths may have ``max_body_bytes``. ``public`` paths are read (`READING`) without a key: exact
-    ones, or prefixes that end in ``/`` (``/`` itself is the exact path).
-    """
+    """A part of the service that `create_app` includes."""
 
     router: APIRouter
     shapes: Mapping[str, ErrorShape] = field(default_factory=dict)
+    """Path -> format of its error answers; used by admission control as well."""
     public: tuple[str, ...] = ()
+    """Paths that can be read (`READING`) without a key: exact paths, or prefixes that end in ``/``. ``/`` is exact."""
     large: tuple[str, ...] = ()
+    """Paths whose bodies may have up to ``max_body_bytes``."""
     modes: Mapping[str, SearchMode] = field(default_factory=dict)
+    """Name -> search mode that a request can choose."""
 
 
 OWN_PARTS = (
@@ -534,10 +546,14 @@ OWN_PARTS = (
 
 
 def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[ServicePart, ...]:
-    """Return what `ssi serve` offers besides `OWN_PARTS`.
+    """Return the parts that `ssi serve` offers in addition to `OWN_PARTS`.
 
-    The challenger is interleaved with the live version; ``proxied`` is the index whose clients are answered as the
-    engine answers them.
+    Parameters
+    ----------
+    challenger : str, optional
+        Version whose hits are interleaved with those of the live version.
+    proxied : str, optional
+        Index whose clients get answers in the engine's own format.
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
     more = () if proxied is None else (proxy_part(proxied),)
@@ -546,14 +562,14 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
 
 
 def proxy_part(index: str) -> ServicePart:
-    """Return the part that answers the engine's own clients over an index."""
+    """Return the part that answers unchanged clients of the engine, for one index."""
     return ServicePart(proxy.router, proxy.error_shapes(index), large=("/_msearch", f"/{index}/_msearch"))
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[ServicePart] = ()) -> FastAPI:
-    """Return the application of `OWN_PARTS` and other parts.
+    """Return the application with `OWN_PARTS` and the given parts.
 
-    `ConfigError` if a route reads bodies by another way than `JsonRoute` does.
+    Raises `ConfigError` if a route is not a `JsonRoute`, since it would read bodies without the service's checks.
     """
     app = FastAPI(
         title="ssi-reranker",
@@ -564,14 +580,16 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
     )
     app.state.service = state
-    # The routes of clients unchanged come first: they get the most requests, and each route before them takes its time.
+    # The proxy's routes come first: they get most requests, and every route tried before them costs time.
     kinds: list[type[RequestBody]] = []
     for part in sorted((*OWN_PARTS, *parts), key=lambda part: part.router is not proxy.router):
         for route in part.router.routes:
             if isinstance(route, JsonRoute):
                 kinds += [] if route.body_kind is None else [route.body_kind]
             elif isinstance(route, APIRoute):
-                raise ConfigError(f"route {route.path!r} is not made by a router with route_class=JsonRoute")
+                raise ConfigError(
+                    f"route {route.path!r} reads its body without checks: create its router with route_class=JsonRoute"
+                )
         app.include_router(part.router)
         state.shapes.update(part.shapes)
         state.public.update(part.public)
@@ -586,7 +604,7 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
 
 
 def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> None:
-    """Add the types of the request bodies, and that a key is needed, to the OpenAPI description."""
+    """Add the schemas of the request bodies, and the API key if one is needed, to the OpenAPI description."""
     made = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -602,15 +620,16 @@ def _describe(app: FastAPI, kinds: Iterable[type[RequestBody]], keys: bool) -> N
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that alone listens at this address: the server's own shares its port, and half of the requests.
+    """Return a socket that listens at this address exclusively.
 
-    `ConfigError` if another process listens there, or the address is not of this machine.
+    The server's own socket would set SO_REUSEPORT, so that a second service could start on the same port and take half
+    of the requests. Raises `ConfigError` if another process listens there, or the address is not one of this machine.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         try:
-            # For the connections of a service that has just ended.
+            # The port may still have connections of a service that has just stopped.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
             listener.listen(BACKLOG)
@@ -619,17 +638,18 @@ def listen(host: str, port: int) -> socket.socket:
             raise
     except OSError as error:
         raise ConfigError(
-            f"{host}:{port} cannot be listened on ({error.strerror}): end what listens there, or choose another --port"
+            f"cannot listen on {host}:{port} ({error.strerror}): stop the process that uses this port, or choose "
+            "another --port"
         ) from error
     listener.setblocking(False)
     return listener
 
 
 def share_arenas() -> bool:
-    """Let all threads of this process allocate from `ARENAS` arenas; False where the C library has no such setting.
+    """Make all threads allocate from `ARENAS` memory arenas; return False if the C library has no such setting.
 
-    glibc gives threads arenas of their own, each of which keeps what the largest bodies took in its thread: memory
-    grows to the number of threads times that.
+    By default glibc gives each thread its own arena, which keeps the memory of the largest body handled in it. Memory
+    would grow to the number of threads times that size.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -641,23 +661,23 @@ def share_arenas() -> bool:
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
-    """Serve until SIGTERM or SIGINT; then answer what is in work, refuse the rest, and return within ten seconds.
+    """Serve until SIGTERM or SIGINT; then finish running requests, refuse new ones, and return within ten seconds.
 
-    SIGHUP looks for another live version at once. One of several processes serves on what they share. Errors as
-    `listen`.
+    SIGHUP polls for another live version at once. With ``shared``, the process serves on the socket that it shares with
+    the other processes of the service. Raises the errors of `listen`.
     """
     share_arenas()
-    # What lives as long as the service need not be looked through by every collection.
+    # Objects that live as long as the service need not be scanned by every garbage collection.
     gc.collect()
     gc.freeze()
     asyncio.run(_serve(app, state, settings, shared))
 
 
 def end_process() -> NoReturn:
-    """End this process with status 0, all that was buffered written.
+    """End this process with status 0 after flushing all buffers.
 
-    The server's native threads may still be ending; one that asks for the interpreter while that is being taken down
-    aborts the process, and with it the status of a service that stopped as it should.
+    Native threads of the server may still be running. If one of them asks for the interpreter while it is being
+    finalized, the process aborts, and a service that stopped correctly would report a failure.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -686,7 +706,7 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
         ssl_cert=settings.tls_cert,
         ssl_key=settings.tls_key,
     )
-    # In place of the socket that it would make, which shares its port.
+    # Replaces the socket that the server would create, which shares its port.
     holder = net.SocketHolder(listener.detach(), False, BACKLOG)  # type: ignore[attr-defined, call-arg]
     vars(server).update(_shd=holder, _init_shared_socket=lambda: None)
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -694,7 +714,7 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, state.watcher.reload)
     state.watcher.start()
-    looking = asyncio.create_task(state.keep_looking())
+    checking = asyncio.create_task(state.keep_checking())
     serving = asyncio.create_task(server.serve())
     where = f"{'https' if settings.tls_cert else 'http'}://{settings.host}:{settings.port}"
     _log.info("listening", extra={"ssi": {"at": where, "model": state.serving.model_id[:12]}})
@@ -707,21 +727,21 @@ async def _serve(app: FastAPI, state: ServiceState, settings: ServiceSettings, s
         server.stop()  # type: ignore[no-untyped-call]
         await asyncio.wait({serving}, timeout=STOP_S)
     finally:
-        looking.cancel()
+        checking.cancel()
         ended.cancel()
         state.close()
     _log.info("stopped", extra={"ssi": {}})
 
 
 async def _until_stopped(stop: asyncio.Event, parent: int | None) -> None:
-    """Wait for the signal to stop, or the end of the parent process."""
+    """Wait for the stop signal, or for the end of the parent process."""
     while not stop.is_set() and parent in (None, os.getppid()):
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), None if parent is None else PARENT_S)
 
 
 async def _drain(state: ServiceState, settings: ServiceSettings) -> None:
-    """Refuse new requests; wait for those in work, and for the engine to take what they have left to log."""
+    """Refuse new requests; wait until running requests have ended and their log entries are written to the engine."""
     state.draining = True
     deadline = Deadline(settings.drain_s)
     _log.info("draining", extra={"ssi": {"in_work": state.admitted}})

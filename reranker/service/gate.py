@@ -1,14 +1,14 @@
-"""The allow list that every search body from outside passes before it reaches an engine.
+"""Allow list for search bodies from clients: everything that may reach the engine.
 
 A search body can do far more than search: run scripts, read documents of other indexes (lookups, percolators, shapes),
-keep contexts open, start pipelines, or cost the engine its memory. `check_body` therefore knows the parts of a body
-that do no more than search one index, and refuses everything else, also parts that a later version of an engine may
-bring. The lists below are the whole rule: a name that is in none of them is refused.
+keep contexts open, start pipelines, or exhaust the engine's memory. `check_body` therefore knows the parts of a body
+that only search one index, and refuses everything else, including parts that a later version of an engine introduces.
+The lists below are the complete rule: a name that is in none of them is refused.
 
-The gate bounds what one body may cost as well (`MAX_CLAUSES`, `MAX_BUCKETS` and the ranges of sizes). Whether options
-fit each other is left to the engine, which answers with an error of its own.
+The allow list also bounds the cost of one body (`MAX_CLAUSES`, `MAX_BUCKETS` and the ranges of sizes). Whether options
+are valid together is left to the engine, which answers with its own error.
 
-Bodies of the service's operator (`ssi serve --body`) do not pass the gate: `trusted_body` marks them.
+The operator's own body (`ssi serve --body`) is not checked: `trusted_body` marks it as trusted.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from reranker.engines.protocol import MAX_HITS
 from reranker.service.http import ServiceError
 
 CheckedBody = NewType("CheckedBody", Mapping[str, Any])
-"""A search body that may be sent to the engine: it has passed `check_body`, or is the operator's own."""
+"""A search body that may be sent to the engine: it passed `check_body`, or it is the operator's own."""
 
 MAX_CLAUSES: Final = 1024
-"""Query clauses of one body, all parts together: the engines' own default limit for one query."""
+"""Query clauses in all parts of one body together; the engines' default limit for one query."""
 MAX_BUCKETS: Final = 50_000
-"""Buckets that the aggregations of one body may ask for: sizes along a path multiplied, siblings added."""
+"""Buckets that the aggregations of one body may request: sizes of nested aggregations multiply, siblings add up."""
 HISTOGRAM_BUCKETS: Final = 100
-"""Buckets counted for an aggregation whose request does not say how many it makes."""
+"""Buckets assumed for an aggregation whose request does not state their number, such as a histogram."""
 MAX_AGGREGATIONS: Final = 200
-"""Aggregations of one body, nested ones included."""
+"""Aggregations in one body, including nested ones."""
 MAX_INNER_HITS: Final = 100
-"""Hits of one group, of ``inner_hits`` or ``top_hits``."""
+"""Hits per group of ``inner_hits`` or ``top_hits``."""
 MAX_BOOST: Final = 1e9
-"""Largest ``boost`` and ``weight``: products of larger ones overflow the engine's scores."""
+"""Largest ``boost`` or ``weight``: products of larger ones overflow the engine's scores."""
 
 _TIMEOUT = re.compile(r"\d{1,5}(ms|s)|\d{1,2}m")
 _SHOWN_NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,40}")
-_REMEDY = "docs/reference.md lists what is taken; put the rest into the service's own body (ssi serve --body)"
+_REMEDY = "docs/reference.md lists what is allowed; put other parts into the service's own body (ssi serve --body)"
 
 
 def trusted_body(body: Mapping[str, Any]) -> CheckedBody:
-    """Return a search body of the operator, who may ask the engine for anything."""
+    """Mark a search body of the operator as trusted: the operator may use every feature of the engine."""
     return CheckedBody(body)
 
 
 def check_body(body: Any, index: str) -> CheckedBody:
-    """Return a search body from outside once every part of it is on the allow list.
+    """Return a search body from a client after checking every part of it against the allow list.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ def check_body(body: Any, index: str) -> CheckedBody:
     Raises
     ------
     ServiceError
-        403 of kind ``not_allowed`` for a part that is not on the list, 422 of kind ``invalid`` for a value of the wrong
-        JSON type or outside its range. The message names the place and the part, never a text of the query.
+        403 with kind ``not_allowed`` for a part that is not on the list; 422 with kind ``invalid`` for a value of the
+        wrong JSON type or out of range. The message names the position and the part, but never quotes query text.
     """
     reader = _Reader(index)
     reader.fields_of(body, "the body", BODY_OPTIONS)
@@ -72,7 +72,7 @@ def check_body(body: Any, index: str) -> CheckedBody:
 
 def _not_allowed(what: str, name: str, place: str) -> ServiceError:
     shown = f" {name!r}" if _SHOWN_NAME.fullmatch(name) else ""
-    return ServiceError(403, f"{what}{shown} in {place} is not taken from outside: {_REMEDY}", kind="not_allowed")
+    return ServiceError(403, f"{what}{shown} in {place} is not allowed from clients: {_REMEDY}", kind="not_allowed")
 
 
 def _invalid(place: str, fault: str) -> ServiceError:
@@ -80,7 +80,7 @@ def _invalid(place: str, fault: str) -> ServiceError:
 
 
 class _Reader:
-    """One walk through a body: the index it may name, and what its parts cost so far."""
+    """State of one walk through a body: the index that it may name, and the clauses and aggregations counted so far."""
 
     def __init__(self, index: str) -> None:
         self.index = index
@@ -88,7 +88,7 @@ class _Reader:
         self.aggregations = 0
 
     def fields_of(self, value: Any, place: str, options: Mapping[str, Checker], what: str = "the option") -> None:
-        """Check an object whose every field must be one of ``options``."""
+        """Check a JSON object whose keys must all be in ``options``."""
         if not isinstance(value, dict):
             raise _invalid(place, "must be a JSON object")
         for name, part in value.items():
@@ -98,13 +98,13 @@ class _Reader:
             check(self, part, name)
 
     def query(self, value: Any, place: str) -> None:
-        """Check a query: an object of clauses."""
+        """Check a query: a JSON object of clauses."""
         if not isinstance(value, dict):
             raise _invalid(place, "must be a JSON object of query clauses")
         for name, part in value.items():
             self.clauses += 1
             if self.clauses > MAX_CLAUSES:
-                raise _invalid(place, f"makes more than {MAX_CLAUSES} query clauses in one body: ask for fewer")
+                raise _invalid(place, f"has more than {MAX_CLAUSES} query clauses in one body: send fewer")
             check = QUERIES.get(name)
             if check is None:
                 raise _not_allowed("the query clause", name, place)
@@ -112,7 +112,7 @@ class _Reader:
 
 
 Checker = Callable[[_Reader, Any, str], None]
-"""``check(reader, value, place)`` raises `ServiceError` unless the value may stand there."""
+"""``check(reader, value, place)`` raises `ServiceError` unless the value is allowed at this position."""
 
 
 # --- values
@@ -123,7 +123,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def scalar(_: _Reader, value: Any, place: str) -> None:
-    """Check a text, a number, true, false or null."""
+    """Check a string, number, boolean or null."""
     if not _is_scalar(value):
         raise _invalid(place, "must be a text, a number, true or false")
 
@@ -135,7 +135,7 @@ def scalars(_: _Reader, value: Any, place: str) -> None:
 
 
 def number(least: float, most: float) -> Checker:
-    """Return the checker of a number within a range, ends included; null stands for the engine's default."""
+    """Return a checker for a number in a closed range. Null means the engine's default."""
 
     def check(_: _Reader, value: Any, place: str) -> None:
         if value is None:
@@ -147,7 +147,7 @@ def number(least: float, most: float) -> Checker:
 
 
 def whole(least: int, most: int) -> Checker:
-    """Return the checker of a whole number within a range, ends included."""
+    """Return a checker for an integer in a closed range."""
 
     def check(_: _Reader, value: Any, place: str) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
@@ -157,18 +157,18 @@ def whole(least: int, most: int) -> Checker:
 
 
 def timeout(_: _Reader, value: Any, place: str) -> None:
-    """Check a time such as ``500ms``, ``2s`` or ``1m``."""
+    """Check a duration such as ``500ms``, ``2s`` or ``1m``."""
     if not isinstance(value, str) or not _TIMEOUT.fullmatch(value):
         raise _invalid(place, "must be a time such as 500ms, 2s or 1m")
 
 
 def fields(options: Mapping[str, Checker]) -> Checker:
-    """Return the checker of an object of these options."""
+    """Return a checker for a JSON object with these options."""
     return lambda reader, value, place: reader.fields_of(value, place, options)
 
 
 def one_or_many(check: Checker) -> Checker:
-    """Return the checker of a value, or a list of such values."""
+    """Return a checker for one value or a list of such values."""
 
     def check_each(reader: _Reader, value: Any, place: str) -> None:
         for item in value if isinstance(value, list) else [value]:
@@ -178,7 +178,7 @@ def one_or_many(check: Checker) -> Checker:
 
 
 def list_of(check: Checker) -> Checker:
-    """Return the checker of a list of values."""
+    """Return a checker for a list of values."""
 
     def check_each(reader: _Reader, value: Any, place: str) -> None:
         if not isinstance(value, list):
@@ -190,12 +190,12 @@ def list_of(check: Checker) -> Checker:
 
 
 def scalar_or(check: Checker) -> Checker:
-    """Return the checker of a scalar, or of another value."""
+    """Return a checker for a scalar or a value that passes ``check``."""
     return lambda reader, value, place: None if _is_scalar(value) else check(reader, value, place)
 
 
 def named(check: Checker) -> Checker:
-    """Return the checker of an object whose names are the caller's own and whose values pass ``check``."""
+    """Return a checker for a JSON object with arbitrary keys, whose values pass ``check``."""
 
     def check_each(reader: _Reader, value: Any, place: str) -> None:
         if not isinstance(value, dict):
@@ -274,7 +274,7 @@ _LEAF = (
     )
     | {"max_determinized_states": whole(1, 10_000)}
 )
-"""Options of clauses that look for a text or a value in one field."""
+"""Options of clauses that search one field for a text or a value."""
 _TEXTS: dict[str, Checker] = _LEAF | _each(
     (
         "fields",
@@ -297,7 +297,7 @@ _TEXTS: dict[str, Checker] = _LEAF | _each(
     ),
     scalars,
 )
-"""Options of clauses that look for a text in several fields."""
+"""Options of clauses that search several fields for a text."""
 
 _by_field = named(scalar_or(fields(_LEAF)))
 
@@ -344,7 +344,7 @@ _POINT_NAMES = (
 
 
 def _place_on_earth(reader: _Reader, value: Any, place: str) -> None:
-    """Check a point, a box or an inline shape: objects of known names, lists and scalars. A stored shape is refused."""
+    """Check a point, a box or an inline shape: known keys, lists and scalars. References to stored shapes fail."""
     if isinstance(value, dict):
         for name, part in value.items():
             if name not in _POINT_NAMES:
@@ -363,7 +363,7 @@ _GEO_OPTIONS: dict[str, Checker] = _EVERY_QUERY | _each(
 
 
 def _geo(reader: _Reader, value: Any, place: str) -> None:
-    """Check a clause of options and fields, the fields' values being places."""
+    """Check a geo clause: known options, and fields whose values are points or shapes."""
     if not isinstance(value, dict):
         raise _invalid(place, "must be a JSON object")
     for name, part in value.items():
@@ -392,7 +392,7 @@ def _inner_hits(reader: _Reader, value: Any, place: str) -> None:
 
 
 def _knn_query(reader: _Reader, value: Any, place: str) -> None:
-    """Check a ``knn`` clause, as Elasticsearch has it (options) or OpenSearch (options by field)."""
+    """Check a ``knn`` clause in the format of Elasticsearch (options) or OpenSearch (options per field)."""
     if isinstance(value, dict) and not value.keys() & {"field", "query_vector"}:
         named(fields(_KNN))(reader, value, place)
     else:
@@ -415,7 +415,7 @@ def _interval(reader: _Reader, value: Any, place: str) -> None:
     """Check the rule of an ``intervals`` clause."""
     reader.clauses += 1
     if reader.clauses > MAX_CLAUSES:
-        raise _invalid(place, f"makes more than {MAX_CLAUSES} query clauses in one body: ask for fewer")
+        raise _invalid(place, f"has more than {MAX_CLAUSES} query clauses in one body: send fewer")
     reader.fields_of(value, place, _INTERVALS, "the rule")
 
 
@@ -589,14 +589,14 @@ QUERIES: Final[Mapping[str, Checker]] = {
     **_each(("span_field_masking", "field_masking_span"), fields(_EVERY_QUERY | {"query": _query, "field": scalar})),
     **_each(("geo_distance", "geo_bounding_box", "geo_polygon", "geo_shape", "geo_grid", "shape", "xy_shape"), _geo),
 }
-"""Query clauses that are taken, and how each is checked.
+"""Allowed query clauses -> checker.
 
-Not on the list, with their reasons: ``script``, ``script_score``, ``rule`` and ``template`` run what is stored or sent;
-``wrapper`` hides a query from this list; ``percolate`` and ``geo_shape`` with ``indexed_shape`` read other indexes.
+Deliberately missing: ``script``, ``script_score``, ``rule`` and ``template`` run stored or submitted code; ``wrapper``
+hides a query from this list; ``percolate`` and ``geo_shape`` with ``indexed_shape`` read other indexes.
 """
 
 
-# --- what is shown of hits
+# --- parts of hits
 
 _SORT_OPTIONS: dict[str, Checker] = _each(
     ("order", "mode", "missing", "unmapped_type", "numeric_type", "format", "unit", "distance_type", "ignore_unmapped"),
@@ -807,7 +807,7 @@ AGGREGATION_OPTIONS: Final[Mapping[str, Checker]] = {
     ),
     **{name: check for name, check in _SHOWN.items() if name not in ("fields", "sort")},
 }
-"""Options of aggregations, whichever type has them; the engine refuses those that a type does not have."""
+"""Options of aggregations of all types together; the engine refuses those that a type does not have."""
 
 _SIZED: Final[Mapping[str, int]] = {
     "terms": 10,
@@ -824,7 +824,7 @@ _SIZED: Final[Mapping[str, int]] = {
     "auto_date_histogram": 10,
     "variable_width_histogram": 10,
 }
-"""Aggregations whose ``size`` (or ``buckets``) counts, and the engines' default."""
+"""Aggregations whose ``size`` (or ``buckets``) bounds the buckets -> default of the engines."""
 _UNSIZED: Final = ("histogram", "date_histogram")
 _LISTED: Final = ("range", "date_range", "ip_range", "geo_distance")
 _SINGLE: Final = (
@@ -871,15 +871,16 @@ _SINGLE: Final = (
     "bucket_sort",
 )
 AGGREGATIONS: Final = frozenset({*_SIZED, *_UNSIZED, *_LISTED, *_SINGLE, "filter", "filters"})
-"""Types of aggregations that are taken.
+"""Allowed types of aggregations.
 
-Not on the list: those that run scripts (``scripted_metric``, ``bucket_script``, ``bucket_selector``, ``moving_fn``) or
-models (``inference``), and those whose cost no option bounds (``adjacency_matrix``, ``categorize_text``).
+Deliberately missing: those that run scripts (``scripted_metric``, ``bucket_script``, ``bucket_selector``,
+``moving_fn``) or models (``inference``), and those whose cost no option bounds (``adjacency_matrix``,
+``categorize_text``).
 """
 
 
 def _buckets_of(kind: str, options: Mapping[str, Any]) -> int:
-    """Return how many buckets (or hits) an aggregation asks for, of its checked options."""
+    """Return how many buckets (or hits) an aggregation with these checked options requests."""
     if kind in _SIZED:
         size = options.get("size", options.get("buckets", _SIZED[kind]))
         return max(int(size), 1)
@@ -891,12 +892,12 @@ def _buckets_of(kind: str, options: Mapping[str, Any]) -> int:
 
 
 def _aggregation(reader: _Reader, value: Any, place: str) -> int:
-    """Check one aggregation with those below it, and return the buckets that all of them ask for."""
+    """Check one aggregation and its sub-aggregations; return the number of buckets that they request together."""
     reader.aggregations += 1
     if reader.aggregations > MAX_AGGREGATIONS:
-        raise _invalid(place, f"has more than {MAX_AGGREGATIONS} aggregations: ask for fewer")
+        raise _invalid(place, f"has more than {MAX_AGGREGATIONS} aggregations: send fewer")
     if not isinstance(value, dict):
-        raise _invalid(place, "must hold JSON objects, one an aggregation")
+        raise _invalid(place, "must contain one JSON object per aggregation")
     own, inner = 1, 0
     for name, part in value.items():
         if name in ("aggs", "aggregations"):
@@ -941,7 +942,9 @@ def _buckets(reader: _Reader, value: Any, place: str) -> int:
 def _aggregations(reader: _Reader, value: Any, place: str) -> None:
     asked = _buckets(reader, value, place)
     if asked > MAX_BUCKETS:
-        raise _invalid(place, f"ask for {asked} buckets, more than the {MAX_BUCKETS} of one body: lower their sizes")
+        raise _invalid(
+            place, f"request {asked} buckets, more than the {MAX_BUCKETS} allowed in one body: lower their sizes"
+        )
 
 
 # --- suggestions
@@ -1060,7 +1063,7 @@ _rescore = one_or_many(fields({"window_size": whole(1, MAX_HITS), "query": _resc
 
 
 def _weighted_retriever(reader: _Reader, value: Any, place: str) -> None:
-    """Check a retriever, also one with a weight beside it (``linear``, ``rrf``)."""
+    """Check a retriever, or an object of a retriever and its weight (``linear``, ``rrf``)."""
     if isinstance(value, dict) and "retriever" in value:
         options = {"retriever": _retriever, "weight": number(0, MAX_BOOST), "normalizer": scalar}
         reader.fields_of(value, place, options)
@@ -1092,7 +1095,7 @@ RETRIEVERS: Final[Mapping[str, Checker]] = {
         }
     ),
 }
-"""Retrievers of Elasticsearch that are taken; not those that call a model (``text_similarity_reranker``)."""
+"""Allowed Elasticsearch retrievers. Those that call a model (``text_similarity_reranker``) are deliberately missing."""
 
 _UBI = fields(
     _each(("query_id", "user_query", "client_id", "session_id", "application", "object_id_field", "store"), scalar)
@@ -1121,8 +1124,9 @@ BODY_OPTIONS: Final[Mapping[str, Checker]] = _SHOWN | {
     ),
     "ext": fields({"ubi": _UBI, "rerank": _RERANK_CONTEXT}),
 }
-"""Parts of a search body that are taken.
+"""Allowed parts of a search body.
 
-Not on the list: ``pit``, ``scroll`` and ``slice`` read the index through; ``runtime_mappings``, ``derived`` and
-``script_fields`` carry scripts; ``search_pipeline`` runs what is stored; ``stats`` and ``profile`` are the operator's.
+Deliberately missing: ``pit``, ``scroll`` and ``slice`` export the index; ``runtime_mappings``, ``derived`` and
+``script_fields`` contain scripts; ``search_pipeline`` runs stored processors; ``stats`` and ``profile`` are for the
+operator.
 """

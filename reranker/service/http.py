@@ -1,4 +1,4 @@
-"""What all routes share of HTTP: context, strict JSON, and errors that repeat nothing of the request."""
+"""HTTP parts shared by all routes: request context, strict JSON, and errors that never quote the request."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ from reranker.service.settings import Limits
 
 _log = logging.getLogger(__name__)
 CONTEXT_KEY = "ssi.context"
+"""Key of the request's context in the ASGI scope, set by admission control."""
 LIMITS_KEY = "ssi.limits"
-"""Where admission control puts the request's context, and the limits, into the ASGI scope."""
+"""Key of the service's limits in the ASGI scope, set by admission control."""
 
 KINDS: dict[int, str] = {
     400: "bad_request",
@@ -56,44 +57,52 @@ KINDS: dict[int, str] = {
     502: "engine_error",
     503: "unavailable",
 }
-"""Every status that an error can have, and its kind where nothing else was said."""
+"""Every HTTP status that an error can have -> default kind of the error."""
 
 ErrorShape = Callable[[int, str, str], Mapping[str, Any]]
-"""``shape(status, kind, message)`` returns the JSON body of an error."""
+"""``shape(status, kind, message)`` returns the JSON body of an error answer."""
 
 
 class RequestBody(msgspec.Struct):
-    """Base of request bodies, which are decoded and checked in one pass. Unknown fields are ignored."""
+    """Base class of request bodies. They are decoded and validated in one pass; unknown fields are ignored."""
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """Kind and message of an error."""
 
     type: str
     message: str
 
 
 class ErrorBody(BaseModel):
-    """The body of every error, except on paths that speak another family's language."""
+    """Body of error answers, except on paths that use the error format of another API."""
 
     error: ErrorDetail
 
 
 def error_responses(body: type[BaseModel], *more: int) -> dict[int | str, dict[str, Any]]:
-    """Return what a route may answer besides success, for its OpenAPI description."""
+    """Return the error answers of a route for its OpenAPI description; ``more`` are further status codes."""
     statuses = sorted((400, 401, 403, 408, 413, 415, 422, 429, 431, 500, 502, 503, *more))
     return {status: {"model": body, "description": KINDS[status].replace("_", " ")} for status in statuses}
 
 
 COMMON_RESPONSES = error_responses(ErrorBody, 404)
-"""What any route may answer besides success: pass to routers as ``responses=``."""
+"""Error answers that any route may give: pass it to routers as ``responses=``."""
 
 
 class ServiceError(HTTPException):
     """A request that is answered with an error.
 
-    ``status`` is one of `KINDS`; ``message`` names limits and rules, never a query, a document or a key; ``kind`` is a
-    bounded name of the error, by default that of the status; ``retry_after_s`` is sent as ``Retry-After``.
+    Parameters
+    ----------
+    status : int
+        HTTP status, one of `KINDS`.
+    message : str
+        Names limits and rules, never a query, a document or a key.
+    kind : str
+        Name of the error from a bounded set, by default the one of the status.
+    retry_after_s : float, optional
+        Seconds, sent as ``Retry-After``.
     """
 
     def __init__(self, status: int, message: str, *, kind: str = "", retry_after_s: float | None = None) -> None:
@@ -104,7 +113,7 @@ class ServiceError(HTTPException):
 
 
 def retry_after(seconds: float) -> str:
-    """Return the value of a ``Retry-After`` header: whole seconds, at least 1."""
+    """Return the value of a ``Retry-After`` header: whole seconds, rounded up, at least 1."""
     return str(max(1, math.ceil(seconds)))
 
 
@@ -116,51 +125,51 @@ def error_response(
     message: str,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the answer to an error in the shape of its path; ``{"error": {"type", "message"}}`` where it has none."""
+    """Return an error answer in the format of its path, by default ``{"error": {"type", "message"}}``."""
     shape = shapes.get(path)
     body = {"error": {"type": kind, "message": message}} if shape is None else shape(status, kind, message)
     return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
 
 
 def of_engine(error: EngineError) -> ServiceError:
-    """Return the answer to an engine that failed, without the engine's own words: they can repeat the query."""
+    """Return the answer for an engine error. It does not contain the engine's message, which can quote the query."""
     if isinstance(error, EngineUnavailable):
         return _of_unavailable(error)
     if isinstance(error, EngineOverloaded):
-        message = "the search engine has too much to do for this request: ask for less, or later"
+        message = "the search engine is overloaded: send a smaller request, or try again later"
         return ServiceError(429, message, kind="engine_overloaded", retry_after_s=error.retry_after_s or 1.0)
     if isinstance(error, IndexMissing):
         return ServiceError(503, "the index does not exist in the search engine", kind="index_missing", retry_after_s=5)
     if isinstance(error, EngineAuthError):
-        return ServiceError(502, "the search engine refuses the service's credentials", kind="engine_credentials")
+        return ServiceError(502, "the search engine rejects the service's credentials", kind="engine_credentials")
     if isinstance(error, EngineRejected | RequestTooLarge):
-        message = f"the search engine does not take this search body ({_shown(error)})"
+        message = f"the search engine rejects this search body ({_shown(error)})"
         return ServiceError(400, message, kind="body_refused")
     return ServiceError(502, "the search engine failed", kind="engine_error")
 
 
 def _of_unavailable(error: EngineUnavailable) -> ServiceError:
-    """Return 502 for an engine that answered and failed on this very request, 503 for one that is not there."""
+    """Return 502 if the engine answered but failed on this request, 503 if it cannot be reached."""
     if error.error_type and error.status not in (None, 200, 503):
-        message = f"the search engine fails on this request ({_shown(error)}): ask for less, or for something else"
+        message = f"the search engine fails on this request ({_shown(error)}): simplify it, or send another one"
         return ServiceError(502, message, kind="engine_failed")
-    message = "the search engine is not available now; try again"
+    message = "the search engine is unavailable: try again later"
     return ServiceError(503, message, kind="engine_unavailable", retry_after_s=error.retry_after_s or 1.0)
 
 
 def _shown(error: EngineError) -> str:
-    """Return the engine's name of an error, where it is one: anything else could repeat the query."""
+    """Return the engine's name of an error if it is a plain identifier; anything else could quote the query."""
     return f"{error.error_type:.80}" if error.error_type.replace("_", "").isalnum() else "no name given"
 
 
 def of_error(error: Exception) -> ServiceError:
-    """Return the answer to any error; one that nobody expected is logged by its class and place."""
+    """Return the answer for any error; an unexpected error is logged with its class and traceback."""
     if isinstance(error, ServiceError):
         return error
     if isinstance(error, EngineError):
         return of_engine(error)
     if isinstance(error, InputError | ConfigError):
-        return ServiceError(422, "the request cannot be used: see the limits and rules of its fields", kind="invalid")
+        return ServiceError(422, "the request is invalid: see the limits and rules of its fields", kind="invalid")
     if isinstance(error, ArtifactError):
         return ServiceError(503, "no usable model is loaded", kind="model_unavailable", retry_after_s=5)
     _log.error("unexpected %s", type(error).__name__, extra={"ssi": {"error": type(error).__name__}}, exc_info=error)
@@ -168,7 +177,7 @@ def of_error(error: Exception) -> ServiceError:
 
 
 def install_handlers(app: FastAPI, shapes: Mapping[str, ErrorShape]) -> None:
-    """Answer every error in the shape of its path."""
+    """Register handlers that answer every error in the format of its path."""
 
     async def answer(request: Request, error: Exception) -> Response:
         path = request.url.path
@@ -186,7 +195,7 @@ def install_handlers(app: FastAPI, shapes: Mapping[str, ErrorShape]) -> None:
 
 
 def describe_invalid(error: RequestValidationError) -> str:
-    """Return the first faults of a request by place and rule, without the values that were sent."""
+    """Return the first faults of a request by field and rule, without the values that were sent."""
     faults = []
     for fault in error.errors()[:5]:
         place = ".".join(str(part) for part in fault["loc"] if part != "body")[:200]
@@ -196,37 +205,39 @@ def describe_invalid(error: RequestValidationError) -> str:
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request, as admission control saw it; ``notes`` of a bounded kind go into the access log."""
+    """State of one request, created by admission control."""
 
     request_id: str
     deadline: Deadline
     key_name: str = ""
+    """Name of the API key; empty without one."""
     client: str = ""
-    """Who shares the threads fairly with others: the key's name, or the address where no key was given."""
+    """The unit of fair sharing: the key's name, or the client's address if no key was sent."""
     notes: dict[str, str | int | float | bool] = field(default_factory=dict)
+    """Entries for the access log. Values must come from bounded sets, never from the request's content."""
 
 
 async def context_of(request: Request) -> RequestContext:
-    """Return the context of a request (a FastAPI dependency; `async` spares it a thread)."""
+    """Return the context of a request. A FastAPI dependency; `async`, because FastAPI runs others in a thread."""
     return cast("RequestContext", request.scope[CONTEXT_KEY])
 
 
 Context = Annotated[RequestContext, Depends(context_of)]
 B = TypeVar("B", bound=RequestBody)
 DECODED_AT_ONCE = 64 * 1024
-"""Largest body, in bytes, that the event loop decodes itself; a larger one is decoded in a thread."""
+"""Largest body, in bytes, that is decoded on the event loop; larger ones are decoded in a thread."""
 _any = msgspec.json.Decoder()
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
-"""A string of JSON, or one without an end. Possessive, and never without a match: time is linear in the bytes."""
+"""A JSON string, terminated or not. Possessive quantifiers, and it always matches: time is linear in the bytes."""
 _BRACKETS = bytes.maketrans(b"{}", b"[]")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"{}[]"))
 
 
 def check_size(body: bytes, limits: Limits) -> None:
-    """Raise `ServiceError` 422 for a JSON text of too many values or too many levels, before anything is decoded.
+    """Raise `ServiceError` 422 for JSON with too many values or too many levels, before it is decoded.
 
-    Values are counted by commas, lists and objects, outside of texts. All of it is counted over the bytes by compiled
-    functions: no Python code runs for each value.
+    Values are counted by commas, lists and objects outside of strings. Compiled functions count the bytes; no Python
+    code runs per value.
     """
     most = limits.max_json_values
     n_open = body.count(b"[") + body.count(b"{")
@@ -246,9 +257,10 @@ def _too_deep(limits: Limits) -> ServiceError:
 
 
 def decoded(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -> Any:
-    """Return the value of a JSON text, by the first of the decoders whose type it fits (none given: any JSON value).
+    """Return the value of a JSON text.
 
-    `ServiceError` 400 for no JSON, 422 for JSON that fits none of the types, is too deep or has too many values.
+    The first of the ``decoders`` whose type fits decodes it; without decoders any JSON value is accepted. Raises
+    `ServiceError` 400 if the text is not JSON, and 422 if it fits no type, is nested too deeply or has too many values.
     """
     check_size(body, limits)
     first: msgspec.ValidationError | None = None
@@ -260,16 +272,18 @@ def decoded(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -
         except RecursionError:
             raise _too_deep(limits) from None
         except (msgspec.DecodeError, ValueError):
-            raise ServiceError(400, "the body is no whole JSON text in UTF-8", kind="not_json") from None
-    # It names the place and the rule; no type here makes it repeat a value.
+            raise ServiceError(400, "the body is not a complete JSON text in UTF-8", kind="not_json") from None
+    # The message of msgspec names the position and the rule; with the types used here it never quotes a value.
     raise ServiceError(422, f"{first!s:.1000}", kind="invalid")
 
 
 async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any:
-    """Return the decoded body of a request; errors as `decoded`, and 415 for a body that is not said to be JSON."""
+    """Return the decoded body of a request. Raises the errors of `decoded`, and 415 if Content-Type is not JSON."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent != "application/json" and not sent.endswith("+json"):
-        raise ServiceError(415, "the body is not said to be JSON: send Content-Type: application/json", kind="not_json")
+        raise ServiceError(
+            415, "the body is not declared as JSON: send Content-Type: application/json", kind="not_json"
+        )
     body, limits = await request.body(), request.scope.get(LIMITS_KEY) or Limits()
     if len(body) <= DECODED_AT_ONCE:
         return decoded(body, limits, *decoders)
@@ -279,8 +293,8 @@ async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any
 def body_of(kind: type[B], *other_forms: type[B]) -> Any:
     """Return the FastAPI dependency that gives a route its decoded body.
 
-    ``kind`` is described in OpenAPI; ``other_forms`` are accepted too. Every body of the service comes through here, or
-    is read by a `PlainRoute`.
+    ``kind`` is the type described in OpenAPI; bodies of the types ``other_forms`` are accepted too. Every body of the
+    service is read through this function or by a `PlainRoute`.
     """
     decoders = [msgspec.json.Decoder(form) for form in (kind, *other_forms)]
 
@@ -292,9 +306,9 @@ def body_of(kind: type[B], *other_forms: type[B]) -> Any:
 
 
 class JsonRoute(APIRoute):
-    """A route whose body is decoded by `body_of`, if it has one: give it to every ``APIRouter(route_class=JsonRoute)``.
+    """A route whose body, if it has one, is decoded by `body_of`. Use it as ``APIRouter(route_class=JsonRoute)``.
 
-    ``body_kind`` is the type of that body, None for a route without one.
+    ``body_kind`` is the type of the body, or None for a route without one.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
@@ -310,19 +324,19 @@ class JsonRoute(APIRoute):
 
 
 def body_schemas(kinds: Iterable[type[RequestBody]]) -> dict[str, Any]:
-    """Return the JSON schemas of request bodies and what they hold, by name, for ``components/schemas``."""
+    """Return the JSON schemas of request bodies and their nested types by name, for ``components/schemas``."""
     _, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     return schemas
 
 
 class PlainRoute(JsonRoute):
-    """A route whose function takes the request by itself and returns the response.
+    """A route whose function takes the request itself and returns the response.
 
-    FastAPI's reading of parameters, at every request, costs as much as the rest of such a function.
+    It skips FastAPI's parameter parsing, which would cost as much per request as the rest of such a function.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the function itself."""
+        """Return a handler that calls the function directly."""
 
         async def handle(request: Request) -> Response:
             return cast("Response", await self.endpoint(request))

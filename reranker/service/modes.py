@@ -1,10 +1,10 @@
-"""What is done with a search: reranked, left in the engine's order, scored in the shadow, shuffled, or interleaved.
+"""Search modes (rerank, explore, off, control, shadow, interleave) and the evaluation of interleaved clicks.
 
-Team-draft interleaving puts two versions in one list, and the clicks on it say which is better. Each version picks its
-best document that is not yet in the list, in rounds; who picks first in a round is decided by a coin. A click counts
-for the version that put the document there: whichever ranks better is clicked more often, whatever the position. The
-verdict counts sessions, since clicks of one visitor are not independent: the winner of one is the team with more
-clicked documents (a document clicked twice in one list counts once); the others are ties.
+Team-draft interleaving combines the rankings of two versions in one list, and the clicks on it show which version is
+better. In each round both versions pick their best document that is not yet in the list; a coin decides which one picks
+first. A click counts for the version that picked the document, so that the better ranking gets more clicks regardless
+of position. The verdict counts sessions, since clicks of one visitor are not independent. A session is won by the
+version with more clicked documents (a document clicked twice in one list counts once); otherwise it is a tie.
 
 Source: Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality? (2008), algorithm 2 and
 section 5.
@@ -43,48 +43,48 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
-    """One search, checked.
-
-    ``body`` is the template to fill, the operator's own or one that the gate has let pass; None searches the model's
-    text fields; ``size`` and ``first`` are the page, None
-    takes the body's; ``version`` was asked for by name, None is the live one; ``off`` asks not to be reranked.
-    """
+    """One validated search request."""
 
     query: str
     body: CheckedBody | None
+    """Template to fill: the operator's own body, or one that passed the gate. None searches the model's text fields."""
     size: int | None
+    """Hits on the page; None uses the body's value."""
     first: int | None
+    """Hits to skip; None uses the body's value."""
     explain: bool
     session_id: str | None
     client_id: str | None
     version: str | None
+    """Version that the request names; None is the live one."""
     off: bool
+    """Whether the request asks for no reranking."""
     deadline: Deadline
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOutcome:
-    """What a mode made of a search.
-
-    ``serving`` is the version that made the page; ``teams`` say whose version put each hit there, ``versions`` are the
-    model ids of the teams: both empty where there are none. ``randomised``: the page was shuffled.
-    """
+    """Result of a search in one of the modes."""
 
     page: RerankedPage
     serving: Serving
+    """The version that ranked the page."""
     teams: tuple[str, ...] = ()
+    """Team that picked each hit; empty if the page was not interleaved."""
     versions: tuple[str, ...] = ()
+    """Model ids of the teams; empty if the page was not interleaved."""
     randomised: bool = False
+    """Whether the page was shuffled."""
 
 
 SearchMode = Callable[[Versions, SearchCall], SearchOutcome]
-"""Carries out a search in a thread, in time; raises `EngineError` where the engine's first answer is missing."""
+"""Runs a search in a worker thread, within its deadline. Raises `EngineError` if the first stage fails."""
 
 
 def _version_of(versions: Versions, model_id: str | None) -> Serving:
-    """Return the served version, or the one named; may read files: call it in a thread.
+    """Return the live version, or the named one. May read files: call it in a worker thread.
 
-    `ServiceError` 404 if the named version is not known or cannot be used.
+    Raises `ServiceError` 404 if the named version is unknown or cannot be loaded.
     """
     if model_id is None:
         return versions.current
@@ -92,11 +92,11 @@ def _version_of(versions: Versions, model_id: str | None) -> Serving:
         return versions.get(model_id)
     except (ArtifactError, InputError, OSError) as error:
         _log.warning("version", extra={"ssi": {"result": "not served", "reason": type(error).__name__}})
-        raise ServiceError(404, "this version is not one that the service can load", kind="no_version") from error
+        raise ServiceError(404, "the service has no loadable version with this id", kind="no_version") from error
 
 
 def rerank(versions: Versions, call: SearchCall, off: Reason | None = None) -> SearchOutcome:
-    """Return the page in the model's order, or in the engine's order for the reason ``off``."""
+    """Return the page in the model's order, or in the engine's order if ``off`` gives a reason for it."""
     serving = _version_of(versions, call.version)
     page = serving.reranker.search(
         call.query,
@@ -111,15 +111,15 @@ def rerank(versions: Versions, call: SearchCall, off: Reason | None = None) -> S
 
 
 MAX_SHUFFLED = 50
-"""Hits of the longest page that is shuffled."""
+"""Largest page, in hits, that is shuffled."""
 
 
 def explore(versions: Versions, call: SearchCall) -> SearchOutcome:
-    """Return the reranked page with its hits shuffled, the same way whenever the session asks this query again.
+    """Return the reranked page with its hits shuffled; the order is fixed for each pair of session and query.
 
-    Every hit of a first page is then as often at one rank as at another, and the clicks by rank say how often each rank
-    is looked at. A later page, one of more than `MAX_SHUFFLED` hits, one with a hit that must not move and one that is
-    not reranked come as they are.
+    On a first page every hit is then equally likely at every rank, so that clicks by rank measure how often each rank
+    is examined. Some pages are returned unshuffled: later pages, pages of more than `MAX_SHUFFLED` hits, pages with a
+    hit that must keep its place, and pages that were not reranked.
     """
     outcome = rerank(versions, call)
     page = outcome.page
@@ -136,18 +136,19 @@ MODES: Mapping[str, SearchMode] = {
     "rerank": rerank,
     "explore": explore,
     "off": partial(rerank, off=Reason(ReasonKind.SWITCHED_OFF, "reranking is switched off for this request")),
-    "control": partial(rerank, off=Reason(ReasonKind.CONTROL, "this session is of the control group")),
-    "shadow": partial(rerank, off=Reason(ReasonKind.SHADOW, "the model is scored in the shadow")),
+    "control": partial(rerank, off=Reason(ReasonKind.CONTROL, "this session is in the control group")),
+    "shadow": partial(rerank, off=Reason(ReasonKind.SHADOW, "the service runs in shadow mode")),
 }
-"""Modes of every service; routers add theirs to ``ServiceState.modes``."""
+"""Modes of every service; service parts add theirs to ``ServiceState.modes``."""
 INTERLEAVE = "interleave"
-"""The mode of a service with a challenger."""
+"""Mode of a service with a challenger."""
 
 
 def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) -> str:
-    """Return the mode of a search: the request's wish, then the session's group, then how the service was started.
+    """Return the mode of a search.
 
-    Without a session nobody's lists are shuffled: the order of a query would be one and the same for all.
+    Precedence: the request's own options, the session's group, the options that the service was started with. Searches
+    without a session are never shuffled, since all of them would get the same order for a query.
     """
     if call.off:
         return "off"
@@ -163,21 +164,29 @@ def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) 
 
 
 def in_share(session: str, percent: float, salt: str) -> bool:
-    """Return whether a session is among the ``percent`` of all sessions: the same answer for it every time."""
+    """Return whether a session belongs to the ``percent`` share of sessions; deterministic for each session."""
     digest = hashlib.blake2b(f"{salt}\n{session}".encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < percent / 100.0 * 2.0**64
 
 
 MAX_WAITING = 32
-"""Searches that may wait to be scored; the rest are counted and only logged as shown."""
+"""Searches that may wait to be scored in shadow mode; further ones are counted and logged only as shown."""
 
 
 class Shadow:
-    """One thread that reranks what was answered in the engine's order, to see what reranking would have done.
+    """A background thread that reranks searches answered in the engine's order, to log what reranking would change.
 
-    ``search`` carries out a search in the model's order, each within ``deadline_s`` seconds; ``log`` takes the row of
-    ``ubi_queries``, with ``ssi_shadow_order`` where it could be scored: the shown places in the model's order, 0 for
-    a document that was not shown.
+    Parameters
+    ----------
+    search : Callable
+        Runs a search in the model's order.
+    deadline_s : float
+        Seconds allowed for each of these searches.
+    metrics : Metrics
+        Counts the results.
+    log : Callable
+        Receives the row for ``ubi_queries``. If the search could be scored, the row has ``ssi_shadow_order``: the
+        displayed ranks in the model's order, 0 for a document that was not shown.
     """
 
     def __init__(
@@ -193,7 +202,7 @@ class Shadow:
         self._waiting = 0
 
     def submit(self, call: SearchCall, row: Mapping[str, Any]) -> None:
-        """Score a search later, or log it without where too many wait."""
+        """Queue a search for scoring, or log it unscored if too many are waiting."""
         with self._lock:
             full = self._waiting >= MAX_WAITING
             if not full:
@@ -228,7 +237,7 @@ class Shadow:
             self._log(row)
 
     def close(self) -> None:
-        """Log what waits only as shown."""
+        """Stop; log the waiting searches unscored."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -240,12 +249,11 @@ LIVE, CHALLENGER = "A", "B"
 def team_draft(
     first: Sequence[Key], second: Sequence[Key], size: int, rng: np.random.Generator
 ) -> list[tuple[Key, str]]:
-    """Return at most ``size`` documents with the team that put each there.
+    """Return at most ``size`` documents, each with the team that picked it.
 
-    A team whose list is used up leaves the rest to the other; nothing of either list is lost before ``size`` is
-    reached. One coin a round is drawn, whether it is needed or not, so that a longer list begins like a shorter one.
-
-    ``first`` and ``second`` are the rankings, best first, of teams `LIVE` and `CHALLENGER`.
+    ``first`` and ``second`` are the rankings, best first, of the teams `LIVE` and `CHALLENGER`. When a team's ranking
+    is exhausted, the other team picks the remaining documents. One coin is drawn per round even if it is not needed, so
+    that a longer list starts like a shorter one.
     """
     rankings = {LIVE: first, CHALLENGER: second}
     places = {LIVE: 0, CHALLENGER: 0}
@@ -269,20 +277,21 @@ def team_draft(
 
 
 def coins(session: str, query: str) -> np.random.Generator:
-    """Return the generator of one session's query: the same list each time it is asked, also for its next page."""
+    """Return the random generator of a session and query: every page of the same search draws the same coins."""
     text = f"{session}\n{query}".encode("utf-8", "surrogatepass")
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big"))
 
 
 @dataclass(frozen=True, slots=True)
 class Interleaving:
-    """The mode: the live version against another one, named by its model id or the beginning of it.
+    """Search mode that interleaves the live version with a challenger.
 
-    Both versions search, so a search costs the engine twice. Where either falls back, or both are one version, the
-    live version's page is shown and nobody is credited.
+    Both versions search, so each request costs two searches of the engine. If either version falls back, or both are
+    the same version, the live version's page is returned and clicks on it count for neither.
     """
 
     challenger: str
+    """Model id of the challenger, or a prefix of it."""
 
     def __call__(self, versions: Versions, call: SearchCall) -> SearchOutcome:
         """Return the interleaved page."""
@@ -327,58 +336,66 @@ def _by_key(page: RerankedPage) -> dict[tuple[str, str], tuple[RankedHit, Explan
 RESAMPLES = 2_000
 LEVEL = 0.05
 _Z_OF_POWER = 1.959964 + 0.841621
-"""Quantiles of the normal distribution: two-sided at `LEVEL`, and a power of .8."""
+"""z_.975 + z_.8: normal quantiles for a two-sided test at `LEVEL` with power .8."""
 
 
 class TeamList(NamedTuple):
-    """One shown list of an interleaving: model ids of teams `LIVE` and `CHALLENGER`, and the team of each document id.
-
-    ``session`` is empty where it is not known: the list is then a session of its own.
-    """
+    """One displayed list of an interleaving experiment."""
 
     session: str
+    """Empty if unknown: the list then counts as a session of its own."""
     versions: tuple[str, ...]
+    """Model ids of the teams `LIVE` and `CHALLENGER`."""
     teams: Mapping[str, str]
+    """Document id -> team that picked it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the clicks say of two versions.
-
-    ``live`` and ``challenger`` are model ids; ``lists`` were shown, ``clicked_lists`` and ``sessions`` have a click;
-    clicks are the credited ones, wins and ties are counted in sessions. ``preference`` is the share of sessions that
-    the challenger wins, ties counted half (.5 is none), ``low`` to ``high`` its 95 % interval, resampling sessions,
-    ``p`` the two-sided p of the exact sign test over sessions that are no ties.
-    """
+    """Result of an interleaving experiment between two versions."""
 
     live: str
+    """Model id."""
     challenger: str
+    """Model id."""
     lists: int
+    """Interleaved lists displayed."""
     clicked_lists: int
+    """Lists with at least one credited click."""
     sessions: int
+    """Sessions with at least one credited click."""
     clicks_live: int
+    """Clicks credited to the live version."""
     clicks_challenger: int
+    """Clicks credited to the challenger."""
     wins_live: int
+    """Sessions won by the live version."""
     wins_challenger: int
+    """Sessions won by the challenger."""
     ties: int
+    """Sessions with equally many clicks for both."""
     preference: float
+    """Share of sessions that the challenger wins, ties counted half; .5 is no preference."""
     low: float
+    """Lower end of the 95 % bootstrap interval of ``preference``, resampling sessions."""
     high: float
+    """Upper end of that interval."""
     p: float
+    """Two-sided p-value of the exact sign test over the sessions that are not ties."""
 
     @property
     def winner(self) -> str:
-        """``challenger``, ``live``, or ``undecided`` where p is not below .05."""
+        """``challenger``, ``live``, or ``undecided`` if p is not below .05."""
         if self.p >= LEVEL:
             return "undecided"
         return "challenger" if self.wins_challenger > self.wins_live else "live"
 
     @property
     def sessions_needed(self) -> int | None:
-        """Sessions with a click that show a preference as large as this one (p < .05) four times of five if it is real.
+        """Clicked sessions needed to detect a preference of this size (p < .05) with power .8; None if decided or zero.
 
-        n (z_.975 + z_.8)² / (4 m (P - 1/2)²), P the winner's share of the m of n sessions that are no ties, the usual
-        normal approximation of the sign test; None where there is no preference, or a verdict.
+        n (z_.975 + z_.8)² / (4 m (P - 1/2)²), the usual normal approximation of the sign test, where P is the winner's
+        share of those m of the n sessions that are not ties.
         """
         decided, margin = self.wins_live + self.wins_challenger, abs(self.wins_challenger - self.wins_live)
         if self.winner != "undecided" or not margin:
@@ -387,7 +404,7 @@ class Verdict:
         return math.ceil(_Z_OF_POWER**2 * decided / margin**2 * self.sessions)
 
     def sentence(self) -> str:
-        """Return the verdict in one sentence, and of an undecided one how much more it needs."""
+        """Return the verdict in one sentence; if undecided, with the number of sessions needed."""
         numbers = (
             f"{self.wins_challenger} of {self.sessions} sessions for {self.challenger[:12]}, {self.wins_live} for "
             f"{self.live[:12]}, {self.ties} ties; preference {self.preference:.3f} [{self.low:.3f}, {self.high:.3f}], "
@@ -406,7 +423,7 @@ class Verdict:
 
 
 def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
-    """Return the interleaved lists among rows of ``ubi_queries``, by query id; other rows are passed over."""
+    """Return the interleaved lists among rows of ``ubi_queries`` by query id; other rows are ignored."""
     lists: dict[str, TeamList] = {}
     for row in rows:
         attributes, ids = row.get("query_attributes"), row.get("query_response_hit_ids")
@@ -421,7 +438,7 @@ def team_lists(rows: Iterable[Mapping[str, Any]]) -> dict[str, TeamList]:
 
 
 def clicks_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Return (query id, document id) of the clicks among rows of ``ubi_events``, each once."""
+    """Return the distinct (query id, document id) pairs of the clicks among rows of ``ubi_events``."""
     clicks: set[tuple[str, str]] = set()
     for row in rows:
         attributes = row.get("event_attributes")
@@ -434,10 +451,16 @@ def clicks_of(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
 def verdicts(
     lists: Mapping[str, TeamList], clicks: Iterable[tuple[str, str]], rng: np.random.Generator
 ) -> list[Verdict]:
-    """Return the verdict of every pair of versions that were interleaved, the most clicked first.
+    """Return the verdict of every pair of interleaved versions, most sessions first.
 
-    ``lists`` are by query id. ``clicks`` are (query id, document id); those of other lists, or of documents that were
-    not shown, count for nobody. ``rng`` draws the sessions of the intervals.
+    Parameters
+    ----------
+    lists : Mapping[str, TeamList]
+        Query id -> displayed list.
+    clicks : Iterable[tuple[str, str]]
+        (query id, document id). Clicks on other lists, or on documents that were not displayed, are not credited.
+    rng : numpy.random.Generator
+        Resamples the sessions for the intervals.
     """
     credited: dict[tuple[str, ...], dict[str, list[int]]] = {}
     clicked: dict[tuple[str, ...], set[str]] = {}
@@ -470,7 +493,7 @@ def _verdict(
     shares = (sign + 1) / 2.0
     low, high = 0.0, 1.0
     if n:
-        # A session is worth 0, one half or 1: how often each is drawn is all that a resample needs.
+        # A session is worth 0, 1/2 or 1, so the counts of these three values determine a resample.
         drawn = rng.multinomial(n, np.array([losses, n - wins - losses, wins]) / n, RESAMPLES)
         low, high = (float(x) for x in np.quantile(drawn @ [0.0, 0.5, 1.0] / n, [0.025, 0.975]))
     return Verdict(

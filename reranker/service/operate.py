@@ -1,7 +1,7 @@
-"""What operators see and may do: ``/admin/status``, promote, roll back, measure the drift; for admin keys alone.
+"""Operator routes under ``/admin``: status, promote, roll back, measure drift. They need a key with role ``admin``.
 
-What takes longer than a request may (`Job`) is begun by one request, and a later one sees how it ended. Queries are
-shown only where enough people asked them (`reranker.clicks.doctor.LEAST_PEOPLE`).
+Work that takes longer than a request may take (`Job`) is started by one request; a later request reports its result.
+Queries are shown only if enough people searched for them (`reranker.clicks.doctor.LEAST_PEOPLE`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from reranker.service.state import ServiceState, State
 
 _log = logging.getLogger(__name__)
 FRESH_S = 60.0
-"""So long what was read of the clicks is shown before they are read again."""
+"""Seconds for which click statistics are reused before the log is read again."""
 LISTED = 10
-"""Queries shown of each kind."""
+"""Queries shown in each list."""
 MAX_RANKS = 20
 NO_STORE = {"Cache-Control": "no-store"}
 RESPONSES = error_responses(ErrorBody, 404, 409)
@@ -61,21 +61,21 @@ router = APIRouter(route_class=JsonRoute, tags=["operations"])
 
 
 class Status(BaseModel):
-    """How the search fares. Of a part that is not known, ``unknown`` says why, and what to do."""
+    """State of the search service. In a part that could not be read, ``unknown`` gives the reason and the remedy."""
 
     index: str
     served: Annotated[dict[str, Any], Field(description="The version of the process that answers.")]
-    versions: Annotated[dict[str, Any], Field(description="Those of the index; which is live, which was before.")]
-    change: Annotated[dict[str, Any], Field(description="How the last promotion or rollback begun here ended.")]
-    searches: Annotated[dict[str, Any], Field(description="Latency and fallbacks of all processes, since the start.")]
-    clicks: Annotated[dict[str, Any], Field(description="Click rate by rank, and what the doctor says of the log.")]
-    queries: Annotated[dict[str, Any], Field(description="Queries that lose most.")]
+    versions: Annotated[dict[str, Any], Field(description="Versions of the index: the live one and the previous one.")]
+    change: Annotated[dict[str, Any], Field(description="Result of the last promotion or rollback started here.")]
+    searches: Annotated[dict[str, Any], Field(description="Latency and fallbacks of all processes since the start.")]
+    clicks: Annotated[dict[str, Any], Field(description="Click rate by rank, and the doctor's findings in the log.")]
+    queries: Annotated[dict[str, Any], Field(description="Queries with the greatest losses.")]
     drift: Annotated[dict[str, Any], Field(description="How far the index has moved from the served model.")]
-    gates: Annotated[dict[str, Any], Field(description="What the last retrainings came to.")]
+    gates: Annotated[dict[str, Any], Field(description="Results of the last retrainings.")]
 
 
 class Begun(BaseModel):
-    """The work has begun; ``/admin/status`` says how it ends."""
+    """The work has started; ``/admin/status`` reports its result."""
 
     status: Literal["begun"] = "begun"
 
@@ -83,28 +83,32 @@ class Begun(BaseModel):
 class Promotion(RequestBody):
     """The version to make live."""
 
-    version: Annotated[str, Meta(pattern=MODEL_ID, description="A model id, or the beginning of it.")]
-    force: Annotated[bool, Meta(description="Also where documents lack its vector or have changed since.")] = False
+    version: Annotated[str, Meta(pattern=MODEL_ID, description="A model id, or a prefix of it.")]
+    force: Annotated[
+        bool, Meta(description="Promote even if documents have no vector of this version, or have changed since.")
+    ] = False
 
 
 class Rollback(RequestBody):
-    """Back to the version that was live before."""
+    """Make the previously live version live again."""
 
-    force: Annotated[bool, Meta(description="Also where documents lack its vector or have changed since.")] = False
+    force: Annotated[
+        bool, Meta(description="Roll back even if documents have no vector of that version, or have changed since.")
+    ] = False
 
 
 @router.get("/admin/status", operation_id="status", response_model=Status, responses=RESPONSES)
 async def status(state: State, context: Context) -> Response:
-    """Return how the search fares; a part that takes long shows its last result, and is measured again meanwhile.
+    """Return the state of the service; slow parts show their last result while they are measured again.
 
-    The change is read first: one that ends while the versions are read is reported as running, so that the page
-    asks again and never keeps the versions of before the change.
+    The state of the change is read before the versions. A change that ends in between is reported as running, so that
+    the page polls again and does not keep the versions from before the change.
     """
     change, serving = _ended(state, "version"), state.serving
     try:
         versions = await state.run(context, lambda: state.ask_engine(lambda: _versions(state)))
     except (ServiceError, RerankerError) as error:
-        versions = {"unknown": f"{of_error(error).message}: look at the engine, and ask again"}
+        versions = {"unknown": f"{of_error(error).message}: check the engine, then reload"}
     clicks, queries = _clicks(state)
     values = {
         "index": state.settings.index,
@@ -128,10 +132,10 @@ async def status(state: State, context: Context) -> Response:
 
 @router.post("/admin/promote", operation_id="promote", status_code=202, responses=RESPONSES)
 async def promote_version(wanted: Annotated[Promotion, body_of(Promotion)], state: State, context: Context) -> Begun:
-    """Make a version live, as `ssi promote` does; this service then answers with it."""
+    """Make a version live, as `ssi promote` does; this service then serves it."""
 
     def change() -> ControlRecord:
-        state.versions.folders.folder_of(wanted.version)  # live and answered by none would help nobody
+        state.versions.folders.folder_of(wanted.version)  # refuse to promote a version that no folder here can serve
         return promote(state.engine, state.settings.index, wanted.version, force=wanted.force)
 
     return _begin_change(state, context, "promote", change)
@@ -139,17 +143,17 @@ async def promote_version(wanted: Annotated[Promotion, body_of(Promotion)], stat
 
 @router.post("/admin/rollback", operation_id="rollback", status_code=202, responses=RESPONSES)
 async def roll_back(wanted: Annotated[Rollback, body_of(Rollback)], state: State, context: Context) -> Begun:
-    """Make the version live again that was before, as `ssi rollback` does."""
+    """Make the previously live version live again, as `ssi rollback` does."""
     change = partial(rollback, state.engine, state.settings.index, force=wanted.force)
     return _begin_change(state, context, "rollback", change)
 
 
 @router.post("/admin/drift", operation_id="drift", status_code=202, responses=RESPONSES)
 async def drift(state: State) -> Begun:
-    """Measure how far the index has moved from the served model, as `ssi drift` does: it reads the texts once."""
+    """Measure how far the index has moved from the served model, as `ssi drift` does. Reads all texts once."""
     model = state.serving.model
     if model is None:
-        raise ServiceError(409, "no model is loaded: see /ready", kind="no_model")
+        raise ServiceError(409, "no model is loaded: see /ready for the reason", kind="no_model")
 
     def measure() -> dict[str, Any]:
         measured = measure_drift(state.engine, state.settings.index, model.encoder, rng=np.random.default_rng(0))
@@ -165,7 +169,7 @@ async def drift(state: State) -> Begun:
     responses={**RESPONSES, 200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
 async def report(model_id: str, state: State, context: Context) -> Response:
-    """Return the newest report of the retraining that made a model, where it lies within the folder of the models."""
+    """Return the newest retraining report of a model, if it lies in the folder of the models."""
     content = await state.run(context, lambda: _report(state, model_id))
     headers = {**NO_STORE, "Content-Disposition": "attachment", "Content-Security-Policy": "sandbox"}
     return Response(content, media_type="text/html; charset=utf-8", headers=headers)
@@ -173,7 +177,7 @@ async def report(model_id: str, state: State, context: Context) -> Response:
 
 def _begin(state: ServiceState, name: str, work: Callable[[], Any]) -> Begun:
     if not state.jobs[name].start(work):
-        raise ServiceError(409, "this is at work already: see /admin/status")
+        raise ServiceError(409, "this job is already running: see /admin/status")
     return Begun()
 
 
@@ -181,7 +185,9 @@ def _begin_change(
     state: ServiceState, context: RequestContext, what: str, change: Callable[[], ControlRecord]
 ) -> Begun:
     if state.versions.folders.single:
-        raise ServiceError(409, "this service answers with one model, whichever is live: start it with --models")
+        raise ServiceError(
+            409, "this service always serves one model folder: start it with --models to change versions"
+        )
 
     def work() -> str:
         live = state.ask_engine(change).live or ""
@@ -206,14 +212,15 @@ def _versions(state: ServiceState) -> dict[str, Any]:
     return {
         "versions": rows[::-1],
         "previous": record.previous[-1] if record.previous else "",
-        "fixed": "this service answers with one model, whichever is live: start it with --models" * folders.single,
+        "fixed": "this service always serves one model folder: start it with --models to change versions"
+        * folders.single,
     }
 
 
 def _figures(folder: Path | None) -> dict[str, float]:
     try:
         manifest = {} if folder is None else describe_model(folder)
-    except ArtifactError:  # replaced, or damaged, since it was listed
+    except ArtifactError:  # replaced or damaged since it was listed
         manifest = {}
     validation = manifest.get("metrics", {}).get("validation") or {}
     return {
@@ -231,10 +238,10 @@ def _searches(state: ServiceState) -> dict[str, Any]:
 
 
 def _clicks(state: ServiceState) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the click rates and the queries that were last found, and look again where that was long ago."""
+    """Return the last click statistics and query losses; start reading them again if they are old."""
     sink, job = state.sink, state.jobs["clicks"]
     if sink is None:
-        none = {"unknown": "this service logs no clicks: start it with --sink engine or --sink FILE"}
+        none = {"unknown": "this service does not log clicks: start it with --sink engine or --sink FILE"}
         return none, none
     if time.time() - job.ended > FRESH_S:
         job.start(lambda: _read_clicks(state.ask_engine(sink.newest)))
@@ -245,7 +252,7 @@ def _clicks(state: ServiceState) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _read_clicks(rows: bytes) -> dict[str, Any]:
     if not rows:
-        none = {"unknown": "no search is logged yet: search, and ask again"}
+        none = {"unknown": "no search has been logged yet: search, then reload"}
         return {"clicks": none, "queries": none}
     modest = Resources(threads=1)
     with tempfile.TemporaryDirectory(prefix="ssi-operate-") as folder, RejectLog(None) as rejects:
@@ -268,13 +275,13 @@ def _read_clicks(rows: bytes) -> dict[str, Any]:
         "moved": [asdict(one) for one in moved[:LISTED]],
     }
     if not losses:
-        why = f"no query was asked by {LEAST_PEOPLE} people, told apart by their session or client id"
-        queries = {"unknown": f"{why}: send one with each search, and wait for more searches"}
+        why = f"no query was searched by {LEAST_PEOPLE} people (identified by session or client id)"
+        queries = {"unknown": f"{why}: send such an id with each search, and wait for more searches"}
     return {"clicks": clicks, "queries": queries}
 
 
 def _engine_ranks(rows: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield (query id, document, rank in the engine's order) of the searches among logged rows."""
+    """Yield (query id, document id, rank in the engine's order) for the searches among logged rows."""
     for line in rows.splitlines():
         try:
             row = msgspec.json.decode(line)
@@ -284,26 +291,26 @@ def _engine_ranks(rows: bytes) -> Iterator[tuple[str, str, int]]:
                 (str(row["query_id"]), str(one), max(int(rank), 1)) for one, rank in zip(shown, ranks, strict=True)
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue  # an event, a line that was cut, or a search of another program
+            continue  # an event, a truncated line, or a search logged by another program
 
 
 def _drift(state: ServiceState) -> dict[str, Any]:
     job = state.jobs["drift"]
     if not job.ended and not job.is_running:
-        return {"unknown": "not measured since the start of the service: measure it, which reads all texts once"}
+        return {"unknown": "not measured since the service started: start a measurement, which reads all texts once"}
     return {**_ended(state, "drift"), **(job.value or {})}
 
 
 def _gates(state: ServiceState) -> dict[str, Any]:
     folders = state.versions.folders
     if folders.single:
-        return {"unknown": "this service has one model folder, and not those of `ssi retrain`: start it with --models"}
+        return {"unknown": "this service has one model folder, not those of `ssi retrain`: start it with --models"}
     try:
         notes = last_gates(folders.path, state.settings.index)
     except RerankerError as error:
         return {"unknown": error.message}
     if not notes:
-        why = f"no retraining of index {state.settings.index!r} has ended in {str(folders.path)!r}"
+        why = f"no retraining of index {state.settings.index!r} has finished in {str(folders.path)!r}"
         return {"unknown": f"{why}: run `ssi retrain --models {folders.path}`"}
     return {
         "gates": [{**asdict(note), "report": _report_path(folders.path, note.report) is not None} for note in notes]
@@ -311,12 +318,12 @@ def _gates(state: ServiceState) -> dict[str, Any]:
 
 
 def _report_path(models: Path, report: str | None) -> Path | None:
-    """Return the file of a report if it lies within the folder of the models: nothing else is handed out."""
+    """Return the path of a report if it lies in the folder of the models; no other file may be served."""
     try:
         path = Path(report or "").resolve()
         inside = path.suffix == ".html" and path.is_relative_to(models.resolve())
         return path if inside and path.is_file() else None
-    except (OSError, ValueError, RuntimeError):  # no path at all: too long, with a NUL, or a loop of links
+    except (OSError, ValueError, RuntimeError):  # not a valid path: too long, with a NUL, or a loop of links
         return None
 
 
@@ -326,12 +333,12 @@ def _report(state: ServiceState, model_id: str) -> bytes:
     of_model = (_report_path(folders.path, note.report) for note in notes if note.candidate == model_id)
     path = next(filter(None, of_model), None)
     if path is None:
-        raise ServiceError(404, "no report of this model lies within the folder of the models")
+        raise ServiceError(404, "the folder of the models has no report of this model")
     return path.read_bytes()
 
 
 def _ended(state: ServiceState, name: str) -> Mapping[str, Any]:
-    """Return whether a job is at work, and how it ended last."""
+    """Return whether a job is running, and how its last run ended."""
     job = state.jobs[name]
     ended: dict[str, Any] = {"working": job.is_running, "ended": _moment(job.ended) if job.ended else ""}
     if name == "version":

@@ -1,4 +1,4 @@
-"""Several processes of one service, each whole: they share one socket, and whoever dies is replaced."""
+"""Several processes of one service. Each serves requests on a shared socket; one that dies is restarted."""
 
 from __future__ import annotations
 
@@ -18,47 +18,48 @@ from reranker.service.telemetry import SHARED, forget_process
 
 _log = logging.getLogger(__name__)
 SHARED_SOCKET = "SSI_SERVE_SOCKET"
-"""Environment variable by which a process is told the number of the socket that it inherits, and who started it."""
-LOOK_S = 0.1
+"""Environment variable with the file descriptor of the inherited socket and the id of the parent process."""
+POLL_S = 0.1
+"""Seconds between two checks of the processes."""
 LEAST_LIFE_S = 1.0
-"""Between the end of a process and the start of another in its place."""
+"""Seconds between the end of a process and its restart."""
 KILL_S = 5.0
-"""What processes have beyond their own time to end."""
+"""Seconds beyond the drain time after which processes are killed."""
 
 
 class SharedSocket(NamedTuple):
-    """What all processes listen on, and the process that has started them: its end is theirs."""
+    """The socket on which all processes listen, and their parent process: they stop when it ends."""
 
     listener: socket.socket
     parent: int
 
 
 def inherited_socket() -> SharedSocket | None:
-    """Return what this process shares with others; None where it was not started by `run_processes`."""
+    """Return the socket inherited from the parent, or None if `run_processes` did not start this process."""
     number, _, parent = os.environ.get(SHARED_SOCKET, "").partition(" ")
     return SharedSocket(socket.socket(fileno=int(number)), int(parent)) if number else None
 
 
 def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain_s: float) -> int:
-    """Run a command ``n`` times at once until SIGTERM or SIGINT, and return the exit status.
+    """Run ``n`` processes of a command until SIGTERM or SIGINT, and return the exit status.
 
-    One that was killed, or ended without an error, is started again; one that ends with an error ends them all. Signals
-    go to all of them; whoever has not ended `KILL_S` after ``drain_s`` is killed.
+    A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others.
+    Signals are forwarded to all of them. Processes still running `KILL_S` after ``drain_s`` are killed.
     """
     with WorkFolder() as work:
         processes = _Processes(n, listener, command, drain_s, work.path)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, processes.forward)
         try:
-            while processes.look():
-                time.sleep(LOOK_S)
+            while processes.poll():
+                time.sleep(POLL_S)
         finally:
             processes.kill()
     return processes.status
 
 
 class _Processes:
-    """What is running, what is to be started and when (monotonic seconds), and when all must have ended."""
+    """The running processes, the due times of restarts (monotonic seconds), and the time at which all are killed."""
 
     def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, work: Path) -> None:
         self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, str(work / "figures")
@@ -71,14 +72,14 @@ class _Processes:
         self.status = 0
 
     def forward(self, number: int, _frame: FrameType | None = None) -> None:
-        """Hand a signal on; but for SIGHUP, nothing is started any more."""
+        """Forward a signal; any signal other than SIGHUP also stops restarts."""
         if number != signal.SIGHUP and self.ends_at is None:
             self.starts, self.ends_at = [], time.monotonic() + self.drain_s + KILL_S
         for process in self.running:
             process.send_signal(number)
 
-    def look(self) -> bool:
-        """Start what is to be started and take note of what has ended; False where nothing is left to wait for."""
+    def poll(self) -> bool:
+        """Start the processes that are due and handle those that ended; return False if there are none to wait for."""
         now = time.monotonic()
         for due in [due for due in self.starts if due <= now]:
             self.starts.remove(due)
@@ -100,7 +101,7 @@ class _Processes:
             self.forward(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill what has not ended."""
+        """Kill the processes that are still running."""
         for process in self.running:
             process.kill()
             process.wait()

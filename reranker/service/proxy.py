@@ -1,9 +1,9 @@
-"""The engine's own ``_search``, ``_msearch`` and ``_count``, answered here: its clients need no change.
+"""The engine's ``_search``, ``_msearch`` and ``_count`` as served by this service, so that its clients need no change.
 
-A request is one of three things. A search by one text, ordered by its score, is reranked. Another read of the service's
-index is passed on, and answered as the engine answers it. Everything else is refused: writes, other indexes and APIs,
-and what `reranker.service.gate` does not let pass, so that callers can do no more than search. docs/guide/proxy.md has
-the table.
+A request is handled in one of three ways. A search for one text, ordered by score, is reranked. Another read of the
+service's index is forwarded, and answered with the engine's answer. Everything else is refused: writes, other indexes,
+other APIs, and whatever `reranker.service.gate` does not allow, so that clients can only search. docs/guide/proxy.md
+has the table.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TEXT_CLAUSES = frozenset(
         "simple_query_string",
     }
 )
-"""Clauses that search by a text."""
+"""Clauses that search for a text."""
 SCORING_PARTS = {
     "bool": ("must", "should"),
     "boosting": ("positive",),
@@ -56,7 +56,7 @@ SCORING_PARTS = {
     "standard": ("query",),
     "rrf": ("retrievers",),
 }
-"""Clauses and retrievers that hold others, and their parts by which documents score."""
+"""Clauses and retrievers that contain others -> those of their parts that contribute to the score."""
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
@@ -64,7 +64,7 @@ IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "_source": lambda text: _flag(text) if text in ("true", "false") else text.split(","),
     "track_total_hits": lambda text: int(text) if text.isdigit() else _flag(text),
 }
-"""Parameters of the URL that have their place in the body, where they win, and how each is read."""
+"""URL parameters that override a part of the body -> parser of the value."""
 WITHOUT_EFFECT = frozenset(
     {
         "allow_no_indices",
@@ -86,7 +86,7 @@ WITHOUT_EFFECT = frozenset(
         "rest_total_hits_as_int",
     }
 )
-"""Parameters that decide nothing where one index is searched that is there, or that are looked at apart."""
+"""URL parameters that are ignored: they have no effect on one existing index, or are handled elsewhere."""
 PASSED_ON = frozenset(
     {
         "_source_excludes",
@@ -111,53 +111,60 @@ PASSED_ON = frozenset(
         "version",
     }
 )
-"""Parameters that only the engine follows: such a search keeps its order."""
+"""URL parameters that only the engine implements: a search with one of them is forwarded and keeps its order."""
 MAX_SEARCHES = 100
-"""Searches of one ``_msearch``."""
+"""Searches in one ``_msearch`` request."""
 AT_ONCE = 4
-"""Of these, how many are in work at once: threads are left for other requests."""
+"""Searches of one ``_msearch`` that run concurrently; the remaining threads stay free for other requests."""
 
 router = APIRouter(route_class=PlainRoute, include_in_schema=False)
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSearch:
-    """One checked search of a client; ``reason`` is why it is passed on, None if ``template`` is to be reranked."""
+    """One validated search of a client of the engine."""
 
     body: CheckedBody
+    """The client's body without ``ext.ubi``, for the engine."""
     params: Mapping[str, str]
+    """URL parameters that are forwarded to the engine."""
     ubi: Mapping[str, Any]
+    """``ext.ubi`` of the client's body."""
     template: CheckedBody
+    """The body with ``{{query}}`` in place of the query text."""
     text: str
+    """The query text; empty if none was found."""
     reason: Reason | None
+    """Why the search is forwarded instead of reranked; None if ``template`` is reranked."""
 
 
 def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], CheckedBody]) -> ClientSearch:
-    """Return a search by a client's body and URL.
+    """Return the search given by a client's body and URL parameters.
 
-    `ServiceError` 400 for what is no search, 403 and 422 for what ``check`` does not let pass.
+    Raises `ServiceError` 400 if it is not a valid search, and 403 or 422 if ``check`` refuses it.
     """
     if not isinstance(body, dict):
-        raise ServiceError(400, "the search body is no JSON object")
+        raise ServiceError(400, "the search body is not a JSON object")
     if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):
-        raise ServiceError(400, f"{unknown} parameter(s) of the URL are not taken here: see docs/guide/proxy.md")
+        raise ServiceError(400, f"{unknown} parameter(s) of the URL are not supported: see docs/guide/proxy.md")
     try:
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
-        raise ServiceError(400, f"one of {', '.join(IN_BODY)} in the URL is not of its kind") from None
+        raise ServiceError(400, f"a URL parameter among {', '.join(IN_BODY)} has an invalid value") from None
     check(body)
     ext = dict(body.pop("ext", {}))
     ubi = ext.pop("ubi", {})
     body |= {"ext": ext} if ext else {}
     passed = {name: value for name, value in params.items() if name in PASSED_ON}
     if not body.keys() & {"aggs", "aggregations", "suggest"}:
-        passed.pop("typed_keys", None)  # it names nothing else
+        passed.pop("typed_keys", None)  # without aggregations or suggesters it has no effect
     template = copy.deepcopy(body)
     text, why = take_text(template, ubi.get("user_query"))
     if passed:
         why = f"{', '.join(sorted(passed))} in the URL"
     elif body.get("sort") not in (None, [], "_score", ["_score"]) or "stored_fields" in body:
-        # Also by the score first, since search_after goes on in the engine's order; stored fields can hide the ids.
+        # This includes sorting by the score first, since search_after continues in the engine's order. Stored fields
+        # can hide the ids.
         why = "sort or stored_fields"
     reason = Reason(ReasonKind.NOT_RERANKABLE, why) if why else why_not(body)
     return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason)
@@ -170,10 +177,10 @@ def _flag(text: str) -> bool:
 
 
 def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
-    """Put ``{{query}}`` in the place of what was typed; return that and "", or "" and why there is none.
+    """Replace the query text in a body by ``{{query}}``; return (query text, "") or ("", reason).
 
-    That is ``user_query`` where it is given; else the text of all clauses by which the body searches and scores, if
-    they have the same but for quotes and stars around it. What only filters is not looked at.
+    The query text is ``user_query`` if given. Otherwise it is the text of all clauses that contribute to the score, if
+    they agree apart from surrounding quotes and asterisks. Clauses that only filter are ignored.
     """
     places = [*_places(body.get("query")), *_places(body.get("retriever"))]
     texts = {node[key].strip(' \t*"') for node, key in places} - {""}
@@ -182,7 +189,7 @@ def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
     if not texts:
         return "", "no text"
     if len(texts) > 1:
-        return "", "several texts: filters belong under filter, or what was typed into ext.ubi.user_query"
+        return "", "several texts: move filters to filter clauses, or send the query text in ext.ubi.user_query"
     text = texts.pop()
     if len(text) > MAX_QUERY_CHARS or _holds(body, _PLACE):
         return "", f"a text of more than {MAX_QUERY_CHARS} characters, or {_PLACE} in the body"
@@ -199,7 +206,7 @@ def _holds(node: Any, text: str) -> bool:
 
 
 def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield (object, key) of the texts by which a query scores."""
+    """Yield (object, key) of every text by which a query scores documents."""
     for node in query if isinstance(query, list) else [query]:
         for name, part in node.items() if isinstance(node, dict) else ():
             if not isinstance(part, dict):
@@ -215,18 +222,17 @@ def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 class Answer(NamedTuple):
-    """An answer in the engine's form; ``reranked`` is False where it is in the engine's order.
-
-    ``searched`` is what `keep` takes, None for what was passed on.
-    """
+    """An answer in the engine's format."""
 
     values: dict[str, Any]
     reranked: bool
+    """False if the hits are in the engine's order."""
     searched: Searched | None = None
+    """Argument for `keep`; None for a forwarded search."""
 
 
 def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> Answer:
-    """Return the answer to a search, in a thread."""
+    """Return the answer to a search. Runs in a worker thread."""
     if sent.reason:
         answer = passed_on(state, context, "_search", sent)
         if isinstance(hits := answer.get("hits"), dict):
@@ -254,14 +260,17 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
 
 
 def passed_on(state: ServiceState, context: RequestContext, api: str, sent: ClientSearch) -> dict[str, Any]:
-    """Return the engine's own answer; the engine gives up when the deadline has passed."""
+    """Return the engine's own answer; the request to the engine is bounded by the deadline."""
     engine, deadline, path = requests_of(state.engine), context.deadline, f"/{state.settings.index}/{api}"
     body = sent.body if api == "_count" else bounded(sent.body, deadline)
     return state.ask_engine(lambda: engine.request("POST", path, body, sent.params or None, deadline.timeout_s()))
 
 
 def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a page in the engine's form: ``_score`` is what a hit was ordered by, the engine's own past the window."""
+    """Return a page in the engine's format.
+
+    ``_score`` is the score that ordered the hit: the model's, or the engine's for hits beyond the window.
+    """
     page = outcome.page
 
     def hit_of(hit: RankedHit) -> dict[str, Any]:
@@ -278,38 +287,38 @@ def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]
 
 
 def shown(hit: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a hit without this project's own fields."""
+    """Return a hit without the fields that this project adds to documents."""
     parts = {part: hit[part].items() for part in ("_source", "fields") if part in hit}
     return {**hit, **{p: {k: v for k, v in items if not k.startswith(FIELD_PREFIX)} for p, items in parts.items()}}
 
 
 def error_shape(status: int, kind: str, message: str) -> dict[str, Any]:
-    """Return an error in the engine's form."""
+    """Return the body of an error in the engine's format."""
     cause = {"type": kind, "reason": message}
     return {"error": {"root_cause": [cause], **cause}, "status": status}
 
 
 def error_shapes(index: str) -> dict[str, ErrorShape]:
-    """Return the form of errors by path."""
+    """Return path -> error format for the proxied paths of an index."""
     paths = (f"/{index}/_search", f"/{index}/_msearch", f"/{index}/_count", "/_msearch")
     return dict.fromkeys(paths, error_shape)
 
 
 def _response(state: ServiceState, content: bytes, *, reranked: bool = False) -> Response:
-    """Return an encoded answer with the header that the engine's clients look for, and whether it was reranked."""
+    """Return a response with the product header that the engine's clients check, and whether it was reranked."""
     product = state.engine.capabilities().product
     headers = {"X-SSI-Reranked": "true" if reranked else "false", **({"X-Elastic-Product": product} if product else {})}
     return Response(content, media_type="application/json", headers=headers)
 
 
 def _check_index(state: ServiceState, index: Any) -> None:
-    """Raise `ServiceError` 403 for another index than the service's."""
+    """Raise `ServiceError` 403 if the index is not the service's."""
     if index not in (state.settings.index, [state.settings.index]):
-        raise ServiceError(403, f"this service searches {state.settings.index!r} alone", kind="not_allowed")
+        raise ServiceError(403, f"this service only searches index {state.settings.index!r}", kind="not_allowed")
 
 
 def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
-    """Return an answer with ``hits.total`` as a number where the URL asks for that."""
+    """Return an answer, with ``hits.total`` as a number if ``rest_total_hits_as_int`` asks for it."""
     hits = answer.get("hits") or {}
     if params.get("rest_total_hits_as_int", "false") != "false" and isinstance(hits.get("total"), dict):
         answer["hits"] = {**hits, "total": hits["total"]["value"]}
@@ -318,7 +327,7 @@ def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, An
 
 @router.api_route("/{index}/_search", methods=["GET", "POST"])
 async def search(request: Request) -> Response:
-    """Search, by a body in the engine's own form."""
+    """Search with a body in the engine's format."""
     state, context, index = _of(request)
     _check_index(state, index)
     params, content = dict(request.query_params), await request.body()
@@ -334,7 +343,7 @@ async def search(request: Request) -> Response:
 
 
 def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
-    """Count an answer that was sent in time."""
+    """Count an answer that was sent within the deadline, and log its search."""
     if answer.searched is not None:
         keep(state, context, answer.searched)
     else:
@@ -342,19 +351,19 @@ def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
 
 
 def _of(request: Request) -> tuple[ServiceState, RequestContext, str]:
-    """Return the service's state, the request's context, and the index that its path names ("" for none)."""
+    """Return the service's state, the request's context, and the index named by the path ("" if none)."""
     return request.app.state.service, request.scope[CONTEXT_KEY], request.path_params.get("index", "")
 
 
 @router.api_route("/_msearch", methods=["GET", "POST"])
 @router.api_route("/{index}/_msearch", methods=["GET", "POST"])
 async def searches(request: Request) -> Response:
-    """Answer several searches, each two lines, a header and a body; each has its own status."""
+    """Answer several searches, each sent as a header line and a body line; each answer has its own status."""
     state, context, index = _of(request)
     params, started = dict(request.query_params), time.perf_counter()
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
-        raise ServiceError(400, f"_msearch takes 1 to {MAX_SEARCHES} searches of two lines, a header and a body")
+        raise ServiceError(400, f"_msearch needs 1 to {MAX_SEARCHES} searches of two lines each: a header and a body")
     limits = state.settings.limits
     if max(map(len, lines)) > limits.max_search_bytes:
         raise ServiceError(413, f"one of the searches has more than {limits.max_search_bytes} bytes", kind="too_large")
@@ -363,7 +372,7 @@ async def searches(request: Request) -> Response:
     def work(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer]:
         header, body = decoded(header_line, limits), decoded(body_line, limits)
         if not isinstance(header, dict):
-            raise ServiceError(400, "the header of a search is no JSON object")
+            raise ServiceError(400, "the header line of a search is not a JSON object")
         _check_index(state, header.pop("index", index))
         options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
         answer = answered(state, context, read_search(body, {**params, **options}, state.checked))
@@ -402,5 +411,5 @@ async def count(request: Request) -> Response:
 
 @router.head("/")
 async def ping(request: Request) -> Response:
-    """Say that somebody is there: some clients ask before they begin."""
+    """Answer a ping: some clients send one before their first request."""
     return _response(_of(request)[0], b"{}")

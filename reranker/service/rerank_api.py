@@ -1,16 +1,16 @@
-"""The rerank routes: documents by text or by id to scores and one order, in the words of three families of clients.
+"""Rerank routes: score and order documents given by text or id, in the formats of three API families.
 
-Scores are f(q, d) = (Uq).(Vd) + a q.d. From 0 to 1 they are the probability of relevance, if `ssi calibrate
---probability` has fitted one to the service's body and window (``x-ssi-score: probability``); else they tell the order
-alone (``order``): 1 / (1 + e^-f). Both rise strictly with f.
+Scores are f(q, d) = (Uq).(Vd) + a q.d. Scores from 0 to 1 are probabilities of relevance if `ssi calibrate
+--probability` has fitted a calibration for the service's body and window (``x-ssi-score: probability``). Otherwise they
+are 1 / (1 + e^-f), and only their order is meaningful (``x-ssi-score: order``). Both increase strictly with f.
 
-``/v1/rerank`` and ``/v2/rerank`` have the shapes of Cohere and Jina. A request that cannot be ranked (deadline, no
-model, no vectors) comes back in the order given, with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason among
-``meta.warnings``. ``/v1/rerank`` is Cohere's and Jina's at once, with the fields of both; only the default of
-``return_documents`` follows the model's name (true for ``jina...``).
+``/v1/rerank`` and ``/v2/rerank`` have the formats of Cohere and Jina. If the documents cannot be ranked (deadline, no
+model, no vectors), they are returned in the given order with ``x-ssi-fallback: 1``, ``meta.fallback`` and the reason in
+``meta.warnings``. ``/v1/rerank`` serves clients of both Cohere and Jina and returns the fields of both; only the
+default of ``return_documents`` depends on the model name (true for ``jina...``).
 
-``/rerank`` (and ``POST /``), ``/embed`` and ``/info`` have the shapes of text-embeddings-inference. An item of
-``/rerank``'s answer has no field but ``index``, ``score`` and ``text``: Elasticsearch refuses any further one.
+``/rerank`` (and ``POST /``), ``/embed`` and ``/info`` have the formats of text-embeddings-inference. An item in the
+answer of ``/rerank`` has no fields except ``index``, ``score`` and ``text``: Elasticsearch refuses any other.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ IDS_A_REQUEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class IndexedDocuments:
-    """The documents of an index by their ids: the store is asked first, then the engine; either may be missing."""
+    """The documents of an index, read by id from the local store first, then from the engine. Either may be None."""
 
     store: VectorStore | None = None
     search: Search | None = None
@@ -77,10 +77,26 @@ class IndexedDocuments:
     def vectors(
         self, model: RankingModel, query: QueryVectors, ids: Sequence[str], encodable: Bool, deadline: Deadline
     ) -> CandidateVectors:
-        """Return the vectors of the documents with these ids; one that has none is encoded from its indexed text.
+        """Return the vectors of documents; a document without one is encoded from its indexed text.
 
-        An id may stand more than once. ``encodable``, (n,) bool, is False where the caller has the text. `EngineError`
-        if the engine does not answer and no vector was found without it.
+        Parameters
+        ----------
+        model : RankingModel
+            Model whose vectors are read.
+        query : QueryVectors
+            The encoded query.
+        ids : Sequence[str]
+            n document ids; an id may occur more than once.
+        encodable : numpy.ndarray
+            (n,) bool: whether a missing document may be encoded from its indexed text. False if the request has its
+            text.
+        deadline : Deadline
+            Bounds the requests to the engine.
+
+        Raises
+        ------
+        EngineError
+            If the engine fails and no vector was found without it.
         """
         vectors = CandidateVectors(len(ids)) if self.store is None else LocalStore(self.store).vectors_of(ids)
         missing = vectors.missing()
@@ -105,7 +121,7 @@ class IndexedDocuments:
         vectors: CandidateVectors,
         deadline: Deadline,
     ) -> None:
-        """Read the packed vectors of what is missing; then, of documents without, the text."""
+        """Read the packed vectors of missing documents, and encode the text of those that have none."""
         fields = StoredFields(model.encoder_id, model.encoder.n_dims)
         stored = _read(search, [ids[place] for place in missing.tolist()], fields.source_fields, deadline)
         absent = Hit(id="", index="", score=None)
@@ -121,7 +137,7 @@ class IndexedDocuments:
 
 
 def _read(search: Search, ids: Sequence[str], fields: Sequence[str], deadline: Deadline) -> dict[str, Hit]:
-    """Return id → hit of those that exist; of several indexes behind an alias, the first that has the id."""
+    """Return id → hit of the documents that exist; if an alias covers several indexes, the first hit of an id."""
     wanted = [name for name in dict.fromkeys(ids) if 0 < len(name.encode("utf-8", "replace")) <= MAX_ID_BYTES]
     documents: dict[str, Hit] = {}
     for start in range(0, len(wanted), IDS_A_REQUEST):
@@ -138,55 +154,62 @@ def _read(search: Search, ids: Sequence[str], fields: Sequence[str], deadline: D
 
 
 TEXT_FIELDS: Final = ("text", "body", "content")
-"""Where a plain text belongs, if the model reads such a field."""
+"""Names of fields that take a plain text, in order of preference, if the model reads them."""
 ID_FIELDS: Final = ("id", "_id")
 BATCH: Final = 100
-"""Texts encoded between two checks of the deadline, at most: some 20 ms."""
+"""Largest number of texts encoded between two checks of the deadline: about 20 ms."""
 BATCH_CHARS: Final = 200_000
-"""Characters encoded between two checks of the deadline, unless one text has more."""
+"""Largest number of characters encoded between two checks of the deadline; a single longer text is encoded whole."""
 DIGITS: Final = 12
-"""Decimals of a score from 0 to 1: a longer number is one that OpenSearch's ml-commons fails to cast."""
+"""Decimals of scores from 0 to 1. OpenSearch's ml-commons fails to cast longer numbers."""
 
 
 ORDER_ONLY: Final = Probability(1.0, 0.0)
-"""What gives scores from 0 to 1 where no probability was fitted."""
+"""Map from f to scores from 0 to 1 when no probability was fitted: the logistic function."""
 
 
 class Item(NamedTuple):
-    """One document of a request: an indexed one's ``id``, or "" with its text by field, which may stand in."""
+    """One document of a request."""
 
     id: str = ""
+    """Id of an indexed document; "" for a document given by its text."""
     source: Mapping[str, Any] | None = None
+    """Text by field. For an indexed document it is used if no vector is found."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The scores of a request's documents, in the order of the request.
-
-    ``scores``, (n,) float64, are f(q, d), NaN for ``n_unscored`` documents and in a fallback. ``order``, (n,) int64,
-    are places, best first: by (-score, place), those without a score last; in a fallback the order given, and
-    ``reason`` is why, None if the documents are reranked. ``n_stored`` were scored with a stored vector, ``n_encoded``
-    encoded for this request.
-    """
+    """Scores of a request's n documents, in the order of the request."""
 
     scores: Float64
+    """(n,) float64: f(q, d). NaN for documents without a score, and for all of them in a fallback."""
     order: Int64
+    """(n,) int64: indices of documents, best first, by (-score, index); documents without a score are last.
+
+    In a fallback the order of the request.
+    """
     n_stored: int = 0
+    """Documents scored with a stored vector."""
     n_encoded: int = 0
+    """Documents encoded for this request."""
     n_unscored: int = 0
+    """Documents without a score."""
     reason: Reason | None = None
+    """Reason of the fallback; None if the documents were reranked."""
     warnings: tuple[str, ...] = ()
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    """Stage -> milliseconds."""
 
     @property
     def fallback(self) -> bool:
-        """True where the order is the one given."""
+        """Whether the documents are in the given order."""
         return self.reason is not None
 
     def relevance(self, probability: Probability = ORDER_ONLY) -> Float64:
-        """Return the scores from 0 to 1, (n,) float64, never rising along ``order``.
+        """Return scores from 0 to 1, (n,) float64, that never increase along ``order``.
 
-        Without a score: 0. In a fallback: from .5 down in equal steps, by which the order given can be had again.
+        Documents without a score get 0. In a fallback the scores decrease from .5 in equal steps, so that sorting by
+        score restores the given order.
         """
         n = len(self.scores)
         if self.fallback:
@@ -194,9 +217,10 @@ class Scoring:
         return relevance(self.scores, probability)
 
     def raw(self) -> Float64:
-        """Return f(q, d), (n,) float64, never rising along ``order``; where there is none, what `relevance` stands for.
+        """Return f(q, d), (n,) float64, never increasing along ``order``.
 
-        Without a score: 1 below the least score, and below 0. In a fallback: 0 and down by 1.
+        Documents without a score get a value 1 below the least score and below 0. In a fallback the values are 0, -1,
+        -2, …
         """
         if self.fallback:
             return -np.arange(len(self.scores), dtype=np.float64)
@@ -206,14 +230,14 @@ class Scoring:
 
 
 def relevance(scores: Float64, probability: Probability = ORDER_ONLY) -> Float64:
-    """Return the probabilities of f, by default 1 / (1 + e^-f), to `DIGITS` decimals, and 0 for NaN, (n,) float64."""
+    """Return the probabilities of f, (n,) float64, by default 1 / (1 + e^-f), rounded to `DIGITS`; 0 for NaN."""
     values = probability.of(scores)
     values[np.isnan(values)] = 0.0
     return np.round(values, DIGITS)
 
 
 def text_field(view: TextView) -> str:
-    """Return the field of the model that a plain text is put into: one of `TEXT_FIELDS`, else the last."""
+    """Return the model's field for a plain text: the first of `TEXT_FIELDS` that it reads, else its last field."""
     paths = [spec.path for spec in view.fields]
     return next((name for name in TEXT_FIELDS if name in paths), paths[-1])
 
@@ -225,18 +249,19 @@ def items_of(
     are_ids: bool = False,
     rank_fields: Sequence[str] = (),
 ) -> list[Item]:
-    """Return what each document of a request is.
+    """Return one `Item` for each document of a request.
 
-    A string is a text, or an id where ``are_ids``. An object with nothing but ``id`` (or ``_id``) is an indexed
-    document; so is one with a text, where ``are_ids``; any other is a text by fields. Of objects only ``rank_fields``
-    are read; where none are given, all that the model reads, else ``text``, else every text.
+    A string is a text, or an id if ``are_ids``. An object with only ``id`` (or ``_id``) is an indexed document; with
+    ``are_ids`` also an object with an id and texts. Any other object is a text by field. If ``rank_fields`` are given,
+    only these fields of objects are read. Otherwise the fields that the model reads are used; if the object has none
+    of them, its ``text``, else all its values.
     """
     place = text_field(view)
 
     def item(document: str | Mapping[str, Any]) -> Item:
         if isinstance(document, str):
             return Item(document) if are_ids else Item("", {place: document})
-        # An id is a text, or a whole number, which is indexed by its decimal digits; a bool is an int to Python.
+        # An id is a string or an integer, which is indexed as its decimal digits. In Python a bool is an int as well.
         ids = (key for key in ID_FIELDS if isinstance(document.get(key), str | int))
         name = next((key for key in ids if not isinstance(document[key], bool)), "")
         others = {key: value for key, value in document.items() if key not in ID_FIELDS and value is not None}
@@ -248,7 +273,7 @@ def items_of(
 
 
 def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:
-    """Return the text of an object by the fields of the model."""
+    """Return the text of an object by field of the model."""
     if rank_fields:
         document = {name: document[name] for name in rank_fields if name in document}
     if any(view.texts(document)):
@@ -269,16 +294,16 @@ def score_items(
     deadline: Deadline | None = None,
     max_unscored: float = 0.2,
 ) -> Scoring:
-    """Return the scores and the order of documents; whatever goes wrong, the order given and why."""
+    """Return the scores and order of documents. Any failure returns the given order and the reason."""
     deadline = deadline or Deadline()
     try:
         return _score(model, query, items, indexed, deadline, max_unscored)
     except FallbackError as error:
         reason = error.reason
     except Exception as error:
-        # The promise: an order never gets worse because reranking failed, whatever the failure. Its words may repeat
-        # a document, so the answer names only its class.
-        _log.exception("reranking failed; the order given was returned")
+        # Guarantee: a failure of reranking never makes an order worse. The message of an error may quote a document,
+        # so the answer names only the error's class.
+        _log.exception("reranking failed; the given order was returned")
         reason = Reason(ReasonKind.ERROR, f"reranking failed: {type(error).__name__}")
     n = len(items)
     return Scoring(np.full(n, np.nan), np.arange(n, dtype=np.int64), reason=reason, timings_ms=deadline.stages_ms)
@@ -296,7 +321,7 @@ def _score(
         raise FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
     encoded = encode_query(model, query)
     if encoded.is_empty:
-        message = "the query has no word that tells documents apart, so the order given stays"
+        message = "the query has no word that distinguishes documents, so the given order is kept"
         raise FallbackError(ReasonKind.EMPTY_QUERY, message)
     deadline.note_stage("query")
     candidates = CandidateVectors(len(items))
@@ -315,7 +340,7 @@ def _score(
     check_unscored(n_lost, len(by_id), max_unscored, remedy)
     n_unscored = int(unknown.sum())
     if n_unscored:
-        warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and come last")
+        warnings.append(f"{n_unscored} documents have neither a vector of this model nor a text, and are ranked last")
     order = np.argsort(np.where(unknown, np.inf, -scores), kind="stable")
     return Scoring(scores, order, n_stored, n_encoded, n_unscored, None, tuple(warnings), deadline.stages_ms)
 
@@ -329,9 +354,9 @@ def _look_up(
     query: QueryVectors,
     deadline: Deadline,
 ) -> list[str]:
-    """Add the vectors of the documents given by id to ``candidates``, and return what went wrong."""
+    """Add the vectors of the documents given by id to ``candidates``; return warnings about failures."""
     if indexed is None:
-        return ["this service has no index or store in which ids could be looked up"]
+        return ["this service has no index or local store in which ids could be looked up"]
     has_text = np.array([items[place].source is not None for place in by_id.tolist()], dtype=bool)
     ids = [items[place].id for place in by_id.tolist()]
     try:
@@ -345,7 +370,7 @@ def _look_up(
 
 
 def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: RankingModel, deadline: Deadline) -> int:
-    """Encode the documents that have a text and no vector yet, and return how many had a word."""
+    """Encode the documents that have a text but no vector yet; return the number with at least one known word."""
     waiting = ((place, items[place]) for place in candidates.missing().tolist())
     texts = [(place, item.source, item.id) for place, item in waiting if item.source is not None]
     n_encoded = 0
@@ -359,7 +384,7 @@ def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: Ra
 
 
 def n_chars(value: Any) -> int:
-    """Return how many characters of text a JSON value holds."""
+    """Return the number of characters in all strings of a JSON value."""
     if isinstance(value, str):
         return len(value)
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
@@ -367,7 +392,7 @@ def n_chars(value: Any) -> int:
 
 
 def batches(items: Sequence[T], sizes: Iterable[int]) -> Iterator[Sequence[T]]:
-    """Yield the items in batches of at most `BATCH`, whose sizes add up to at most `BATCH_CHARS`, or of one item."""
+    """Yield batches of at most `BATCH` items and `BATCH_CHARS` in total size; a larger item is a batch by itself."""
     start = size = 0
     for place, added in enumerate(sizes):
         if place > start and (place - start == BATCH or size + added > BATCH_CHARS):
@@ -379,34 +404,37 @@ def batches(items: Sequence[T], sizes: Iterable[int]) -> Iterator[Sequence[T]]:
 
 
 IDS_SUFFIX = ":ids"
-"""At the end of a model's name: the documents are ids. Every client lets its user name the model."""
+"""Suffix of a model name: the documents are ids. Every client of these APIs lets its user set the model name."""
 Documents = Sequence[str | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """Its outcome, and the version that made it."""
+    """The result of a rerank request."""
 
     scoring: Scoring
     serving: Serving
+    """The version that scored the documents."""
     top_n: int | None = None
+    """Number of results requested; None returns all."""
     probability: Probability | None = None
+    """Calibration of scores to probabilities; None if there is none for the service's body."""
 
     @property
     def relevance(self) -> list[float]:
-        """The scores from 0 to 1, in the order of the request."""
+        """Scores from 0 to 1, in the order of the request."""
         scores: list[float] = self.scoring.relevance(self.probability or ORDER_ONLY).tolist()
         return scores
 
     @property
     def places(self) -> list[int]:
-        """Places of the request's documents, best first, as many as were asked for."""
+        """Indices of the request's documents, best first, at most ``top_n``."""
         places: list[int] = self.scoring.order[: self.top_n].tolist()
         return places
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every family's answer says of the version, and of documents that were not ranked."""
+        """Response headers of all API families: version, fallback, unscored documents and meaning of the score."""
         return {
             "x-ssi-model": self.serving.model_id,
             "x-ssi-fallback": str(int(self.scoring.fallback)),
@@ -416,7 +444,7 @@ class Ranked:
 
 
 def json_response(value: Any, headers: Mapping[str, str]) -> Response:
-    """Return an answer in JSON; a float is written with a point or an exponent, never as an integer."""
+    """Return a JSON response. Floats are written with a decimal point or an exponent, never as integers."""
     return Response(msgspec.json.encode(value), 200, dict(headers), "application/json")
 
 
@@ -427,14 +455,15 @@ async def rank(
     context: RequestContext,
     documents_are: str | None,
 ) -> Ranked:
-    """Return scores and order of a request's documents; ``documents_are`` in the URL goes before the body's word.
+    """Return scores and order of a request's documents.
 
-    `ServiceError` 413 for more documents than a request may have.
+    ``documents_are`` is the URL parameter, which overrides the body's field. Raises `ServiceError` 413 if the request
+    has too many documents.
     """
     settings, serving, metrics = state.settings, state.serving, state.metrics
     limit = settings.limits.max_documents
     if len(documents) > limit:
-        raise ServiceError(413, f"{len(documents)} documents, more than the {limit} that a request may have")
+        raise ServiceError(413, f"the request has {len(documents)} documents; at most {limit} are allowed")
     said = documents_are or wanted.documents_are
     by_id = wanted.model.endswith(IDS_SUFFIX) if said is None else said == "ids"
     rank_fields = wanted.rank_fields or () if isinstance(wanted, RerankRequest) else ()
@@ -465,31 +494,32 @@ async def rank(
 
 
 MAX_DOCUMENTS = 10_000
-"""Documents of a request, in the schema; the service's own limit may be lower."""
+"""Largest number of documents in the schema of a request; the service's configured limit may be lower."""
 MAX_QUERY_CHARS = 10_000
 
-Query = Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="What was searched for.")]
-# To JSON 3.0 is a whole number too, so that it is decoded as a float.
-TopN = Annotated[float, Meta(ge=1, multiple_of=1, description="Results wanted; absent or null: all.")]
+Query = Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="Text of the search query.")]
+# Decoded as a float, because 3.0 is an integer in JSON as well.
+TopN = Annotated[float, Meta(ge=1, multiple_of=1, description="Number of results to return; absent or null: all.")]
 DocumentsAre = Literal["texts", "ids"]
 DocumentsAreField = (
     Annotated[
         str,
         Meta(
             pattern="^(texts|ids)$",
-            description="`ids`: strings are ids of indexed documents, whose stored vectors are used. The same as a "
-            "model name that ends in `:ids`, and as `?documents_are=ids`.",
+            description="`ids`: strings are ids of indexed documents, whose stored vectors are used. Equivalent to a "
+            "model name that ends in `:ids` and to `?documents_are=ids`.",
         ),
     ]
     | None
 )
 ModelName = Annotated[
-    str, Meta(max_length=200, description="Any name: one model is live. `:ids` at its end: documents are ids.")
+    str,
+    Meta(max_length=200, description="Any name: the live model answers. With the suffix `:ids`, documents are ids."),
 ]
 
 
 class RerankRequest(RequestBody):
-    """A rerank request as Cohere's (v1 and v2) and Jina's clients send it."""
+    """A rerank request in the format of Cohere (v1 and v2) and Jina."""
 
     query: Query
     documents: Annotated[
@@ -498,14 +528,14 @@ class RerankRequest(RequestBody):
             min_length=1,
             max_length=MAX_DOCUMENTS,
             description='Texts, objects of texts by field, or ids of indexed documents: `{"id": "..."}`, or strings '
-            "where `documents_are` is `ids`.",
+            "if `documents_are` is `ids`.",
         ),
     ]
     model: ModelName = "ssi"
     top_n: TopN | None = None
     return_documents: Annotated[
         bool | None,
-        Meta(description="Repeat each document as it was given. Absent: only for a model name that begins with jina."),
+        Meta(description="Return each document as it was sent. Absent: only if the model name begins with jina."),
     ] = None
     rank_fields: (
         Annotated[list[str], Meta(max_length=100, description="The only fields of objects that are read.")] | None
@@ -515,16 +545,16 @@ class RerankRequest(RequestBody):
 
 Texts = Annotated[
     list[str | dict[str, Any]],
-    Meta(min_length=1, max_length=MAX_DOCUMENTS, description="As `documents` of the other families."),
+    Meta(min_length=1, max_length=MAX_DOCUMENTS, description="Same as `documents` of the other rerank routes."),
 ]
 
 
 class TextsRequest(RequestBody):
-    """A rerank request as text-embeddings-inference's clients send it; ``documents`` may stand for ``texts``."""
+    """A rerank request in the format of text-embeddings-inference; ``documents`` is accepted instead of ``texts``."""
 
     query: Query
     texts: Texts
-    raw_scores: Annotated[bool, Meta(description="f(q, d) itself instead of a score from 0 to 1.")] = False
+    raw_scores: Annotated[bool, Meta(description="Return f(q, d) instead of a score from 0 to 1.")] = False
     return_text: bool = False
     model: ModelName = "ssi"
     top_n: TopN | None = None
@@ -532,24 +562,28 @@ class TextsRequest(RequestBody):
 
 
 class TextsAsDocuments(TextsRequest, kw_only=True):
-    """A `TextsRequest` whose texts have the name that the other families give them."""
+    """A `TextsRequest` whose texts are in the field ``documents``, as in the other formats."""
 
     texts: Texts = msgspec.field(name="documents")
 
 
 class EmbedRequest(RequestBody):
-    """Texts to vectors of the learned part: Vd, or Uq with ``prompt_name`` ``query``."""
+    """Texts to encode as vectors of the learned part: Vd, or Uq if ``prompt_name`` is ``query``."""
 
     inputs: str | Annotated[list[str], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
-    normalize: Annotated[bool, Meta(description="Unit length; false keeps the length that (Uq).(Vd) needs.")] = True
+    normalize: Annotated[
+        bool, Meta(description="Scale vectors to unit length; false keeps the length that (Uq).(Vd) needs.")
+    ] = True
     prompt_name: (
-        Annotated[str, Meta(pattern="^(query|document)$", description="Which side of the model; absent: documents.")]
+        Annotated[
+            str, Meta(pattern="^(query|document)$", description="Side of the model that encodes; absent: documents.")
+        ]
         | None
     ) = None
 
 
 class ApiVersion(BaseModel):
-    """As Cohere's clients expect it."""
+    """API version in the format of Cohere."""
 
     version: str
     is_deprecated: bool = False
@@ -557,22 +591,22 @@ class ApiVersion(BaseModel):
 
 
 class RerankMeta(BaseModel):
-    """What is known of an answer besides the results."""
+    """Metadata of a rerank answer."""
 
     api_version: ApiVersion
     billed_units: dict[str, int]
     warnings: list[str]
-    model_id: str = Field(description="The version that scored; empty where none was loaded.")
-    fallback: bool = Field(description="True: the documents stand in the order given; `warnings` says why.")
-    unscored: int = Field(description="Documents with neither vector nor text.")
+    model_id: str = Field(description="The version that scored; empty if none was loaded.")
+    fallback: bool = Field(description="True: the documents are in the given order; `warnings` has the reason.")
+    unscored: int = Field(description="Documents with neither a vector nor a text.")
 
 
 class RerankResult(BaseModel):
-    """One document: its place in the request, and a score from 0 to 1 (`x-ssi-score` says what it means)."""
+    """One document: its index in the request, and a score from 0 to 1 (the header `x-ssi-score` gives its meaning)."""
 
     index: int
     relevance_score: float
-    document: dict[str, Any] | None = Field(None, description="As it was given; only where it was asked for.")
+    document: dict[str, Any] | None = Field(None, description="The document as it was sent, only if requested.")
 
 
 class RerankAnswer(BaseModel):
@@ -584,13 +618,13 @@ class RerankAnswer(BaseModel):
 
 
 class Usage(BaseModel):
-    """Tokens that were counted: none."""
+    """Tokens used: always 0, since the service does not count tokens."""
 
     total_tokens: int
 
 
 class RerankAnswerV1(RerankAnswer):
-    """Results, best first: what Cohere's v1 and Jina's clients read, together."""
+    """Results, best first, with the fields of both Cohere v1 and Jina."""
 
     model: str
     object: Literal["list"]
@@ -598,21 +632,21 @@ class RerankAnswerV1(RerankAnswer):
 
 
 class TextResult(BaseModel):
-    """One text: its place in the request, and its score."""
+    """One text: its index in the request, and its score."""
 
     index: int
     score: float
-    text: str | None = Field(None, description="As it was given; only where it was asked for.")
+    text: str | None = Field(None, description="The text as it was sent, only if requested.")
 
 
 class ModelType(BaseModel):
-    """What the model is for."""
+    """Task of the model."""
 
     reranker: dict[str, dict[str, Any]]
 
 
 class InfoAnswer(BaseModel):
-    """What is served, as text-embeddings-inference tells it."""
+    """The served model, in the format of text-embeddings-inference."""
 
     model_id: str
     model_sha: str
@@ -628,29 +662,31 @@ class InfoAnswer(BaseModel):
 
 
 class CohereError(BaseModel):
-    """An error as Cohere's clients read it."""
+    """An error in the format of Cohere."""
 
     message: str
 
 
 class JinaError(CohereError):
-    """An error as both Cohere's and Jina's clients read it."""
+    """An error in the formats of both Cohere and Jina."""
 
     detail: str
 
 
 class TextsError(BaseModel):
-    """An error as text-embeddings-inference's clients read it."""
+    """An error in the format of text-embeddings-inference."""
 
     error: str
     error_type: Literal["Unhealthy", "Backend", "Overloaded", "Validation", "Tokenizer", "Empty"]
 
 
-SaidInUrl = Annotated[DocumentsAre | None, UrlParameter(description="As in the body, which it goes before.")]
+SaidInUrl = Annotated[
+    DocumentsAre | None, UrlParameter(description="Same as the field of the body, which it overrides.")
+]
 
 
 def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
-    """Return ``{"error", "error_type"}`` with one of text-embeddings-inference's types."""
+    """Return ``{"error", "error_type"}`` with one of text-embeddings-inference's error types."""
     if status == 429 or kind == "overloaded":
         name = "Overloaded"
     elif status == 503:
@@ -661,15 +697,15 @@ def texts_error(status: int, kind: str, message: str) -> Mapping[str, Any]:
 
 
 ERROR_SHAPES: Mapping[str, ErrorShape] = {
-    # Cohere's clients read ``message``, Jina's ``detail``.
+    # Clients of Cohere read ``message``, those of Jina ``detail``.
     "/v1/rerank": lambda status, kind, message: {"message": message, "detail": message},
     "/v2/rerank": lambda status, kind, message: {"message": message},
     **dict.fromkeys(("/rerank", "/", "/embed", "/info"), texts_error),
 }
-"""Error shapes by path: for `reranker.service.app.ServicePart`."""
+"""Path -> error format, for `reranker.service.app.ServicePart`."""
 
 LARGE = ("/", "/rerank", "/embed", "/v1/rerank", "/v2/rerank")
-"""Paths that take documents: their bodies may be large."""
+"""Paths whose requests contain documents: their bodies may be large."""
 
 router = APIRouter(route_class=JsonRoute, tags=["rerank"])
 
@@ -698,9 +734,9 @@ async def rerank_texts(
 
 @router.post("/embed", response_model=list[list[float]], responses=error_responses(TextsError), operation_id="embed")
 async def embed(wanted: Annotated[EmbedRequest, body_of(EmbedRequest)], state: State, context: Context) -> Response:
-    """Turn texts into the vectors of the learned part: Vd, or Uq for queries (text-embeddings-inference).
+    """Encode texts as vectors of the learned part: Vd, or Uq for queries (text-embeddings-inference).
 
-    Words that are the same on both sides count in f besides: the product of two vectors is f without its identity part.
+    The inner product of two of these vectors is only the learned part of f. The lexical part a q.d is not included.
     """
     serving = state.serving
     model = _model_of(serving)
@@ -710,7 +746,7 @@ async def embed(wanted: Annotated[EmbedRequest, body_of(EmbedRequest)], state: S
 
 @router.get("/info", response_model=InfoAnswer, responses=error_responses(TextsError), operation_id="info")
 async def info(state: State) -> Response:
-    """Say what is served (text-embeddings-inference)."""
+    """Describe the served model (text-embeddings-inference)."""
     serving = state.serving
     model, limits = _model_of(serving), state.settings.limits
     answer = {
@@ -742,10 +778,10 @@ def _model_of(serving: Serving) -> RankingModel:
 
 
 def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext) -> bytes:
-    """Return the vectors of the inputs as a JSON list of n lists of N numbers; a zero vector stays one.
+    """Return the n vectors of the inputs as a JSON list of n lists of N numbers; a zero vector is not normalised.
 
-    Texts are cut at the length that ``/info`` gives. Vectors become JSON batch by batch: as Python's numbers they take
-    many times their bytes.
+    Texts are truncated to the length that ``/info`` reports. Vectors are converted to JSON batch by batch, because
+    Python floats need many times the memory.
     """
     view = model.encoder.view
     texts = [wanted.inputs] if isinstance(wanted.inputs, str) else wanted.inputs
@@ -753,7 +789,7 @@ def _embedded(model: RankingModel, wanted: EmbedRequest, context: RequestContext
     parts = []
     for batch in batches(texts, (min(len(text), view.max_chars) for text in texts)):
         if context.deadline.left_s <= 0:
-            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
+            raise ServiceError(503, "the deadline has passed", kind="deadline", retry_after_s=1.0)
         if wanted.prompt_name == "query":
             vectors = model.encode_queries([text[: view.max_chars] for text in batch]).vectors
         else:
@@ -771,7 +807,7 @@ async def rerank_v2(
     context: Context,
     documents_are: SaidInUrl = None,
 ) -> Response:
-    """Rerank documents, given as texts or by the ids of indexed ones (Cohere v2)."""
+    """Rerank documents given as texts, or as ids of indexed documents (Cohere v2)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     answer = _answer(ranked, "2", wanted.documents if wanted.return_documents else None)
     return json_response(answer, ranked.headers)
@@ -786,7 +822,7 @@ async def rerank_v1(
     context: Context,
     documents_are: SaidInUrl = None,
 ) -> Response:
-    """Rerank documents, given as texts or by the ids of indexed ones (Cohere v1 and Jina)."""
+    """Rerank documents given as texts, or as ids of indexed documents (Cohere v1 and Jina)."""
     ranked = await rank(wanted, wanted.documents, state, context, documents_are)
     shown = wanted.model.startswith("jina") if wanted.return_documents is None else wanted.return_documents
     answer = _answer(ranked, "1", wanted.documents if shown else None)

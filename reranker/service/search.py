@@ -1,4 +1,4 @@
-"""``POST /search``, by the team's own body in the served version's order; ``POST /events``: what visitors did then."""
+"""Routes ``POST /search``, a search whose hits the served version reranks, and ``POST /events``, clicks on the hits."""
 
 from __future__ import annotations
 
@@ -34,47 +34,50 @@ MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
 MAX_SIZE = 1_000
 Id = Annotated[str, Meta(max_length=100)]
-# To JSON 3.0 is a whole number too, so that these are decoded as floats.
-PageSize = Annotated[float, Meta(ge=0, le=MAX_SIZE, multiple_of=1, description="Hits of the page.")]
-PageStart = Annotated[float, Meta(ge=0, le=MAX_FROM, multiple_of=1, description="Hits before the page.")]
+# Decoded as floats, because 3.0 is an integer in JSON as well.
+PageSize = Annotated[float, Meta(ge=0, le=MAX_SIZE, multiple_of=1, description="Hits on the page.")]
+PageStart = Annotated[float, Meta(ge=0, le=MAX_FROM, multiple_of=1, description="Hits to skip before the page.")]
 Ordinal = Annotated[float, Meta(ge=1, le=1_000_000, multiple_of=1)]
 
 
 class SearchRequest(RequestBody):
-    """One search. Fields not listed here are ignored."""
+    """One search request. Unknown fields are ignored."""
 
-    query: Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="What was typed.")]
+    query: Annotated[str, Meta(max_length=MAX_QUERY_CHARS, description="The query text that the user entered.")]
     body: Annotated[
         dict[str, Any] | str | None,
         Meta(
-            description="Search body with {{query}} where the text belongs, or the name of one that the service has; "
-            "absent: the service's own."
+            description="Search body with {{query}} in place of the query text, or the name of one of the service's "
+            "bodies; absent: the service's default body."
         ),
     ] = None
     variables: (
-        Annotated[dict[str, Any], Meta(description="Values of variables of the service's body, by name.")] | None
+        Annotated[dict[str, Any], Meta(description="Values for the variables of the service's body, by name.")] | None
     ) = None
     size: PageSize | None = None
     first: PageStart | None = msgspec.field(name="from", default=None)
-    session: Annotated[str, Meta(max_length=100, description="Draws the group; logged.")] | None = None
-    client_id: Annotated[str, Meta(max_length=100, description="Logged with the impression.")] | None = None
-    explain: Annotated[bool, Meta(description="Also return which pairs of words made each score.")] = False
+    session: Annotated[str, Meta(max_length=100, description="Session id: decides the group; logged.")] | None = None
+    client_id: Annotated[str, Meta(max_length=100, description="Client id, logged with the impression.")] | None = None
+    explain: Annotated[bool, Meta(description="Also return the pairs of words that contribute to each score.")] = False
     rerank: Annotated[
         bool | Annotated[str, Meta(pattern="^(on|off)$")], Meta(description="false or off: the engine's order.")
     ] = True
     version: (
-        Annotated[str, Meta(pattern="^[0-9a-f]{6,64}$", description="A version other than the live one.")] | None
+        Annotated[
+            str, Meta(pattern="^[0-9a-f]{6,64}$", description="Id of the version to use instead of the live one.")
+        ]
+        | None
     ) = None
 
     @property
     def page(self) -> tuple[int | None, int | None]:
-        """Hits of the page and before it; None takes the body's."""
+        """(hits on the page, hits to skip); None uses the body's value."""
         size, first = (None if value is None else int(value) for value in (self.size, self.first))
         return size, first
 
 
 class Hit(BaseModel):
-    """One hit of the page, with what the body shows of it (``highlight``, ``inner_hits``, ``fields``)."""
+    """One hit of the page. It also has what the engine returned for it (``highlight``, ``inner_hits``, ``fields``)."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -91,7 +94,7 @@ class Hit(BaseModel):
 
 
 class SearchResponse(BaseModel):
-    """A page of hits; ``aggregations`` and ``suggest`` are the engine's own."""
+    """A page of hits. ``aggregations`` and ``suggest`` are passed through from the engine."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -115,10 +118,10 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 @router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
 async def search(wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State) -> Response:
-    """Search the index; the hits come in the order of the served version.
+    """Search the index; hits are returned in the order of the served version.
 
-    Whatever goes wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and
-    the reason. 503 with ``Retry-After`` where the engine does not answer in time.
+    If anything fails after the first stage has answered, its hits are returned in the engine's order with ``fallback``
+    and the reason. 503 with ``Retry-After`` if the engine does not answer in time.
     """
     query_id = str(uuid.uuid4())
 
@@ -132,19 +135,19 @@ async def search(wanted: Annotated[SearchRequest, body_of(SearchRequest)], conte
 
 
 class Searched(NamedTuple):
-    """A search that was carried out in a thread, before `keep` counts and logs it."""
+    """A completed search, before `keep` counts and logs it."""
 
     call: SearchCall
     outcome: SearchOutcome
     mode: str
     waited_s: float
-    """Seconds that the request waited for a thread."""
+    """Seconds that the request waited for a worker thread."""
     row: Mapping[str, Any] | None
-    """The impression, as a row of ``ubi_queries``; None where none is logged."""
+    """The impression as a row of ``ubi_queries``; None if impressions are not logged."""
 
 
 def carry_out(state: ServiceState, context: RequestContext, call: SearchCall, query_id: str) -> Searched:
-    """Search in this thread, by the mode that the call gets; ``query_id`` names the impression."""
+    """Run a search in the current thread, in the mode that applies to it; ``query_id`` identifies the impression."""
     name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
     outcome = state.ask_engine(lambda: state.modes[name](state.versions, call))
@@ -155,7 +158,7 @@ def carry_out(state: ServiceState, context: RequestContext, call: SearchCall, qu
 
 
 def keep(state: ServiceState, context: RequestContext, searched: Searched) -> None:
-    """Count an answered search and log its impression; not called where the answer came too late to be sent."""
+    """Count an answered search and log its impression. Not called if the answer came too late to be sent."""
     state.answered += 1
     note(state, context, searched.outcome, searched.mode, searched.waited_s)
     if searched.row is not None and searched.mode == "shadow":
@@ -165,23 +168,27 @@ def keep(state: ServiceState, context: RequestContext, searched: Searched) -> No
 
 
 def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext) -> SearchCall:
-    """Return the search that is wanted.
+    """Return the search described by a request.
 
-    `ServiceError` 422 for a body or variables that do not fit, 403 for a body that is not taken from outside.
+    Raises `ServiceError` 422 for an invalid body or invalid variables, and 403 for a body that is not allowed.
     """
     settings, wished = state.settings, wanted.body
     body: CheckedBody | None
     if isinstance(wished, dict):
         if settings.fixed_body:
-            raise ServiceError(403, "body: this service takes none, it has its own", kind="not_allowed")
+            raise ServiceError(403, "body: this service only searches with its own body", kind="not_allowed")
         body = state.checked(wished)
         if "{{query}}" not in json.dumps(wished):
-            raise ServiceError(422, "body: must hold {{query}} where the query's text belongs", kind="invalid")
+            raise ServiceError(422, "body: must contain {{query}} in place of the query text", kind="invalid")
         if wanted.variables:
-            raise ServiceError(422, "variables: fill those of your own body before you send it", kind="invalid")
+            raise ServiceError(
+                422, "variables: only for the service's bodies; fill in your own body before sending it", kind="invalid"
+            )
     else:
         if wished is not None and wished not in settings.bodies:
-            raise ServiceError(422, f"body: its names are {', '.join(settings.bodies) or 'none'}", kind="invalid")
+            raise ServiceError(
+                422, f"body: unknown name; the service has {', '.join(settings.bodies) or 'none'}", kind="invalid"
+            )
         template = settings.body if wished is None else settings.bodies[wished]
         try:
             filled = fill_variables(template or {}, wanted.variables or {})
@@ -206,7 +213,7 @@ def call_of(state: ServiceState, wanted: SearchRequest, context: RequestContext)
 def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: str) -> dict[str, Any]:
     """Return the answer as JSON values."""
     values, reason = outcome.page.to_json(), outcome.page.reason
-    # Neither the query nor an error's own words go back: both end in other people's logs.
+    # The answer contains neither the query nor an error's message, because answers end up in other systems' logs.
     del values["query"]
     values["reason"] = "" if reason is None else reason.text
     values |= {"query_id": query_id, "mode": mode, "route": state.settings.route}
@@ -219,7 +226,7 @@ def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: 
 
 
 def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, mode: str, waited_s: float) -> None:
-    """Take a search into the figures and the log."""
+    """Add a search to the metrics and to the request's log entry."""
     page, cause = outcome.page, outcome.page.cause
     state.metrics.searches.labels(mode).inc()
     state.metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
@@ -231,7 +238,7 @@ def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, m
 
 
 def encode(values: Mapping[str, Any]) -> bytes:
-    """Return JSON in UTF-8; what UTF-8 cannot hold is escaped, as the engine sent it."""
+    """Return JSON in UTF-8. Text that UTF-8 cannot encode is escaped, as it was in the engine's answer."""
     try:
         return msgspec.json.encode(values)
     except (UnicodeEncodeError, TypeError):
@@ -242,7 +249,7 @@ MAX_EVENTS = 100
 
 
 class Position(RequestBody):
-    """Where the document stood: ``ordinal`` counts from 1 over all pages."""
+    """Rank of the document when it was shown; ``ordinal`` counts from 1 across pages."""
 
     ordinal: Ordinal
 
@@ -255,7 +262,7 @@ class Thing(RequestBody):
 
 
 class EventAttributes(RequestBody):
-    """What and where."""
+    """The document, its rank and the time spent on it."""
 
     object: Thing
     position: Position | None = None
@@ -263,10 +270,10 @@ class EventAttributes(RequestBody):
 
 
 class Event(RequestBody):
-    """One event; its time is when the service gets it, since visitors' clocks cannot be trusted."""
+    """One event. Its time is when the service receives it, since clients' clocks are unreliable."""
 
     action_name: Annotated[str, Meta(min_length=1, max_length=100, description="click, add_to_cart, purchase, ...")]
-    query_id: Annotated[str, Meta(min_length=1, max_length=100, description="Of the answer to /search.")]
+    query_id: Annotated[str, Meta(min_length=1, max_length=100, description="query_id in the answer of /search.")]
     event_attributes: EventAttributes
     client_id: Id | None = None
     session_id: Id | None = None
@@ -281,7 +288,7 @@ class EventList(RequestBody):
 
 
 class Taken(BaseModel):
-    """The events wait to be written; nothing was lost so far."""
+    """The events are queued for writing."""
 
     status: Literal["taken"] = "taken"
     events: int
@@ -294,28 +301,29 @@ events_router = APIRouter(route_class=JsonRoute, tags=["search"])
 async def events(
     wanted: Annotated[EventList, body_of(EventList)], context: Context, state: State, request: Request
 ) -> Taken:
-    """Take events: 202 once they wait to be written, 503 where the sink is full (none is taken) or there is none.
+    """Queue events for writing.
 
-    429 where more came from one address or one session than `ssi serve --events-per-second` allows; none is taken then.
+    202 if they are queued, 503 if the sink is full or the service has none, 429 if an address or a session sends more
+    events than `ssi serve --events-per-second` allows. In case of an error none of the events is queued.
     """
     if state.sink is None:
-        raise ServiceError(503, "events are not kept here: start the service with --sink", kind="no_sink")
+        raise ServiceError(503, "this service does not log events: start it with --sink", kind="no_sink")
     address = request.client.host if request.client else ""
     sessions = Counter(event.session_id or event.client_id or "" for event in wanted.events)
     wait_s = state.event_rates.wait_s(address, sessions)
     if wait_s > 0:
         state.refuse("too_many_events")
-        message = "more events than one address or session may send: see --events-per-second; none was taken"
+        message = "too many events from one address or session (--events-per-second); none was queued"
         raise ServiceError(429, message, kind="too_many_events", retry_after_s=wait_s)
     context.notes |= {"events": len(wanted.events)}
     if not state.sink.events([row_of(event, state.settings.application) for event in wanted.events]):
-        message = f"none of {len(wanted.events)} events was taken: the sink is full; send them again"
+        message = f"the sink is full; none of the {len(wanted.events)} events was queued: send them again"
         raise ServiceError(503, message, kind="sink_full", retry_after_s=2.0)
     return Taken(events=len(wanted.events))
 
 
 def row_of(event: Event, application: str) -> dict[str, Any]:
-    """Return the row of ``ubi_events``; fields that are null are left out."""
+    """Return the row of ``ubi_events`` for an event; null fields are omitted."""
     row: dict[str, Any] = without_nulls(msgspec.to_builtins(event))
     if "position" in row["event_attributes"]:
         row["event_attributes"]["position"]["ordinal"] = int(event.event_attributes.position.ordinal)  # type: ignore[union-attr]
@@ -323,7 +331,7 @@ def row_of(event: Event, application: str) -> dict[str, Any]:
 
 
 def without_nulls(value: Any) -> Any:
-    """Return a JSON value without the fields that are null."""
+    """Return a JSON value without null fields."""
     if not isinstance(value, dict):
         return value
     return {name: without_nulls(part) for name, part in value.items() if part is not None}

@@ -1,7 +1,7 @@
-"""The version that answers: opened from a model folder, tested against the index, replaced while the service runs.
+"""The served version: opened from a model folder, verified against the index, and replaced while the service runs.
 
-A `Serving` never changes and a request takes it once, so that one answer comes from one version. `Versions` opens them
-and `Watcher` lets another one answer, once it is shown to score what the index holds.
+A `Serving` is immutable, and a request reads it once, so that every answer comes from a single version. `Versions`
+opens versions. `Watcher` polls for a newer one and starts serving it once it has proved to score the index's documents.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from reranker.store import VectorStore, read_manifest, store_files
 
 _log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3
-"""Versions kept loaded besides the live one, for whoever asks for one by name."""
+"""Versions kept loaded in addition to the live one, for requests that name one."""
 LEAST_DIGITS = 6
-"""Digits of a version's id that name it."""
+"""Least number of hexadecimal digits of an id prefix that identifies a version."""
 MAX_COPIED_AT_ONCE = 256 * MIB
-"""Bytes of a store that are verified while the service starts or a request waits; more, in the background."""
+"""Largest store, in bytes, that is verified while the service starts or a request waits; others in the background."""
 NO_STORE_YET = "route beside has no vector store yet: it is being verified"
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A version as it serves.
-
-    The reranker's ``model`` is None where none could be loaded: searches come back in the engine's order. ``path`` is
-    the model's folder; ``problem`` says why there is no model or no store, empty where all is well; ``loaded`` is Unix
-    time; ``verifying`` is True while the store of the first version is being verified.
-    """
+    """A loaded version."""
 
     reranker: Reranker
+    """Its ``model`` is None if none could be loaded: searches are then answered in the engine's order."""
     path: Path | None = None
+    """The model's folder."""
     problem: str = ""
+    """Why there is no usable model or store; empty if there is no problem."""
     loaded: float = field(default_factory=time.time)
+    """Unix time."""
     verifying: bool = False
+    """True while the vector store of the first version is being verified."""
 
     @property
     def model(self) -> RankingModel | None:
@@ -79,27 +79,27 @@ class Serving:
 
     @property
     def model_id(self) -> str:
-        """Id of the version; empty without a model."""
+        """Id of the version; empty if there is no model."""
         return self.model.model_id if self.model else ""
 
     @property
     def encoder_id(self) -> str:
-        """Id of the vectors that it scores; empty without a model."""
+        """Id of the encoder whose vectors it scores; empty if there is no model."""
         return self.model.encoder_id if self.model else ""
 
 
 class Wanted(NamedTuple):
-    """The version that should be served; two equal ones need no reload."""
+    """The version that should be served. If it equals the one served, no reload is needed."""
 
     model_id: str
     path: Path
     calibration: Mapping[str, Any]
     store: str = ""
-    """SHA-256 of the store's manifest; empty on other routes than *beside*."""
+    """SHA-256 of the store's manifest; empty on routes other than *beside*."""
 
 
 class FileState(NamedTuple):
-    """What a file system tells of a file without reading it; any write changes the time of change."""
+    """State of a file without its content. Every write changes ``changed_ns``, the time of the last status change."""
 
     path: Path
     inode: int = 0
@@ -108,7 +108,7 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileState:
-        """Return the state of a file, also of one that is missing."""
+        """Return the state of a file, which may be missing."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -117,7 +117,7 @@ class FileState(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """A version to open and the files to open it from: if one attempt failed, an equal one fails as well."""
+    """A version and the state of its files. If opening it failed once, an equal attempt would fail as well."""
 
     wanted: Wanted
     files: tuple[FileState, ...]
@@ -125,26 +125,28 @@ class Attempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ModelFolders:
-    """The model folders of a service.
-
-    ``path`` is a ``single`` model folder (``--model``), of which a replacement is noticed, or a folder of them
-    (``--models``), where the control record of the index says which version is live.
-    """
+    """The model folders that a service can serve from."""
 
     engine: Engine
     index: str
     path: Path
+    """A model folder if ``single``, else the folder of the model folders."""
     single: bool
+    """True (``--model``): the one folder is served, and reloaded if it is replaced.
+
+    False (``--models``): the control record of the index names the live version.
+    """
     _last_calibrations: dict[str, Mapping[str, Any]] = field(init=False, default_factory=dict)
 
     def wanted(self) -> Wanted:
         """Return the version that should be served now.
 
-        `ArtifactError` if no release is live, or its folder is not here.
+        Raises `ArtifactError` if no version is live, or its folder is missing here.
         """
         if self.single:
             model_id = _model_id(self.path)
-            # A role that may not read the control index serves with the default alpha; a busy engine changes nothing.
+            # The engine's role may not be allowed to read the control index: the default alpha is used then. If the
+            # engine is busy, the last known calibration stays.
             with suppress(EngineError):
                 self._last_calibrations[model_id] = self.calibration_of(model_id)
             return Wanted(model_id, self.path, self._last_calibrations.get(model_id, {}))
@@ -154,29 +156,30 @@ class ModelFolders:
         return Wanted(record.live, self.folder_of(record.live), record.calibration(record.live))
 
     def calibration_of(self, model_id: str) -> Mapping[str, Any]:
-        """Return the calibration that the control record keeps for a version."""
+        """Return the calibration of a version from the control record."""
         return read_control(self.engine, self.index).calibration(model_id)
 
     def known(self) -> dict[str, Path]:
-        """Return the folders of the versions that can be asked for, by id."""
+        """Return id -> folder of all versions that a request can name."""
         if self.single:
             return {_model_id(self.path): self.path}
         folders: dict[str, Path] = {}
         for folder in sorted(self.path.iterdir()) if self.path.is_dir() else ():
             if (folder / "manifest.json").is_file():
-                # A damaged neighbour is no version; it must not hide the others.
+                # A damaged folder is skipped so that it does not hide the other versions.
                 with suppress(ArtifactError):
                     folders[_model_id(folder)] = folder
         return folders
 
     def folder_of(self, model_id: str) -> Path:
-        """Return the folder of a version named by its id or the beginning of it."""
+        """Return the folder of a version identified by its id or a prefix of it."""
         folders = [path for name, path in self.known().items() if _names(model_id, name)]
         if self.single and not folders:
-            raise InputError("this version is not the one that the service can load")
+            raise InputError("this version is not the one in the service's model folder")
         if len(folders) != 1:
             raise ArtifactError(
-                f"{len(folders)} folders in {str(self.path)!r} hold version {model_id[:12]!r}: copy the model there"
+                f"{len(folders)} folders in {str(self.path)!r} hold version {model_id[:12]!r}; exactly one must: "
+                "copy the model there, or remove duplicates"
             )
         return folders[0]
 
@@ -194,13 +197,22 @@ def _described(error: Exception) -> str:
 
 
 class Versions:
-    """The version that is served, and a few others that were asked for by name.
+    """The served version, and a few others that requests have named.
 
-    The first one is whole, else without its store, else without a model. It is not put to the test: there is no older
-    one that could answer better. What is not whole is looked at again.
+    The first version is served even if it is incomplete: without its store, or without a model. It is not verified with
+    queries, because there is no older version to keep instead. While it is incomplete, the watcher tries to complete
+    it.
 
-    ``store_path`` is that of route *beside*; None: where the indexer puts it. ``work`` is the folder for private copies
-    of model and store; None: they are mapped where they lie.
+    Parameters
+    ----------
+    settings : ServiceSettings
+        Index, route and verification.
+    folders : ModelFolders
+        Model folders with the versions.
+    store_path : Path, optional
+        Vector store of route *beside*. None: the indexer's default location.
+    work : WorkFolder, optional
+        Folder for private copies of model and store. None: the original files are mapped.
     """
 
     def __init__(
@@ -215,16 +227,16 @@ class Versions:
         self.engine = folders.engine
         self._others: OrderedDict[str, tuple[Wanted, Serving]] = OrderedDict()
         self._failed: dict[str, tuple[Attempt, Exception]] = {}
-        """Versions asked for by name that could not be opened, by id."""
+        """Id -> last failed attempt, for versions named by requests."""
         self._requested: set[str] = set()
-        """Versions asked for by name that are opened in the background, by id."""
+        """Ids of versions named by requests that are opened in the background."""
         self._lock = threading.Lock()
         self.on_request: Callable[[], object] = lambda: None
-        """Called when a version is to be opened in the background."""
+        """Called when a version must be opened in the background."""
         self.served: Wanted | None = None
-        """What ``current`` was made of, where it is whole."""
+        """The version that ``current`` was opened from; None while ``current`` is incomplete."""
         self.current = self._first()
-        """The version that answers; take it once a request."""
+        """The version that answers requests; read it once per request."""
 
     def _first(self) -> Serving:
         try:
@@ -241,7 +253,7 @@ class Versions:
         return self.take_first(stamped, serving)
 
     def take_first(self, wanted: Wanted, serving: Serving) -> Serving:
-        """Return the first whole version, with the problem if the index does not fit it."""
+        """Return the first complete version; its ``problem`` is set if the index does not fit it."""
         try:
             serving.reranker.check(self.settings.default_body)
         except RerankerError as error:
@@ -251,7 +263,7 @@ class Versions:
         return serving
 
     def give_up_store(self, error: Exception) -> None:
-        """Say why the store of the first version cannot be used, where it was being verified."""
+        """Record why the store of the first version cannot be used, if it was being verified."""
         if not self.current.verifying:
             return
         own = self.current.reranker
@@ -262,13 +274,13 @@ class Versions:
         self.current = replace(self.current, reranker=reranker, problem=_described(error), verifying=False)
 
     def _without_store_yet(self, wanted: Wanted, n_bytes: int) -> Serving:
-        """Return a version that answers until the watcher has verified the store."""
+        """Return a version that answers until the watcher has verified the vector store."""
         _log.info("the vector store is being verified", extra={"ssi": {"bytes": n_bytes}})
         model = load_model(wanted.path, self.engine, self._copy)
         return replace(self._serving(model, None, wanted, NO_STORE_YET, NO_STORE_YET), verifying=True)
 
     def _without_store(self, wanted: Wanted, problem: str) -> Serving:
-        """Return a version without a vector store: it scores texts that come with a request, and no hits."""
+        """Return a version without a vector store: it scores texts sent with a request, but no hits."""
         try:
             serving = self._serving(load_model(wanted.path, self.engine, self._copy), None, wanted, problem)
         except (RerankerError, OSError) as error:
@@ -277,9 +289,11 @@ class Versions:
         return serving
 
     def _without_model(self, error: Exception) -> Serving:
-        """Return what answers in the engine's order."""
+        """Return a version that answers in the engine's order."""
         problem = _described(error)
-        _log.error("no model can be loaded; searches come in the engine's order", extra={"ssi": {"problem": problem}})
+        _log.error(
+            "no model can be loaded; searches are answered in the engine's order", extra={"ssi": {"problem": problem}}
+        )
         return self._serving(None, None, None, problem)
 
     def _serving(
@@ -307,13 +321,13 @@ class Versions:
         return self._store_path or default_store(model_path, self.engine.spec, self.settings.index)
 
     def stamped(self, wanted: Wanted) -> Wanted:
-        """Return the wish with the state of its store, so that a store written since is noticed."""
+        """Add the hash of the store's manifest, so that a store written since is noticed."""
         if self.settings.route != "beside":
             return wanted
         return wanted._replace(store=read_manifest(self._store_folder(wanted.path)).sha256)
 
     def attempt(self, wanted: Wanted) -> Attempt:
-        """Return what opening a version would depend on; a copy over its files that goes on makes another attempt."""
+        """Return the attempt to open a version now; it differs from earlier ones if any of the files changed."""
         paths = [wanted.path / name for name in (MODEL_MANIFEST, *describe_model(wanted.path)["files"])]
         if self.settings.route == "beside":
             folder = self._store_folder(wanted.path)
@@ -321,7 +335,7 @@ class Versions:
         return Attempt(wanted, tuple(map(FileState.of, paths)))
 
     def _bytes_to_copy(self, wanted: Wanted) -> int:
-        """Return how many bytes of a version's store have no private copy yet; 0 where none is to be made."""
+        """Return the bytes of a version's store that still have to be copied; 0 if no copies are used."""
         if self._work is None or self.settings.route != "beside":
             return 0
         folder = self._store_folder(wanted.path)
@@ -329,19 +343,20 @@ class Versions:
         return self._work.missing_bytes((file.sha256, file.n_bytes) for file in files)
 
     def tidy(self) -> None:
-        """Remove private copies that no process needs any more."""
+        """Remove private copies that no process uses."""
         if self._work is not None:
             self._work.tidy()
 
     def open(self, wanted: Wanted) -> Serving:
-        """Return the version, every byte of it verified unless the files are mapped where they lie.
+        """Open a version and verify all its bytes, unless the original files are mapped.
 
-        `ArtifactError` if model or store cannot be used, or the folder holds another version by now.
+        Raises `ArtifactError` if model or store cannot be used, or the folder now holds another version.
         """
         model = load_model(wanted.path, self.engine, self._copy)
         if model.model_id != wanted.model_id:
             raise ArtifactError(
-                f"{str(wanted.path)!r} holds version {model.model_id[:12]} where {wanted.model_id[:12]} is wanted"
+                f"{str(wanted.path)!r} holds version {model.model_id[:12]}, but {wanted.model_id[:12]} was expected: "
+                "the folder has just been replaced"
             )
         beside = self.settings.route == "beside"
         store = None
@@ -350,10 +365,10 @@ class Versions:
         return self._serving(model, store, wanted)
 
     def get(self, model_id: str) -> Serving:
-        """Return a version by its id, or a beginning of it of 6 digits or more; loads it where it is not loaded.
+        """Return a version by its id or a prefix of at least 6 digits; load it if necessary.
 
-        `ArtifactError` or `InputError` if there is no such version, or it cannot be used. `ServiceError` 503 if its
-        store is so large that it is verified in the background first.
+        Raises `ArtifactError` or `InputError` if there is no such version or it cannot be used, and `ServiceError` 503
+        if its store is so large that it is verified in the background first.
         """
         current = self.current
         if _names(model_id, current.model_id):
@@ -372,16 +387,15 @@ class Versions:
             return self._others[full][1]
 
     def _keep(self, full: str, wanted: Wanted, serving: Serving) -> None:
-        """Keep a version that was asked for by name, in place of the one that was longest not asked for."""
+        """Keep a version that a request has named, and drop the least recently used one if there are too many."""
         self._others[full] = (wanted, serving)
         while len(self._others) > KEPT_VERSIONS:
             self._others.popitem(last=False)
 
     def renew_others(self) -> None:
-        """Open versions that were requested, and reload those whose calibration or store has changed.
+        """Open requested versions, and reload those whose calibration or store has changed.
 
-        If one cannot be opened, the error is raised; an older one of it goes on answering. It is not tried again until
-        something about it changes.
+        If a reload fails, the old version is kept and the error is raised. It is retried once one of its files changes.
         """
         for full in list(self._requested):
             try:
@@ -400,7 +414,7 @@ class Versions:
                         self._others[full] = (wanted, serving)
 
     def _open_other(self, full: str, wanted: Wanted) -> Serving:
-        """Return a version asked for by name; if it cannot be used, remember that."""
+        """Open a version that a request has named; remember a failure."""
         attempt = self.attempt(wanted)
         try:
             serving = self.open(wanted)
@@ -414,7 +428,7 @@ class Versions:
         return full in self._failed and self._failed[full][0] == self.attempt(wanted)
 
     def _check_failed(self, full: str, wanted: Wanted) -> None:
-        """Raise the error of the last attempt to open a version if another one would fail as well."""
+        """Raise the error of the last attempt to open a version if a new attempt would fail as well."""
         if self._has_failed(full, wanted):
             error = self._failed[full][1]
             raise ArtifactError(str(error)) from error
@@ -426,23 +440,24 @@ class Versions:
 MAX_GOLDEN = 1000
 MAX_GOLDEN_BYTES = 1_000_000
 N_DRAWN = 5
-"""Queries drawn from the model's vocabulary where no golden set is given."""
+"""Number of queries drawn from the model's vocabulary if no golden set is given."""
 PATIENCE_MS = 30_000.0
+"""Deadline of a golden query, milliseconds."""
 MAX_ENCODED = 0.5
-"""Share of candidates that may have to be encoded from their text: more, and the index is another version's."""
+"""Largest share of candidates that may be encoded from their text; above it the index was built for another version."""
 
 
 class GoldenQuery(NamedTuple):
-    """A query, and the id of a document that must be on its first page ("" for any)."""
+    """A query, and the id of a document that must be on its first page ("" for no such requirement)."""
 
     query: str
     expect: str = ""
 
 
 def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
-    """Return the golden set of a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` optional).
+    """Read a golden set: a file of JSON lines ``{"query": ..., "expect": "document id"}`` (``expect`` is optional).
 
-    `InputError` if the file cannot be read, or a line is no such object.
+    Raises `InputError` if the file cannot be read, or a line is not such an object.
     """
     try:
         content = path.read_bytes()
@@ -450,7 +465,10 @@ def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
         raise InputError(f"the golden set {str(path)!r} cannot be read: {error.strerror}") from error
     lines = [line for line in content.splitlines() if line.strip()]
     if len(content) > MAX_GOLDEN_BYTES or not 1 <= len(lines) <= MAX_GOLDEN:
-        raise InputError(f"the golden set {str(path)!r} has {len(lines)} lines; it has 1 to {MAX_GOLDEN}")
+        raise InputError(
+            f"the golden set {str(path)!r} has {len(lines)} lines and {len(content)} bytes; it must have 1 to "
+            f"{MAX_GOLDEN} lines and at most {MAX_GOLDEN_BYTES} bytes"
+        )
     queries = []
     for number, line in enumerate(lines, 1):
         try:
@@ -464,7 +482,7 @@ def read_golden(path: Path) -> tuple[GoldenQuery, ...]:
 
 
 def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
-    """Return queries of one word each from the more frequent tenth of the model's words."""
+    """Return queries of one word each, from the most frequent tenth of the model's vocabulary."""
     if serving.model is None:
         return ()
     words = serving.model.query_vocabulary.words
@@ -474,9 +492,10 @@ def drawn_queries(serving: Serving) -> tuple[GoldenQuery, ...]:
 
 
 def verify(serving: Serving, settings: ServiceSettings, golden: Sequence[GoldenQuery] | None = None) -> None:
-    """Return if a version may answer: it scores what the index holds; no ``golden`` set: some of its own words.
+    """Check that a version may go live: it must score the documents of the index.
 
-    `GateRefused` with the reason; `EngineUnavailable` if the engine does not answer, so that nothing can be said.
+    Without a ``golden`` set, words of the model's vocabulary are the queries. Raises `GateRefused` with the reason, or
+    `EngineUnavailable` if the engine does not answer and the check is inconclusive.
     """
     try:
         serving.reranker.check(settings.default_body)
@@ -497,7 +516,7 @@ def _check_fields(serving: Serving, index: str) -> None:
     try:
         without = [name for name in engine.index_names(index) if field not in engine.index_info(name).properties]
     except EngineAuthError:
-        # A role that may search and not look at mappings: the golden queries show as much.
+        # The role may search but not read mappings. The golden queries reveal missing vectors as well.
         return
     if without:
         raise GateRefused(
@@ -506,9 +525,9 @@ def _check_fields(serving: Serving, index: str) -> None:
 
 
 def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuery) -> int:
-    """Return the number of hits of a query whose candidates are scored as they must be."""
+    """Return the number of hits of a golden query; raise `GateRefused` if its candidates are not scored."""
     own = serving.reranker
-    # More time than a request has: a busy engine is no fault of a model.
+    # A longer deadline than requests have, because a busy engine does not disqualify a model.
     patient = Reranker(
         own.engine,
         own.index,
@@ -526,7 +545,7 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
     except FallbackError as error:
         raise GateRefused(f"a golden query cannot be scored: {error}") from error
     except EngineError as error:
-        # Without the engine's words, which may repeat the query.
+        # The engine's message is left out, because it may quote the query.
         raise GateRefused(f"a golden query cannot be scored: {type(error).__name__} {error.error_type}") from error
     n = len(window.hits)
     if encoded.is_empty or not n:
@@ -539,15 +558,15 @@ def _check_query(serving: Serving, settings: ServiceSettings, golden: GoldenQuer
             f"{serving.encoder_id[:12]}: run `ssi revectorize`"
         )
     if page is not None and (page.fallback or golden.expect not in {hit.id for hit in page.hits}):
-        raise GateRefused("a golden query does not find the document it must have on its first page")
+        raise GateRefused("the first page of a golden query does not have the expected document")
     return n
 
 
 class Watcher:
-    """A thread that keeps the served version the one that is wanted.
+    """A thread that polls for the version that should be live and starts serving it.
 
-    A version that cannot be loaded, or does not pass `verify`, leaves the old one answering; it is not tried again
-    until something about it changes or a reload is asked for.
+    If a version cannot be loaded or fails `verify`, the old version keeps answering. The new one is retried when its
+    files change or a reload is requested.
     """
 
     def __init__(self, versions: Versions, metrics: Metrics, golden: Sequence[GoldenQuery] | None = None) -> None:
@@ -558,24 +577,24 @@ class Watcher:
         versions.on_request = self._wake.set
 
     def start(self) -> None:
-        """Begin to look, at once if the store of the first version is still to be verified."""
+        """Start polling; poll immediately if the store of the first version still has to be verified."""
         if self._versions.current.verifying:
             self._wake.set()
         self._thread.start()
 
     def reload(self) -> None:
-        """Look now, also at a version that was refused before; safe in a signal handler."""
+        """Poll now, and retry a version that was refused before. Safe to call in a signal handler."""
         self._refused = None
         self._wake.set()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop polling."""
         self._stop.set()
         self._wake.set()
 
-    def look(self) -> bool:
-        """Return whether another version answers after one look; versions asked for by name are renewed besides."""
-        swapped = self._look_for_another()
+    def poll(self) -> bool:
+        """Poll once and return whether another version went live; also reload changed versions named by requests."""
+        swapped = self._poll_live()
         try:
             self._versions.renew_others()
         except (RerankerError, OSError) as error:
@@ -586,7 +605,7 @@ class Watcher:
             self._warn("copies not removed", error)
         return swapped
 
-    def _look_for_another(self) -> bool:
+    def _poll_live(self) -> bool:
         versions = self._versions
         try:
             wanted = versions.stamped(versions.folders.wanted())
@@ -633,7 +652,7 @@ class Watcher:
             if self._stop.is_set():
                 return
             try:
-                self.look()
+                self.poll()
             except Exception:
-                # The watcher must outlive whatever a model folder does to it.
-                _log.exception("looking for another version failed")
+                # The thread must survive any content of a model folder.
+                _log.exception("polling for another version failed")

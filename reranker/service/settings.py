@@ -1,4 +1,4 @@
-"""How the service behaves: one frozen record, checked once."""
+"""Settings of the service: one immutable, validated record."""
 
 from __future__ import annotations
 
@@ -15,72 +15,57 @@ from reranker.rerank.settings import RerankSettings
 
 MIB = 1024 * 1024
 LARGE_BODY = MIB
-"""Bytes of a body above which few are in work at once."""
+"""Size in bytes above which only a few bodies are processed at the same time."""
 PAGE_FIELDS = ("title", "text", "url", "image", "facts")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request, and all of them together, may take.
+    """Limits on the resources of one request, and of all requests together.
 
-    A body that is larger is answered with 413 (``max_search_bytes`` counts for all routes but those that take documents
-    or several searches), one that has not come within ``receive_timeout_s`` with 408, larger headers with
-    431, JSON that is deeper or has more values (commas) with 422. Where all bodies in memory have more than
-    ``max_buffered_bytes``, requests are answered with 503; past ``threads`` in work and ``max_waiting`` with 429.
-
-    Requests with more than `LARGE_BODY` bytes are in work ``large_at_once`` at a time; others of them wait.
-
-    One client (API key, else address) gets at most three quarters of ``max_buffered_bytes`` and of the places in work
-    and waiting, and not every one of the ``threads``: see `reranker.service.threads`.
+    One client (API key, else address) gets at most three quarters of ``max_buffered_bytes`` and of the places running
+    and waiting, and never all of the ``threads``: see `reranker.service.threads`.
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {"threads": "[1, 256]", "max_waiting": "[1, 10000]"}
 
     max_body_bytes: int = 8 * MIB
+    """Largest body of routes that accept documents or several searches; larger ones are answered with 413."""
     max_search_bytes: int = 64 * 1024
+    """Largest body of all other routes; larger ones are answered with 413."""
     max_buffered_bytes: int = 32 * MIB
+    """Bytes of all request bodies in memory; further requests are answered with 503."""
     receive_timeout_s: float = 6.0
+    """Seconds in which a body must arrive; a slower one is answered with 408."""
     max_header_bytes: int = 16 * 1024
+    """Size of the headers and the query string; larger ones are answered with 431."""
     max_json_depth: int = 64
+    """Levels of nested JSON; deeper bodies are answered with 422."""
     max_json_values: int = 100_000
+    """Values (commas) in a JSON body; bodies with more are answered with 422."""
     threads: int = 8
+    """Worker threads: requests that are processed at the same time."""
     max_waiting: int = 64
+    """Requests that wait for a thread; further ones are answered with 429."""
     max_documents: int = 10_000
+    """Documents in one rerank request."""
     large_at_once: int = 3
+    """Requests with more than `LARGE_BODY` bytes that are processed at the same time; further ones wait."""
 
     def __post_init__(self) -> None:
         check_ranges(self, **{each.name: "(0, inf)" for each in fields(self)} | dict(self.RANGES))
         if self.max_buffered_bytes < self.max_body_bytes:
             raise ConfigError(
                 f"max_buffered_bytes is {self.max_buffered_bytes}, less than one body of {self.max_body_bytes} bytes: "
-                "no large request could ever be taken"
+                "no large request could ever be accepted; raise max_buffered_bytes or lower max_body_bytes"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """How the service behaves.
+    """Settings of the service.
 
-    - ``rerank`` has the deadline of every request, from its last byte on, waiting included.
-    - ``body`` is a search body with ``{{query}}``; None searches the model's text fields. A request may name one of
-      ``bodies``, or bring its own, unless ``fixed_body``; variables (`fill_variables`) take a request's values.
-    - ``page`` says what the search page shows of a hit: paths of its ``title``, ``text``, ``url`` and ``image``, and a
-      list of ``facts`` (brand, price). None: names that are usual.
-    - ``proxy`` also takes the engine's own requests (`reranker.service.proxy`), which bring their bodies, also where
-      ``fixed_body`` lets ``POST /search`` bring none.
-    - ``events_per_second`` are taken from one address at the most, and a tenth of them from one session; 0: any number.
-    - ``allowed_hosts`` are the names by which the service may be called (the header ``Host``); a service without keys
-      on a loopback address is called by the names of this machine's loopback too, and by no others.
-    - ``shadow`` scores and logs, but answers in the engine's order; else the searches of ``percent``, 0 to 100, of all
-      sessions are reranked, and the first pages of ``explore``, 0 to 100, shuffled. Another ``salt`` draws others.
-    - ``verify`` maps private copies of model and store, each file compared with its sha256; False maps the files where
-      they lie, the store's unchecked: they may then be replaced only by renaming.
-    - ``poll_s`` lies between two looks for another live version; ``drain_s`` is what requests in work have after
-      SIGTERM; after ``breaker_failures`` in a row the engine is left alone for ``breaker_pause_s``. All are seconds.
-    - ``api_keys`` is a file of hashed keys; None: no key is asked for, and ``/admin`` is closed; ``without_keys`` says
-      that this is wanted on other than a loopback address too.
-
-    `ConfigError` if a value is out of its range, the body has no place for the query, or needed keys are missing.
+    Raises `ConfigError` if a value is out of range, a body has no ``{{query}}``, or required keys are missing.
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {
@@ -96,28 +81,61 @@ class ServiceSettings:
 
     index: str
     rerank: RerankSettings = field(default_factory=RerankSettings)
+    """Its deadline applies to every request, from the last byte of the request on and including the time in queue."""
     route: str = DEFAULT_ROUTE
     body: Mapping[str, Any] | None = None
+    """Default search body with ``{{query}}``; None searches the model's text fields."""
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Search bodies that a request can choose by name. Requests can fill their variables (`fill_variables`)."""
     page: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of a hit shown on the search page, by role.
+
+    Paths for ``title``, ``text``, ``url`` and ``image``, and a list of ``facts`` (brand, price). For a missing role,
+    common field names are tried.
+    """
     fixed_body: bool = False
+    """Whether ``POST /search`` refuses bodies sent by clients."""
     proxy: bool = False
+    """Whether the engine's own search requests are served too (`reranker.service.proxy`).
+
+    These requests contain their own bodies even if ``fixed_body`` is set.
+    """
     shadow: bool = False
+    """Whether the model only scores and logs in the background, while answers stay in the engine's order."""
     percent: float = 100
+    """Percentage of sessions whose searches are reranked, 0 to 100. The other sessions are the control group."""
     explore: float = 0
+    """Percentage of sessions whose first pages are shuffled, 0 to 100."""
     salt: str = ""
+    """Seed of the assignment of sessions to groups; another value draws other sessions."""
     application: str = "ssi"
+    """``application`` of logged rows."""
     events_per_second: float = 200
+    """Events accepted per second from one address; one session may send a tenth of that. 0: no limit."""
     allowed_hosts: tuple[str, ...] = ()
+    """Host names under which the service may be requested (header ``Host``); empty: any.
+
+    A service without keys on a loopback address accepts only these and the loopback names of this machine.
+    """
     verify: bool = True
+    """Whether private copies of model and store are mapped, each file verified by its sha256.
+
+    False maps the original files and does not verify the store; files may then be replaced only by renaming.
+    """
     poll_s: float = 5
+    """Seconds between two polls for another live version."""
     breaker_failures: int = 5
+    """Consecutive failures after which the circuit breaker opens."""
     breaker_pause_s: float = 1.0
+    """Seconds for which an open circuit breaker lets no request through to the engine."""
     host: str = "127.0.0.1"
     port: int = 8080
     drain_s: float = 8.0
+    """Seconds that running requests have after SIGTERM."""
     api_keys: Path | None = None
+    """File of hashed API keys; None: no key is needed, and ``/admin`` is closed."""
     without_keys: bool = False
+    """Allows a service without keys on an address that is not loopback."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: Limits = field(default_factory=Limits)
@@ -130,19 +148,19 @@ class ServiceSettings:
         reject_unknown(self.page.keys(), PAGE_FIELDS, "the search page's fields")
         check_ranges(self, **self.RANGES)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("certificate and key of TLS belong together: give --tls-cert and --tls-key, or neither")
+            raise ConfigError("TLS needs both a certificate and a key: give --tls-cert and --tls-key, or neither")
         if self.api_keys is None and not self.without_keys and not is_loopback(self.host):
             raise ConfigError(
-                f"host {self.host!r} can be reached from other machines and no API key is asked for: "
-                "give --api-keys FILE, or --without-keys where something in front of the service asks for them"
+                f"host {self.host!r} can be reached from other machines, but no API key is required: give --api-keys "
+                "FILE, or --without-keys if a proxy in front of the service authenticates requests"
             )
 
     @property
     def hosts(self) -> frozenset[str] | None:
-        """Names by which the service may be called, in lower case; None: by any.
+        """Host names under which the service may be requested, in lower case; None: any.
 
-        A page that a browser has open can send requests to this machine under a name of its own (DNS rebinding): where
-        no key is asked for, the name is what tells them apart.
+        A web page in a local browser can send requests to this machine under a host name of its own (DNS rebinding).
+        Without API keys, the host name is the only way to detect such requests.
         """
         if self.api_keys is None and is_loopback(self.host):
             return frozenset({"localhost", "127.0.0.1", "::1", self.host, *map(str.lower, self.allowed_hosts)})
@@ -150,17 +168,17 @@ class ServiceSettings:
 
     @property
     def default_body(self) -> Mapping[str, Any] | None:
-        """The body, each variable at its default."""
+        """The default body with every variable at its default value."""
         return None if self.body is None else fill_variables(self.body, {})
 
     @property
     def deadline_s(self) -> float:
-        """The deadline of a request, seconds."""
+        """Deadline of a request in seconds."""
         return (self.rerank.deadline_ms or 0.0) / 1000.0
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for an address that only this machine reaches."""
+    """Return whether an address can be reached from this machine only."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,8 +1,8 @@
-"""Where impressions and events go, as OpenSearch User Behavior Insights (UBI 1.3) has them.
+"""Log of impressions and events in the format of OpenSearch User Behavior Insights (UBI 1.3).
 
-A thread of its own writes them, from a queue of bounded length; what does not fit, or is refused for longer than the
-retries last, is dropped and counted. What UBI has no field for goes into ``query_attributes`` under names that begin
-with ``ssi_``, as texts; lists are joined by spaces.
+A background thread writes them from a queue of bounded length. Rows that do not fit into the queue, or are still
+refused after the last retry, are dropped and counted. Values for which UBI has no field are stored in
+``query_attributes`` as texts, under names that begin with ``ssi_``; lists are joined by spaces.
 
 Source: UBI schema 1.3.0; the limits of lengths are those of the plugin's mapping.
 """
@@ -51,7 +51,7 @@ QUERIES_MAPPING: dict[str, Any] = {
         "application": _ID,
     },
 }
-"""Mapping of ``ubi_queries`` where the plugin has not made it. ``query_attributes`` are kept, not searched."""
+"""Mapping of ``ubi_queries``, used if the plugin has not created it. ``query_attributes`` are stored, not searched."""
 
 EVENTS_MAPPING: dict[str, Any] = {
     "dynamic": False,
@@ -74,20 +74,20 @@ EVENTS_MAPPING: dict[str, Any] = {
         },
     },
 }
-"""Mapping of ``ubi_events`` where the plugin has not made it."""
+"""Mapping of ``ubi_events``, used if the plugin has not created it."""
 
 
 def stamp(time: datetime) -> str:
-    """Return a time in the form ``strict_date_time``: UTC, with milliseconds."""
+    """Return a time in the format ``strict_date_time``: UTC, with milliseconds."""
     return time.strftime("%Y-%m-%dT%H:%M:%S.") + f"{time.microsecond // 1000:03d}Z"
 
 
 def query_row(
     call: SearchCall, outcome: SearchOutcome, mode: str, query_id: str, settings: ServiceSettings, took_ms: float
 ) -> dict[str, Any]:
-    """Return the row of ``ubi_queries`` of a search that was answered just now; absent values are left out.
+    """Return the row of ``ubi_queries`` for a search that was just answered; absent values are omitted.
 
-    The row has the kind of reason why the page is not reranked (`reranker.records.ReasonKind`), never its text.
+    If the page is not reranked, the row has the kind of the reason (`reranker.records.ReasonKind`), never its text.
     """
     page, serving = outcome.page, outcome.serving
     first = page.hits[0].rank - 1 if page.hits else call.first
@@ -125,34 +125,37 @@ def query_row(
 
 
 CAPACITY = 10_000
+"""Rows that may wait in the queue."""
 BATCH = 500
+"""Rows written at a time."""
 NEWEST_BYTES, NEWEST_SEARCHES = 8 * 1024 * 1024, 5_000
-"""What is read back of a file, and of an engine."""
+"""How much is read back: bytes of a file, searches of an engine."""
 MAX_HITS = 10_000
-"""Hits of one search at most, as engines have it."""
+"""Largest number of hits in one search, a limit of the engines."""
 PAUSE_S = 0.2
-"""Rows are collected for so long, or until a batch is full."""
+"""Seconds for which rows are collected, unless a batch fills up earlier."""
 RETRIES_S = (0.2, 1.0, 3.0)
+"""Seconds to wait before each retry."""
 
 Row = tuple[str, Mapping[str, Any]]
-"""Name of the index a row belongs to, and the row."""
+"""(name of the index that the row belongs to, the row)."""
 
 
 class Writer(Protocol):
-    """Keeps rows."""
+    """Stores rows."""
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Keep rows and return how many were refused for good; `RerankerError` or `OSError`: give them again."""
+        """Store rows; return how many were refused permanently. `RerankerError` or `OSError` means: retry them all."""
 
     def newest(self) -> bytes:
-        """Return the newest rows as JSON lines, a bounded number; `RerankerError` if they cannot be read back."""
+        """Return a bounded number of the newest rows as JSON lines. `RerankerError` if they cannot be read back."""
 
     def close(self) -> None:
-        """Let go of what it holds."""
+        """Release all resources."""
 
 
 class FileWriter:
-    """Appends JSON lines to a file that only its owner reads; `InputError` if it cannot be opened."""
+    """Appends JSON lines to a file readable by its owner only. Raises `InputError` if it cannot be opened."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -164,7 +167,7 @@ class FileWriter:
         self._cut = _ends_within_a_line(path)
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Append the rows in one write; a line that was cut before, by a full disk or a kill, is left to itself."""
+        """Append the rows in one write, on a new line if the last write was interrupted (full disk, killed process)."""
         lines = b"".join(_encode(row) + b"\n" for _, row in rows)
         if self._cut:
             lines = b"\n" + lines
@@ -177,9 +180,11 @@ class FileWriter:
         return 0
 
     def newest(self) -> bytes:
-        """Return the whole lines at the end of the file."""
+        """Return the complete lines at the end of the file."""
         if not self._path.is_file():
-            raise InputError(f"the sink {str(self._path)!r} is no file, and cannot be read back: let it be one")
+            raise InputError(
+                f"the sink {str(self._path)!r} is not a regular file and cannot be read back: choose a regular file"
+            )
         try:
             with self._path.open("rb") as file:
                 first = max(file.seek(0, os.SEEK_END) - NEWEST_BYTES, 0)
@@ -195,7 +200,7 @@ class FileWriter:
 
 
 def _ends_within_a_line(path: Path) -> bool:
-    """Return True where a file's last line has no end; False for what is no file, such as a pipe."""
+    """Return whether a file's last line is incomplete; False if it is not a regular file, such as a pipe."""
     try:
         if not path.is_file() or not path.stat().st_size:
             return False
@@ -203,14 +208,15 @@ def _ends_within_a_line(path: Path) -> bool:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
     except OSError:
-        # It may be written and not be read.
+        # The file may be writable but not readable.
         return False
 
 
 class EngineWriter:
-    """Writes into ``ubi_queries`` and ``ubi_events`` of an engine, which are made where they are missing.
+    """Writes into the indexes ``ubi_queries`` and ``ubi_events`` of an engine, which are created if missing.
 
-    The row of a search has its query id as id, and every event one of its own, so that a batch sent twice is kept once.
+    The document id of a search is its query id, and every event has its own id, so that a batch sent twice is stored
+    once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -218,7 +224,7 @@ class EngineWriter:
         self._ready: set[str] = set()
 
     def write(self, rows: Sequence[Row]) -> int:
-        """Send the rows, one bulk request an index."""
+        """Send the rows, one bulk request per index."""
         refused = 0
         for index, mapping in ((QUERIES_INDEX, QUERIES_MAPPING), (EVENTS_INDEX, EVENTS_MAPPING)):
             chosen = [row for name, row in rows if name == index]
@@ -232,16 +238,16 @@ class EngineWriter:
             try:
                 results = self._engine.bulk(index, ops)
             except IndexMissing:
-                # Its owner deleted it: made again with the next try.
+                # Its owner deleted the index; the next retry creates it again.
                 self._ready.discard(index)
                 raise
             if any(result.status in (429, 503) for result in results):
-                raise EngineRejected("the engine has no room for impressions now", status=429)
+                raise EngineRejected("the engine is too busy to store impressions", status=429)
             refused += sum(result.status >= 300 for result in results)
         return refused
 
     def newest(self) -> bytes:
-        """Return the newest searches, and the events of these."""
+        """Return the newest searches and the events that belong to them."""
         rows: list[Mapping[str, Any]] = []
         try:
             rows += self._newest_searches()
@@ -249,12 +255,12 @@ class EngineWriter:
             for first in range(0, len(ids), 1_000):
                 of_these = {"terms": {"query_id": ids[first : first + 1_000]}}
                 rows += self._found({"size": MAX_HITS, "query": of_these}, EVENTS_INDEX)
-        except IndexMissing:  # nobody has searched, or done anything, yet
+        except IndexMissing:  # no search, or no event, has been logged yet
             pass
         return b"".join(_encode(row) + b"\n" for row in rows)
 
     def _newest_searches(self) -> Sequence[Mapping[str, Any]]:
-        if self._engine.in_process:  # it does not sort, and has its documents by age
+        if self._engine.in_process:  # it cannot sort, but scans documents in the order in which they were written
             stored = (document.source for batch in self._engine.scan(QUERIES_INDEX) for document in batch)
             return deque(stored, NEWEST_SEARCHES)
         by_time = [{"timestamp": {"order": "desc", "unmapped_type": "date"}}]
@@ -264,43 +270,49 @@ class EngineWriter:
         return [hit.source for hit in self._engine.search(index, body).hits]
 
     def close(self) -> None:
-        """Leave the engine to its owner."""
+        """Do nothing: the engine is closed by its owner."""
 
 
 def _encode(row: Mapping[str, Any]) -> bytes:
     try:
         return msgspec.json.encode(row)
     except UnicodeEncodeError:
-        # A lone surrogate, which UTF-8 cannot hold: replaced, so that the row is kept.
+        # A lone surrogate cannot be encoded in UTF-8. It is replaced, so that the row is not lost.
         whole = changed_texts(row, lambda text: text.encode("utf-8", "replace").decode(), names=True)
         return msgspec.json.encode(whole)
 
 
 LEAST_BURST = 100.0
-"""Events that may come at once however low the rate: as many as one request may have."""
+"""Least size of a burst, in events, however low the rate: one request may have this many."""
 BURST_S = 10.0
-"""Seconds of the allowed rate that may come at once."""
+"""Size of a burst, in seconds of the allowed rate."""
 SESSION_SHARE = 0.1
-"""Share of an address' rate that one session may send."""
+"""Share of an address's rate that one session may send."""
 KEPT_RATES = 10_000
-"""Addresses and sessions whose rates are known; of more, those that were quiet longest are forgotten."""
+"""Addresses and sessions that are tracked; beyond that the least recently active ones are forgotten."""
 
 
 class EventRates:
-    """Limits events by address and by session: a token bucket each, for ``per_second`` events of an address.
+    """Rate limit for events by address and by session, with one token bucket each. Used on the event loop only.
 
-    0 sets no limit. ``now`` gives monotonic seconds. Used on the event loop only.
+    Parameters
+    ----------
+    per_second : float
+        Events per second from one address; 0 sets no limit.
+    now : Callable
+        Returns monotonic seconds.
     """
 
     def __init__(self, per_second: float, now: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._now = per_second, now
         self._buckets: OrderedDict[tuple[str, str], tuple[float, float]] = OrderedDict()
-        """(kind, name) -> events left, and when that was so."""
+        """(kind, name) -> (events left, time of that count in monotonic seconds)."""
 
     def wait_s(self, address: str, sessions: Mapping[str, int]) -> float:
-        """Take events of one address, counted by session, and return 0; or take none, and return the seconds to wait.
+        """Accept events of one address and return 0, or reject all of them and return the seconds to wait.
 
-        Events without a session (``""``) count for their address alone.
+        ``sessions`` has the number of events per session. Events without a session (``""``) count for their address
+        only.
         """
         if self._per_second == 0:
             return 0.0
@@ -325,7 +337,7 @@ class EventRates:
 
 
 class ImpressionSink:
-    """Hands rows, at most ``capacity`` at once, to a writer's thread; a full sink drops and counts, never blocks."""
+    """Queue of at most ``capacity`` rows for a writer's thread. A full sink drops and counts rows; it never blocks."""
 
     def __init__(self, writer: Writer, capacity: int = CAPACITY, sleep: Callable[[float], None] = time.sleep) -> None:
         self._writer, self._sleep = writer, sleep
@@ -339,22 +351,22 @@ class ImpressionSink:
 
     @property
     def waiting(self) -> int:
-        """Rows taken and not yet written."""
+        """Rows queued but not yet written."""
         return self._queue.unfinished_tasks
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Take the row of one search, or drop it."""
+        """Queue the row of a search, or drop it if the queue is full."""
         self._take([(QUERIES_INDEX, row)])
 
     def events(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Take events of UBI, or drop all of them and return False: a client that sends them again doubles none."""
+        """Queue UBI events, or drop all of them and return False, so that a client that retries sends no duplicates."""
         return self._take([(EVENTS_INDEX, {**row, "event_id": str(uuid.uuid4())}) for row in rows])
 
     def _take(self, rows: Sequence[Row]) -> bool:
         with self._lock:
             room = 0 if self._closing.is_set() else self._queue.maxsize - self._queue.qsize()
             if room >= len(rows):
-                # Others only take out meanwhile.
+                # Other threads only remove rows at the same time.
                 for row in rows:
                     self._queue.put_nowait(row)
                 return True
@@ -366,17 +378,17 @@ class ImpressionSink:
             self.dropped += number
 
     def newest(self) -> bytes:
-        """Return the newest rows that were written, as JSON lines; errors as of the writer."""
+        """Return the newest rows written, as JSON lines. Raises the errors of the writer."""
         return self._writer.newest()
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, for this long at most, and stop."""
+        """Write the queued rows for at most ``timeout_s`` seconds, then stop."""
         self._closing.set()
         self._thread.join(timeout_s)
         left = self.waiting
         if left:
             self._drop(left)
-            _log.warning("impressions are lost", extra={"ssi": {"rows": left}})
+            _log.warning("impressions were lost at shutdown", extra={"ssi": {"rows": left}})
         if not self._thread.is_alive():
             self._writer.close()
 
@@ -387,7 +399,7 @@ class ImpressionSink:
                 try:
                     self._write(rows)
                 except Exception as error:
-                    # The thread must outlive whatever a row does to its writer.
+                    # The thread must survive any error that a row causes in the writer.
                     self._lose(rows, error)
                 for _ in rows:
                     self._queue.task_done()
@@ -422,7 +434,7 @@ class ImpressionSink:
 
 
 def open_sink(spec: str, engine: Engine) -> ImpressionSink | None:
-    """Return the sink of ``engine``, ``none``, or a file's name; `InputError` if the file cannot be written."""
+    """Return the sink for ``engine``, ``none`` or a file name. Raises `InputError` if the file cannot be written."""
     if spec == "none":
         return None
     return ImpressionSink(EngineWriter(engine) if spec == "engine" else FileWriter(Path(spec)))

@@ -1,4 +1,4 @@
-"""What lives as long as the service and is shared by all routes, threads and the engine's circuit breaker included."""
+"""State of a running service that all routes share: threads, circuit breaker, versions, metrics and background jobs."""
 
 from __future__ import annotations
 
@@ -29,24 +29,36 @@ from reranker.service.threads import Places, Threads
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-LOOK_AGAIN_S = 1.0
-"""Seconds from a search of the service's own that was not answered to the next one, at most."""
+RETRY_S = 1.0
+"""Longest pause, in seconds, between two health checks while searches fail."""
 DOUBT_S = 0.2
-"""Seconds between two searches of the service's own, at least, where callers' searches raise doubts."""
+"""Seconds to wait before a health check that a failed client search has triggered."""
 BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
-"""Of the service's own searches, where it has no body and no model that knows the text fields."""
+"""Body of health-check searches if the service has neither a body nor a model that names the text fields."""
 
 
 class Breaker:
-    """A circuit breaker. Counts failures in a row; open after ``failures`` of them, half open after ``pause_s``.
+    """A circuit breaker for requests to the engine.
 
-    Open: calls fail at once. Half open: one call goes through, another ``pause_s`` later; if it succeeds the breaker
-    closes.
+    It opens after ``failures`` consecutive failures; calls then fail immediately. After ``pause_s`` it is half open:
+    one call per ``pause_s`` goes through, and the first that succeeds closes the breaker.
 
-    Only what no caller can bring about counts as a failure: a connection that fails, and any failure of a ``probe``,
-    the service's own search, which is known to be good. A caller's search that takes too long or makes the engine fail
-    says nothing for sure: ``on_doubt`` is called, so that a probe finds out. ``now`` gives monotonic seconds;
-    ``on_failure`` is called with every failure that counts.
+    Only what no client can cause counts as a failure: a failed connection, or any failure of a ``probe``, a health
+    check whose search is known to be valid. If a client's search times out or makes the engine fail, the cause is not
+    clear; ``on_doubt`` is called to trigger a health check.
+
+    Parameters
+    ----------
+    failures : int
+        Consecutive failures that open the breaker.
+    pause_s : float
+        Seconds for which it stays open.
+    now : Callable
+        Returns monotonic seconds.
+    on_failure : Callable, optional
+        Called for every failure that counts.
+    on_doubt : Callable, optional
+        Called for every failure of unclear cause.
     """
 
     def __init__(
@@ -66,14 +78,14 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """True while calls fail at once or one is tried."""
+        """True while the breaker is open or half open."""
         return self._opened is not None
 
     def call(self, function: Callable[[], T], *, probe: bool = False) -> T:
-        """Return the result of ``function``, and count how it went.
+        """Return the result of ``function``, and count its success or failure.
 
-        An error of the engine that is an answer (a refused body, say) shows that the engine is there; errors of other
-        kinds show nothing. `EngineUnavailable` at once where the breaker is open.
+        An engine error that is an answer (such as a rejected body) counts as success, because the engine is reachable.
+        Other exceptions are not counted. Raises `EngineUnavailable` immediately while the breaker is open.
         """
         self.check(entering=True)
         try:
@@ -94,7 +106,7 @@ class Breaker:
         return value
 
     def check(self, *, entering: bool = False) -> None:
-        """Raise `EngineUnavailable` if a call would fail at once; one that is ``entering`` keeps others out."""
+        """Raise `EngineUnavailable` if the breaker is open; ``entering`` claims the only call of a half-open one."""
         with self._lock:
             if self._opened is None:
                 return
@@ -102,7 +114,7 @@ class Breaker:
             if left_s > 0:
                 wait_s = max(left_s, 0.05)
                 raise EngineUnavailable(
-                    f"the engine did not answer before and is left alone for {wait_s:.1f} s more: try again then",
+                    f"the engine has failed repeatedly; no requests are sent to it for {wait_s:.1f} s: try again then",
                     error_type="breaker_open",
                     retry_after_s=wait_s,
                 )
@@ -110,7 +122,7 @@ class Breaker:
                 self._probe_until = self._now() + self._pause_s
 
     def _leave(self) -> None:
-        """Let another call be the one that is tried while the breaker is half open."""
+        """Allow another trial call while the breaker is half open."""
         with self._lock:
             self._probe_until = 0.0
 
@@ -120,7 +132,7 @@ class Breaker:
             self._on_doubt()
 
     def _failure(self, probe: bool = False) -> None:
-        """Count a failure; two of the service's own searches in a row are enough to open the breaker."""
+        """Count a failure. A failed probe counts as half of the limit, so that two in a row open the breaker."""
         with self._lock:
             self._failed += (self._limit + 1) // 2 if probe else 1
             if self._opened is not None or self._failed >= self._limit:
@@ -141,7 +153,7 @@ class Signal:
         self._event = asyncio.Event()
 
     def set(self) -> None:
-        """Wake the coroutine that waits, or the next one that will."""
+        """Wake the waiting coroutine, or the next one that waits."""
         loop = self._loop
         if loop is None or loop.is_closed():
             self._event.set()
@@ -149,7 +161,7 @@ class Signal:
             loop.call_soon_threadsafe(self._event.set)
 
     async def wait(self, timeout_s: float) -> bool:
-        """Return whether it was set within ``timeout_s`` seconds; it is unset then."""
+        """Return whether the event was set within ``timeout_s`` seconds, and clear it."""
         self._loop = asyncio.get_running_loop()
         try:
             await asyncio.wait_for(self._event.wait(), timeout_s)
@@ -160,19 +172,20 @@ class Signal:
 
 
 class Job:
-    """Work that takes longer than a request may, in a thread of its own, once at a time; its last end is kept.
-
-    ``value`` is what it returned, None where it failed: then ``problem`` says why; ``ended`` is Unix time, 0 before.
-    """
+    """A background job that may take longer than a request. Only one run is active; the last result is kept."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.is_running = False
         self.value: Any = None
-        self.problem, self.ended = "", 0.0
+        """Result of the last run; None if it failed."""
+        self.problem = ""
+        """Why the last run failed."""
+        self.ended = 0.0
+        """Unix time at which the last run ended; 0 before the first end."""
 
     def start(self, function: Callable[[], Any]) -> bool:
-        """Begin, unless it is at work; return whether it has begun."""
+        """Start a run unless one is active; return whether it was started."""
         with self._lock:
             if self.is_running:
                 return False
@@ -185,7 +198,7 @@ class Job:
         try:
             value = function()
         except RerankerError as error:
-            # An engine's own words can repeat a query.
+            # The engine's message may quote a query.
             problem = of_error(error).message if isinstance(error, EngineError) else error.message
         except Exception as error:
             problem = of_error(error).message
@@ -194,11 +207,29 @@ class Job:
 
 
 class ServiceState:
-    """The state of a service; without a usable model it answers in the engine's order, and says so.
+    """State of a service. Without a usable model it answers searches in the engine's order and reports why.
 
-    ``store`` is that of route *beside* (None: where the indexer puts it); ``golden`` is what a version must score
-    before it is swapped in (None: queries of its own words); ``work`` is the folder for private copies of model and
-    store (None: one of this state, which `close` removes). `ConfigError` if the key file cannot be used.
+    Parameters
+    ----------
+    settings : ServiceSettings
+        Settings of the service.
+    engine : Engine
+        The engine that is searched; closed by `close`.
+    folders : ModelFolders
+        Model folders with the versions.
+    store : Path, optional
+        Vector store of route *beside*. None: the indexer's default location.
+    sink : ImpressionSink, optional
+        Log of impressions and events. None: nothing is logged.
+    golden : Sequence[GoldenQuery], optional
+        Queries that a version must score before it goes live. None: words of its vocabulary.
+    work : WorkFolder, optional
+        Folder for private copies of model and store. None: a new one, which `close` removes.
+
+    Raises
+    ------
+    ConfigError
+        If the key file cannot be used.
     """
 
     def __init__(
@@ -220,9 +251,9 @@ class ServiceState:
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)
         self.large_bodies = Places(settings.limits.large_at_once)
-        """Requests with large bodies in work: each takes many times its bytes while it is decoded and encoded."""
+        """Concurrency limit for large bodies: each needs many times its size while it is decoded and encoded."""
         self.doubt = Signal()
-        """Set where a caller's search leaves it open whether the engine is well."""
+        """Set when a client's search fails and the engine's health is unclear."""
         self.breaker = Breaker(
             settings.breaker_failures,
             settings.breaker_pause_s,
@@ -239,17 +270,17 @@ class ServiceState:
         self.watcher = Watcher(self.versions, self.metrics, golden)
         self.jobs: dict[str, Job] = defaultdict(Job)
         self.large: set[str] = set()
-        """Paths whose bodies may have ``limits.max_body_bytes``; others have ``limits.max_search_bytes``."""
+        """Paths whose bodies may have ``limits.max_body_bytes``; on others ``limits.max_search_bytes`` applies."""
         self.public: set[str] = set()
         """Paths that need no key: exact ones, or prefixes that end in ``/``."""
         self.draining = False
         self.problem: ServiceError | None = None
-        """Why searches cannot be answered; None where they can."""
+        """Why searches cannot be answered; None if they can."""
         self.answered = 0
-        """Searches answered since the last look."""
+        """Searches answered since the last health check."""
         self.admitted = 0
         self.admitted_of: Counter[str] = Counter()
-        """Requests in work or waiting, by client."""
+        """Requests running or waiting, by client."""
         self.buffered_bytes = 0
         self.buffered_of: Counter[str] = Counter()
         """Bytes of request bodies in memory, by client."""
@@ -257,27 +288,27 @@ class ServiceState:
 
     @property
     def serving(self) -> Serving:
-        """The version that answers: take it once a request and pass it on."""
+        """The version that answers: read it once per request and pass it on."""
         return self.versions.current
 
     @property
     def unwritten(self) -> int:
-        """Impressions and events taken and not yet written."""
+        """Impressions and events that are queued but not yet written."""
         return 0 if self.sink is None else self.sink.waiting
 
     async def run(self, context: RequestContext, function: Callable[[], T]) -> T:
-        """Return what ``function`` returns in a thread, within the request's deadline; `ServiceError` 503 past it."""
+        """Run ``function`` in a worker thread within the request's deadline; raise `ServiceError` 503 after it."""
         return await self.threads.run(context.deadline, function, context.client)
 
     def ask_engine(self, function: Callable[[], T], *, probe: bool = False) -> T:
-        """Return the result of ``function``, which asks the engine; fails at once while the engine is left alone.
+        """Return the result of ``function``, which queries the engine; fail immediately while the breaker is open.
 
-        Only a ``probe``, the service's own search, tells by a timeout or an error status that the engine is not well.
+        A timeout or an error status counts against the engine only for a ``probe``, a search of the health check.
         """
         return self.breaker.call(function, probe=probe)
 
     def checked(self, body: Any) -> CheckedBody:
-        """Return a search body from outside that has passed `check_body`; a refusal is counted."""
+        """Return a client's search body after `check_body` has accepted it; count a refusal."""
         try:
             return check_body(body, self.settings.index)
         except ServiceError as error:
@@ -285,38 +316,38 @@ class ServiceState:
             raise
 
     def refuse(self, kind: str) -> None:
-        """Count a request that was refused, by a bounded name of the reason."""
+        """Count a refused request under a reason from a bounded set."""
         self.metrics.child(self.metrics.refused, kind).inc()
 
     def body_limit(self, path: str) -> int:
-        """Return the largest body that a path takes, in bytes."""
+        """Return the largest body, in bytes, that a path accepts."""
         limits = self.settings.limits
         return limits.max_body_bytes if path in self.large else min(limits.max_search_bytes, limits.max_body_bytes)
 
     def admit(self, client: str, number: int) -> None:
-        """Count requests of a client that begin (1) or end (-1)."""
+        """Count requests of a client that start (1) or end (-1)."""
         self.admitted += number
         _count(self.admitted_of, client, number)
 
     def hold(self, client: str, n_bytes: int) -> None:
-        """Count bytes of a client's bodies that are held from now on, or given back (below 0)."""
+        """Count bytes of a client's request bodies that are allocated, or released (negative)."""
         self.buffered_bytes += n_bytes
         _count(self.buffered_of, client, n_bytes)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Log the row of an answered search, where impressions are logged."""
+        """Log the row of an answered search, if impressions are logged."""
         if self.sink is not None:
             self.sink.record(row)
 
     def search(self) -> None:
-        """Search as a caller would; raises what a caller would get."""
+        """Run a search as a client would; raises the error that a client would get."""
         serving = self.serving
         query = next((drawn.query for drawn in drawn_queries(serving)), "ssi")
         body = self.settings.default_body or (BODY_WITHOUT_MODEL if serving.model is None else None)
         serving.reranker.search(query, body, size=1)
 
-    async def look(self) -> None:
-        """Find out whether searches can be answered: others' were since the last look, or the service's own is."""
+    async def check_searches(self) -> None:
+        """Check whether searches can be answered: a client's was since the last check, or a health-check search is."""
         answered, self.answered = self.answered, 0
         error: Exception | None = None
         if not answered:
@@ -329,7 +360,7 @@ class ServiceState:
         self.note_searches(error)
 
     def note_searches(self, error: Exception | None) -> None:
-        """Keep why searches cannot be answered (None: they can), and log where that has changed."""
+        """Record why searches cannot be answered (None: they can), and log a change."""
         problem = None if error is None else of_error(error)
         kind, before = (other.kind if other else "" for other in (problem, self.problem))
         if kind != before:
@@ -337,17 +368,17 @@ class ServiceState:
             _log.log(logging.INFO if problem is None else logging.ERROR, "searches", extra={"ssi": entry})
         self.problem = problem
 
-    async def keep_looking(self) -> None:
-        """Look every ``poll_s`` seconds; sooner while searches cannot be answered, or where a caller's search fails."""
+    async def keep_checking(self) -> None:
+        """Check searches every ``poll_s`` seconds; sooner while they fail, or after a client's search failed."""
         while True:
             pause_s = self.settings.poll_s
-            if await self.doubt.wait(pause_s if self.problem is None else min(pause_s, LOOK_AGAIN_S)):
+            if await self.doubt.wait(pause_s if self.problem is None else min(pause_s, RETRY_S)):
                 await asyncio.sleep(DOUBT_S)
-            await self.look()
+            await self.check_searches()
             self.metrics.refresh()
 
     def close(self) -> None:
-        """End threads, write what the sink holds, close the engine."""
+        """Stop all threads, write the rows queued in the sink, and close the engine."""
         self.watcher.close()
         self.work.close()
         self.threads.close()
@@ -358,23 +389,28 @@ class ServiceState:
 
     def _watch_figures(self) -> None:
         watch, threads = self.metrics.watch, self.threads
-        watch("ssi_waiting", "Requests that wait for a thread.", lambda: threads.waiting)
-        watch("ssi_busy", "Threads at work.", lambda: threads.busy)
-        watch("ssi_admitted", "Requests in work or waiting for a thread.", lambda: self.admitted)
-        watch("ssi_buffered_bytes", "Request bodies in memory.", lambda: self.buffered_bytes)
+        watch("ssi_waiting", "Requests waiting for a thread.", lambda: threads.waiting)
+        watch("ssi_busy", "Busy threads.", lambda: threads.busy)
+        watch("ssi_admitted", "Requests running or waiting for a thread.", lambda: self.admitted)
+        watch("ssi_buffered_bytes", "Bytes of request bodies in memory.", lambda: self.buffered_bytes)
         watch(
             "ssi_searchable",
-            "1 while searches are answered, others' or the service's own.",
+            "1 while searches of clients or of the health check are answered.",
             lambda: float(self.problem is None),
             "livemin",
         )
-        watch("ssi_breaker_open", "1 while the engine is left alone.", lambda: float(self.breaker.is_open), "livemax")
+        watch(
+            "ssi_breaker_open",
+            "1 while the circuit breaker of the engine is open.",
+            lambda: float(self.breaker.is_open),
+            "livemax",
+        )
         watch("ssi_sink_waiting", "Impressions not yet written.", lambda: self.unwritten)
         watch("ssi_sink_dropped", "Impressions dropped since the start.", lambda: self.sink.dropped if self.sink else 0)
 
 
 def _count(of: Counter[str], client: str, number: int) -> None:
-    """Add to a client's count, and forget a client that has none left: addresses are many."""
+    """Add to a client's count; delete a count of zero, because there are many addresses."""
     of[client] += number
     if not of[client]:
         del of[client]
@@ -399,15 +435,18 @@ def open_state(
     golden: Sequence[GoldenQuery] | None = None,
     work: WorkFolder | None = None,
 ) -> ServiceState:
-    """Return the state of a service that has searched once; `ConfigError` for a bad key file, or no model folder."""
+    """Return the state of a service after a first search.
+
+    Raises `ConfigError` if the key file cannot be used, or no model folder is given.
+    """
     path = models if model is None else model
     if path is None:
-        raise ConfigError("neither a model folder nor a folder of model folders is given: give one of them")
+        raise ConfigError("no model folder is given: give a model folder, or a folder of model folders")
     folders = ModelFolders(engine, settings.index, path, single=model is not None)
     state = ServiceState(settings, engine, folders, store, sink, golden, work)
     serving = state.serving
     state.metrics.note_version(serving.model_id, serving.encoder_id, serving.loaded)
-    # Also so that the first caller does not wait for compiled code and cold files.
+    # The first search also compiles code and reads files into the page cache, so that no client has to wait for that.
     try:
         state.search()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What operators see: metrics for Prometheus, and JSON log lines; neither has anything of a request's content."""
+"""Metrics for Prometheus and JSON log lines. Neither contains anything from the content of requests."""
 
 from __future__ import annotations
 
@@ -45,30 +45,34 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
     "shadows": ("scored", "fallback", "failed", "skipped"),
     "documents": ("ids", "texts"),
 }
-"""Labels that are shown from the start, at 0: a rate misses the increment that a series begins with."""
+"""Labels exported from the start with value 0, because a rate misses the first increment of a new series."""
 
 
 SHARED = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable that names the folder of the figures of several processes, read as the library is imported."""
+"""Environment variable with the folder of multi-process metrics; prometheus_client reads it when it is imported."""
 
 
 def forget_process(folder: str, pid: int) -> None:
-    """Take a process that has ended out of what is true at the moment; what it has counted remains."""
+    """Remove the gauges of a process that has ended; its counters stay."""
     multiprocess.mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
 
 
 class Latency(NamedTuple):
-    """How long a stage took, milliseconds; None above the longest time that is told apart, or where ``n`` is 0."""
+    """Latency quantiles of one stage, in milliseconds.
+
+    A quantile is None above the largest bucket, or if ``n`` is 0.
+    """
 
     stage: str
     n: int
+    """Number of observations."""
     p50_ms: float | None
     p95_ms: float | None
     p99_ms: float | None
 
 
 def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | None:
-    """Return below which value a share of observations lies, by (upper bound, n up to it); None if unknown."""
+    """Return a quantile of a histogram given as (upper bound, cumulative count), interpolated; None if unknown."""
     wanted = share * buckets[-1][1]
     lower = before = 0.0
     for upper, n in buckets:
@@ -79,7 +83,7 @@ def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | No
 
 
 class Metrics:
-    """The service's figures, in a registry of their own; of several processes, those of all of them."""
+    """Metrics of the service, in their own registry. With several processes, exports combine all of them."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
@@ -92,18 +96,18 @@ class Metrics:
         self.seconds = histogram("ssi_request_seconds", "Time from the first byte to the answer.", ("path",))
         self.stages = histogram("ssi_stage_seconds", "Time by stage of a request.", ("stage",))
         self.searches = counter("ssi_searches", "Answered searches by mode.", ("mode",))
-        text = "Searches answered in the engine's order for want of the model's."
+        text = "Searches answered in the engine's order because they could not be reranked."
         self.fallbacks = counter("ssi_fallbacks", text, ("cause",))
-        self.refused = counter("ssi_refused", "Requests refused by the guard.", ("cause",))
-        self.swaps = counter("ssi_swaps", "Models loaded while serving, and refused ones.", ("result",))
+        self.refused = counter("ssi_refused", "Requests refused by admission control.", ("cause",))
+        self.swaps = counter("ssi_swaps", "Versions that went live while serving, or were refused.", ("result",))
         self.engine_failures = counter("ssi_engine_failures", "Requests that the engine did not answer.")
-        self.shadows = counter("ssi_shadows", "Searches scored in the shadow.", ("result",))
+        self.shadows = counter("ssi_shadows", "Searches scored in shadow mode.", ("result",))
         self.documents = counter("ssi_documents", "Documents scored by the rerank routes.", ("given_as",))
-        text = "1 for the version that is served, 0 for one that was."
+        text = "1 for the version that is served, 0 for earlier ones."
         self.version = gauge("ssi_version", text, ("model", "encoder"), multiprocess_mode="livemax")
-        text = "When the served model was loaded, Unix time."
+        text = "Unix time at which the served model was loaded."
         self.loaded = gauge("ssi_model_loaded_seconds", text, multiprocess_mode="livemax")
-        text = "Processes of this service that run."
+        text = "Running processes of this service."
         self.processes = gauge("ssi_processes", text, multiprocess_mode="livesum")
         self.processes.set(1)
         for name, labels in _AT_START.items():
@@ -111,28 +115,28 @@ class Metrics:
                 self.child(getattr(self, name), label)
 
     def child(self, figure: F, *labels: str) -> F:
-        """Return the figure for these labels, made once."""
+        """Return the metric for these labels, which is created once."""
         key = (id(figure), *labels)
         if key not in self._children:
             self._children[key] = figure.labels(*labels)
         return cast("F", self._children[key])
 
     def watch(self, name: str, text: str, value: Callable[[], float], among: Among = "livesum") -> None:
-        """Show a value that is read when figures are collected; ``among`` processes, as `prometheus_client` says."""
+        """Export a value that is read at collection; ``among`` is the multi-process mode of `prometheus_client`."""
         self._watched.append((Gauge(name, text, registry=self.registry, multiprocess_mode=among), value))
 
     def refresh(self) -> None:
-        """Read the values that are watched, for the figures that another process collects."""
+        """Read the watched values, so that another process that collects the metrics can export them."""
         for gauge, value in self._watched:
             gauge.set(value())
 
     def note_stages(self, timings_ms: Mapping[str, float]) -> None:
-        """Take the times of one request's stages."""
+        """Record the stage timings of one request."""
         for stage, value in timings_ms.items():
             self.child(self.stages, stage).observe(value / 1000.0)
 
     def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
-        """Show another version as the served one."""
+        """Export another version as the served one."""
         labels = (model_id[:12], encoder_id[:12])
         if self._version is not None:
             self.version.labels(*self._version).set(0)
@@ -141,7 +145,7 @@ class Metrics:
         self.loaded.set(loaded)
 
     def latencies(self) -> list[Latency]:
-        """Return how long searches took since the start, as a whole and by stage."""
+        """Return the latency of searches since the start, in total and by stage."""
         found = []
         for figure, label in ((self.seconds, "path"), (self.stages, "stage")):
             buckets: dict[str, list[tuple[float, float]]] = {}
@@ -157,21 +161,21 @@ class Metrics:
         return found
 
     def counts(self, figure: Counter) -> dict[str, int]:
-        """Return a counter's values by its one label."""
+        """Return the values of a counter by its single label."""
         samples = self._samples(figure)
         return {next(iter(s.labels.values())): int(s.value) for s in samples if s.name.endswith("_total")}
 
     def n_processes(self) -> int:
-        """Return how many processes of this service run."""
+        """Return the number of running processes of this service."""
         return int(sum(sample.value for sample in self._samples(self.processes)))
 
     def text(self) -> bytes:
-        """Return all figures in Prometheus' text format; other processes' watched values are of their last look."""
+        """Return all metrics in the Prometheus text format; other processes' gauges are of their last `refresh`."""
         self.refresh()
         return generate_latest(self._of_all())
 
     def _of_all(self) -> CollectorRegistry:
-        """Return the registry that has the figures of all processes."""
+        """Return a registry with the metrics of all processes."""
         if SHARED not in os.environ:
             return self.registry
         registry = CollectorRegistry()
@@ -187,10 +191,14 @@ OWN_LOGS = "reranker"
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one JSON line; of exceptions the class and place, of libraries the text without values."""
+    """Formats a log record as one JSON line.
+
+    Exceptions are reduced to class and position, and messages of libraries to their text without arguments, because
+    both could contain parts of a request.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
+        """Return the JSON line."""
         own = record.name.partition(".")[0] == OWN_LOGS
         entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -208,12 +216,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
-    """Send log records, as JSON lines, to a stream (standard error): of libraries, no more than warnings."""
+    """Send log records as JSON lines to a stream (default: standard error); of libraries, only warnings and errors."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger(OWN_LOGS).setLevel(level)
-    # Where it finds a handler, Elasticsearch's client writes out every request and answer before it asks for the level.
+    # If this logger has a handler, Elasticsearch's client formats every request and answer before checking the level.
     logging.getLogger("elastic_transport.node").propagate = False

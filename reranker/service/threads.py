@@ -1,10 +1,10 @@
-"""The threads that compute answers, shared fairly among clients.
+"""Worker threads that compute answers, shared fairly among clients.
 
-A client is an API key, or an address where no key is asked for. Slow requests of one client can hold every thread for
-as long as the deadline allows, so no client gets them all: one thread stays free for others, and while others have
-asked lately, a client holds at most half of the threads. A client whose requests take long gets no more than an equal
-share then, down to a quarter: its searches keep the engine from answering others as well. A thread that becomes free
-goes to the client that holds the fewest.
+A client is an API key, or an address if no key is required. Slow requests of one client could occupy every thread for
+as long as the deadline allows. Therefore one thread always stays free for other clients, and while others have sent
+requests recently, a client gets at most half of the threads. A client whose requests are slow then gets an equal share
+at most, but at least a quarter, because its searches slow down the engine for others as well. A free thread goes to the
+client that occupies the fewest.
 """
 
 from __future__ import annotations
@@ -25,48 +25,48 @@ from reranker.service.http import ServiceError
 
 T = TypeVar("T")
 GRACE_S = 0.05
-"""Seconds past the deadline before a thread's answer is no longer waited for: its own deadline should end it."""
+"""Seconds after the deadline until which a thread's answer is still awaited; its own deadline should end it before."""
 LEAST_SHARE = 0.5
-"""Share of the deadline that must be left for work to begin: a search begun later would end in nothing."""
+"""Share of the deadline that must be left when work starts; work started later could not finish in time."""
 NEWEST = 0.05
-"""Weight of the newest work in the mean of how long a client's work takes."""
+"""Weight of the newest work in the moving average of a client's durations."""
 SLOW = 0.25
-"""Share of the deadline: a client whose requests take longer is slow."""
+"""Share of the deadline above which the average duration makes a client slow."""
 MEMORY_S = 2.0
-"""Seconds of work over which the measure of slowness forgets."""
+"""Time constant, in seconds of work, of the duration-weighted average that measures slowness."""
 GIVEN_UP = 0.9
-"""Share of the deadline after which work counts as given up: the engine may still be at it."""
+"""Share of the deadline after which work counts as abandoned: the engine may still be computing it."""
 LINGERS = 2.0
-"""Work that was given up counts as running for that many times as long as it took."""
+"""Abandoned work counts as running for this many times its duration."""
 RECENT_S = 5.0
-"""Seconds that a client counts as present after its last request."""
+"""Seconds for which a client counts as active after its last request."""
 OWN: Final = ""
-"""Name of the client that is the service itself, for its own searches; it does not count as another client."""
+"""Name of the service itself as a client, for health checks; it does not count as another client."""
 
 
 @dataclass(slots=True, eq=False)
 class _Client:
-    """One client: the places that it holds, the requests that wait for one, and how long its work takes."""
+    """One client: the places that it occupies, its waiting requests, and the duration of its work."""
 
     name: str
     queue: deque[asyncio.Future[None]] = field(default_factory=deque)
     running: int = 0
     lingering: int = 0
-    """Requests given up lately, which the engine may still be computing."""
+    """Recently abandoned requests that the engine may still be computing."""
     mean_s: float = 0.0
-    """Mean seconds of its work."""
+    """Moving average of the duration of its work, seconds."""
     weighted_s: float = 0.0
-    """Mean seconds of its work, each weighted by its own length: many quick requests do not hide slow ones."""
+    """The same, each duration weighted by itself, so that many quick requests do not hide slow ones."""
     limit_s: float = float("inf")
-    """The deadline of its newest request, seconds."""
+    """Deadline of its newest request, seconds."""
     seen_s: float = 0.0
-    """When it asked last, on the clock of `Places`."""
+    """Time of its last request, on the clock of `Places`."""
     started: int = 0
-    """Number of its newest request that got a place: the client that was served longest ago goes first."""
+    """Sequence number of its newest request that got a place; on a tie, the client served longest ago goes first."""
 
 
 class Places:
-    """A fixed number of places, shared fairly among clients. Requests that find none wait, within their deadline.
+    """A fixed number of places, shared fairly among clients. Requests wait for a free place, within their deadline.
 
     Parameters
     ----------
@@ -82,17 +82,17 @@ class Places:
         self._n_started = 0
         self._swept_s = now()
         self.busy = 0
-        """Places taken."""
+        """Occupied places."""
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for a place."""
+        """Requests waiting for a place."""
         return sum(len(client.queue) for client in self._clients.values())
 
     def expected_wait_s(self, name: str) -> float:
-        """Return the seconds that one more request of a client would wait for a place, by how long work took lately.
+        """Return the expected wait, in seconds, of a further request of a client, from recent durations.
 
-        Of every other client at most as many requests go first as the client itself has waiting.
+        At most as many requests of every other client go first as the client itself has waiting.
         """
         client = self._clients.get(name)
         if client is None or not client.queue:
@@ -103,7 +103,7 @@ class Places:
 
     @asynccontextmanager
     async def place(self, deadline: Deadline, client: str) -> AsyncIterator[None]:
-        """Hold a place for a client; `ServiceError` 503 where none becomes free in time."""
+        """Hold a place for a client. Raises `ServiceError` 503 if none becomes free in time."""
         holder = await self._take(deadline, client)
         started_s = self._now()
         try:
@@ -119,12 +119,12 @@ class Places:
         return client
 
     def _note(self, client: _Client, taken_s: float) -> None:
-        """Keep how long a request held its place."""
+        """Update the averages with the time for which a request held its place."""
         client.mean_s += NEWEST * (taken_s - client.mean_s)
         client.weighted_s += -math.expm1(-taken_s / MEMORY_S) * (taken_s - client.weighted_s)
 
     async def _wait(self, client: _Client, deadline: Deadline) -> None:
-        """Wait for a place for a client, within the part of the deadline after which work would end in nothing."""
+        """Wait for a place for a client, but only while enough of the deadline is left to finish the work."""
         patience_s = deadline.left_s - LEAST_SHARE * (deadline.limit_s or 0.0)
         turn = asyncio.get_running_loop().create_future()
         client.queue.append(turn)
@@ -147,7 +147,7 @@ class Places:
             client.queue.remove(turn)
 
     def _client(self, name: str) -> _Client:
-        """Return the record of a client, which is present from now on; forget those that are gone."""
+        """Return the record of a client and mark it as active; delete records of inactive clients."""
         now_s = self._now()
         if now_s - self._swept_s > RECENT_S:
             self._swept_s = now_s
@@ -161,7 +161,7 @@ class Places:
         return client
 
     def _most(self, client: _Client) -> int:
-        """Return how many places a client may hold now."""
+        """Return the number of places that a client may hold now."""
         if self._n <= 2:
             return self._n
         since_s = self._now() - RECENT_S
@@ -175,7 +175,7 @@ class Places:
         return max(most - client.lingering, 0)
 
     def _start(self) -> None:
-        """Give free places to clients that wait: first to those that hold the fewest."""
+        """Give free places to waiting clients, first to those that hold the fewest."""
         while self.busy < self._n:
             ready = [one for one in self._clients.values() if one.queue and one.running < self._most(one)]
             if not ready:
@@ -188,7 +188,7 @@ class Places:
             client.queue.popleft().set_result(None)
 
     def _forget(self, client: _Client) -> None:
-        """Let work that was given up count no longer."""
+        """Stop counting a request that was abandoned."""
         client.lingering -= 1
         self._start()
 
@@ -199,7 +199,7 @@ class Places:
 
 
 class Threads(Places):
-    """A fixed number of threads, each of which is a place.
+    """A fixed number of worker threads, each of which is a place.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ class Threads(Places):
         self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
 
     async def run(self, deadline: Deadline, function: Callable[[], T], client: str = OWN) -> T:
-        """Return what ``function`` returns in a thread; `ServiceError` 503 where that takes too long."""
+        """Run ``function`` in a thread and return its result. Raises `ServiceError` 503 if it takes too long."""
         holder = await self._take(deadline, client)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -225,7 +225,7 @@ class Threads(Places):
             raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
 
         def done(work: asyncio.Future[T]) -> None:
-            # Also where nobody waits for it any more: asyncio would log the words of an outcome never taken.
+            # Retrieve the exception even if nobody awaits it: asyncio would log its message, which may quote a request.
             if not work.cancelled():
                 work.exception()
             taken_s = loop.time() - started_s
@@ -235,13 +235,13 @@ class Threads(Places):
                 loop.call_later(LINGERS * taken_s, self._forget, holder)
             self._release(holder)
 
-        # A thread that is late keeps its place until it ends: nothing piles up behind it.
+        # A late thread keeps its place until it ends, so that no work queues up behind it.
         work.add_done_callback(done)
         await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
         if not work.done():
-            raise ServiceError(503, "the deadline passed", kind="deadline", retry_after_s=1.0)
+            raise ServiceError(503, "the deadline has passed", kind="deadline", retry_after_s=1.0)
         return work.result()
 
     def close(self) -> None:
-        """Let no new work begin; threads end when theirs does."""
+        """Refuse new work; threads end when their current work does."""
         self._pool.shutdown(wait=False, cancel_futures=True)

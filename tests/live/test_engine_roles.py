@@ -259,7 +259,7 @@ def test_a_searcher_reads_and_an_operator_writes(typed: Callable[..., Result], s
         result = typed("searcher", command)
         assert result.exit_code == 4, (name, result.output)
         assert "answered 403" in result.output, (name, result.output)
-        assert "use credentials whose role may do this" in result.output, (name, result.output)
+        assert "use credentials whose role allows this" in result.output, (name, result.output)
     assert _all_of(engine) == before
     for name, command in WRITING.items():
         result = typed("installer" if name.startswith("scripts") else "operator", command)

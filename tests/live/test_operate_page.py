@@ -141,17 +141,21 @@ def test_promote_and_roll_back_by_the_page(browser: Any, served: Served, site: t
     assert violations(browser) == []
     browser.find_element("id", "key").send_keys(key + "\n")
     until(lambda: first[:12] in text_of(browser, "status"), "the version that answers")
-    until(lambda: "beside the highest" in text_of(browser, "clicks"), "the click rates")
+    until(lambda: "relative to the highest" in text_of(browser, "clicks"), "the click rates")
     assert answering() == first
     press(browser, "Promote", "Cancel")
     assert read_control(served.engine, "docs").live == first
     press(browser, "Promote", "Promote")
     until(
-        lambda: second[:12] in text_of(browser, "status") and "answers since" in text_of(browser, "status"), "the new"
+        lambda: second[:12] in text_of(browser, "status") and "has been served since" in text_of(browser, "status"),
+        "the new",
     )
     assert read_control(served.engine, "docs").live == second == answering()
     press(browser, f"Roll back to {first[:12]}", "Roll back")
-    until(lambda: first[:12] in text_of(browser, "status") and "answers since" in text_of(browser, "status"), "the old")
+    until(
+        lambda: first[:12] in text_of(browser, "status") and "has been served since" in text_of(browser, "status"),
+        "the old",
+    )
     assert read_control(served.engine, "docs").live == first == answering()
     severe = [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"]
     assert [entry for entry in severe if "401" not in entry["message"]] == []
@@ -165,7 +169,7 @@ def test_every_part_is_shown_wide_narrow_light_and_dark(
     browser.get(f"http://127.0.0.1:{service.port}/operate")
     browser.execute_script("sessionStorage.setItem('ssi.key', arguments[0])", key)
     browser.refresh()
-    until(lambda: "beside the highest" in text_of(browser, "clicks"), "the click rates")
+    until(lambda: "relative to the highest" in text_of(browser, "clicks"), "the click rates")
     browser.find_element("xpath", "//section[@id='drift']//button").click()
     until(lambda: "no need to train" in text_of(browser, "drift"), "the drift")
     rows = browser.find_elements("css selector", "#clicks tbody tr")

@@ -59,7 +59,7 @@ def closed(site: Site) -> Iterator[Site]:
 def test_an_embedded_index_that_cannot_be_written_is_refused_with_what_to_do(site: Site) -> None:
     with read_only(site.path):
         result = site.run("search", "word3")
-    assert result.exit_code == 4 and "mend the folder's rights" in " ".join(result.stderr.split())
+    assert result.exit_code == 4 and "fix the permissions of the folder" in " ".join(result.stderr.split())
     assert "Traceback" not in result.stderr
 
 
@@ -110,5 +110,8 @@ def test_what_cannot_be_written_is_said_and_nothing_is_left(site: Site, tmp_path
         said = " ".join(result.output.split())
         assert result.exit_code not in (0, 1, 2), (name, result.exit_code, said, result.exception)
         assert "Traceback" not in said, (name, said)
-        assert any(word in said.lower() for word in ("read-only", "cannot be written", "mend the folder")), (name, said)
+        assert any(word in said.lower() for word in ("read-only", "cannot be written", "fix the permissions")), (
+            name,
+            said,
+        )
         assert contents(here) == before, name

@@ -171,7 +171,7 @@ def test_the_api_describes_itself_without_the_internet(browser: Any, tmp_path: P
         serve(engine, "docs", tmp_path / "store", documents, model)
     with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model")) as service:
         browser.get(f"http://127.0.0.1:{service.port}/docs")
-        until(lambda: "routes, as" in browser.find_element("id", "status").text, "the routes")
+        until(lambda: "routes in openapi.json" in browser.find_element("id", "status").text, "the routes")
         titles = [title.text for title in browser.find_elements("css selector", "#routes h2")]
         asked = service.ask("GET", "/openapi.json")[1]["paths"]
         assert sorted(titles) == sorted(f"{method.upper()} {path}" for path in asked for method in asked[path])

@@ -1,8 +1,8 @@
-// The routes of this service as its own openapi.json describes them: what each takes, and a request to try.
+// Shows the routes that the service's openapi.json describes: the fields of each request body, and an example request.
 
 import { ask, element, make, onKey } from "/page/page.js";
 
-// The schema that a reference or a list of alternatives stands for.
+// Resolves a reference, or a list of alternatives, to a schema.
 function resolved(schema, api) {
   if (!schema) return {};
   if (schema.$ref) return schema.$ref.slice(2).split("/").reduce((inner, name) => inner[name], api);
@@ -28,9 +28,9 @@ function example(schema, api, depth = 0) {
 
 function fields(schema, api) {
   const rows = Object.entries(resolved(schema, api).properties || {}).map(([name, field]) => make("tr", {},
-    make("th", { scope: "row" }, make("code", {}, name), (resolved(schema, api).required || []).includes(name) ? " (needed)" : ""),
+    make("th", { scope: "row" }, make("code", {}, name), (resolved(schema, api).required || []).includes(name) ? " (required)" : ""),
     make("td", {}, kindOf(field, api)), make("td", {}, field.description || "")));
-  const head = make("thead", {}, make("tr", {}, ...["field", "type", "what it is"].map((name) => make("th", { scope: "col" }, name))));
+  const head = make("thead", {}, make("tr", {}, ...["field", "type", "description"].map((name) => make("th", { scope: "col" }, name))));
   return rows.length ? make("table", {}, head, make("tbody", {}, ...rows)) : make("p", {}, "No body.");
 }
 
@@ -48,7 +48,7 @@ async function show() {
     const routes = Object.entries(api.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, about]) => route(path, method, about, api)));
     element("routes").replaceChildren(...routes);
     element("key-label").hidden = true;
-    element("status").textContent = `${routes.length} routes, as openapi.json describes them.`;
+    element("status").textContent = `${routes.length} routes in openapi.json.`;
   } catch (error) {
     element("status").textContent = error.message;
   }

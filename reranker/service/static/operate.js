@@ -1,4 +1,4 @@
-// Shows /admin/status, part by part, and begins promotions and rollbacks once they are confirmed.
+// Shows the parts of /admin/status, and starts promotions and rollbacks after a confirmation.
 
 import { ask, element, make, onKey } from "/page/page.js";
 
@@ -14,7 +14,7 @@ const number = (value, digits = 0) => value.toLocaleString("en", { minimumFracti
 const percent = (share) => `${number(100 * share, 1)} %`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${number(Math.abs(value), 4)}`;
 
-// A table that can be moved sideways by keys; numbers stand to the right.
+// A table that can be scrolled with the keyboard. A header that starts with # right-aligns its column of numbers.
 function table(heads, rows) {
   const isNumber = heads.map((head) => head.startsWith("#"));
   const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, text.replace("#", ""))));
@@ -32,13 +32,13 @@ function button(label, action) {
   return made;
 }
 
-// Begins something, says why not where that is so, and looks again soon.
+// Starts a job and reloads the status, or shows why it was refused.
 async function begin(path, body) {
   try {
     await ask(path, body);
-    await look();
+    await poll();
   } catch (error) {
-    element("status").textContent = `Not begun: ${error.message}`;
+    element("status").textContent = `Not started: ${error.message}`;
   }
 }
 
@@ -53,10 +53,10 @@ function confirmed(question, label, path, body) {
   };
 }
 
-// What can be done with a version that is not live.
+// Button for promoting a version that is not live, or why it cannot be promoted.
 function promotion(one, part, all) {
   if (part.fixed) return "";
-  if (!one.is_here) return "its folder is not here";
+  if (!one.is_here) return "its model folder is missing here";
   const made = button("Promote", () => confirmed(`Make version ${short(one.model_id)} live?`, "Promote", "/admin/promote", { version: one.model_id }));
   made.setAttribute("aria-label", `Promote ${short(one.model_id)}`);
   made.disabled = all.change.working;
@@ -67,16 +67,16 @@ const draw = {
   versions(part, all) {
     const rows = part.versions.map((one) => {
       const figures = Object.entries(one.figures).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
-      const marks = [one.live ? "live" : "", one.model_id === all.served.model_id ? "answers here" : ""].filter(Boolean);
+      const marks = [one.live ? "live" : "", one.model_id === all.served.model_id ? "served here" : ""].filter(Boolean);
       const state = one.live ? [] : [one.model_id ? promotion(one, part, all) : "not registered"];
       return [short(one.model_id || one.encoder_id), make("span", {}, marks.join(", "), " ", ...state), moment(one.created), figures, `${number(one.with_vector)} of ${number(one.documents)}`, one.calibrated ? "yes" : "no"];
     });
     const back = button(`Roll back to ${short(part.previous)}`, () => confirmed(`Make version ${short(part.previous)} live again?`, "Roll back", "/admin/rollback", {}));
     back.disabled = all.change.working;
-    const said = [all.served.problem && text(make("b", { class: "down" }, "This service: "), all.served.problem), all.change.problem && text(make("b", { class: "down" }, "Nothing was changed: "), all.change.problem)];
+    const said = [all.served.problem && text(make("b", { class: "down" }, "This service: "), all.served.problem), all.change.problem && text(make("b", { class: "down" }, "The change failed: "), all.change.problem)];
     return [...said.filter(Boolean),
-      rows.length ? table(["version", "state", "registered", "validation", "#documents with vector", "calibrated"], rows) : soft("None: ssi index or ssi revectorize makes one."),
-      part.fixed ? soft(part.fixed) : part.previous ? text(back) : soft("No earlier live version to go back to.")];
+      rows.length ? table(["version", "state", "registered", "validation", "#documents with vector", "calibrated"], rows) : soft("None: create one with ssi index or ssi revectorize."),
+      part.fixed ? soft(part.fixed) : part.previous ? text(back) : soft("There is no earlier version to roll back to.")];
   },
 
   searches(part) {
@@ -86,7 +86,7 @@ const draw = {
     const causes = Object.entries(part.fallbacks).map(([cause, n]) => [cause, number(n), percent(n / Math.max(part.searches, 1))]);
     return [make("div", { class: "tiles" },
       make("div", {}, make("b", {}, number(part.searches)), make("span", {}, "searches")),
-      make("div", {}, make("b", {}, share), make("span", {}, "in the engine's order for want of the model's"))),
+      make("div", {}, make("b", {}, share), make("span", {}, "not reranked (fallbacks)"))),
     make("div", { class: "two" },
       make("div", {}, make("h3", {}, "Latency, milliseconds"), table(["stage", "#times", "#p50", "#p95", "#p99"], stages)),
       make("div", {}, make("h3", {}, "Fallbacks by cause"), causes.length ? table(["cause", "#searches", "#share"], causes) : soft("None.")))];
@@ -99,9 +99,9 @@ const draw = {
       return [number(one.rank), number(one.shown), number(one.clicked), percent(one.rate), bar];
     });
     const findings = part.findings.map((one) => make("li", { class: one.severity }, make("b", {}, one.severity), ` ${one.sentence}`));
-    return [soft(`Of the newest ${number(part.searches)} searches that are logged; robots left out.`),
-      rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "beside the highest"], rows) : soft("No list that was shown is known."),
-      ...(findings.length ? [make("h3", {}, "What ssi clicks doctor would mend"), make("ul", { class: "findings" }, ...findings)] : [])];
+    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.`),
+      rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "relative to the highest"], rows) : soft("No impressions are logged."),
+      ...(findings.length ? [make("h3", {}, "Findings of ssi clicks doctor"), make("ul", { class: "findings" }, ...findings)] : [])];
   },
 
   queries(part) {
@@ -109,11 +109,11 @@ const draw = {
     const unclicked = rows(part.unclicked, (one) => `${number(one.without_click)} (${percent(one.without_click / one.searches)})`);
     const moved = rows(part.moved, (one) => number(one.lost, 2));
     const heads = ["query", "#people", "#searches"];
-    return [soft(`Queries that ${part.least_people} people or more asked.`),
+    return [soft(`Queries searched by at least ${part.least_people} people.`),
       make("h3", {}, "Most often without a click"), unclicked.length ? table([...heads, "#without a click"], unclicked) : soft("None."),
-      make("h3", {}, "What was clicked stood higher in the engine's order"),
+      make("h3", {}, "Clicked documents were ranked higher by the engine"),
       moved.length ? table([...heads, "#lost"], moved) : soft("None."),
-      ...(moved.length ? [soft("lost: the sum over clicks of 1 / the engine's rank − 1 / the rank shown.")] : [])];
+      ...(moved.length ? [soft("lost: sum over clicks of 1 / rank in the engine's order − 1 / displayed rank.")] : [])];
   },
 
   drift(part, all) {
@@ -123,7 +123,7 @@ const draw = {
     const words = (name, list) => (list.length ? [soft(`${name}: ${list.map((one) => `${one.word} (${one.shift === undefined ? number(one.documents) : signed(one.shift)})`).join(", ")}`)] : []);
     const other = part.model_id === all.served.model_id ? "" : ` by version ${short(part.model_id)}`;
     return [text(make("b", { class: part.retrain ? "down" : "up" }, part.advice), `, measured on ${number(part.documents)} documents${other}, ${moment(part.ended)}.`),
-      ...words("unknown words, with documents", part.unknown_words), ...words("moved idf", part.shifted_words.filter((one) => Math.abs(one.shift) >= 0.01)), again];
+      ...words("unknown words (number of documents)", part.unknown_words), ...words("words with changed idf", part.shifted_words.filter((one) => Math.abs(one.shift) >= 0.01)), again];
   },
 
   gates(part) {
@@ -131,7 +131,7 @@ const draw = {
       const figures = one.measured.map((figure) => [figure.name, number(figure.live, 4), number(figure.candidate, 4), signed(figure.estimate), `${signed(figure.lower)} to ${signed(figure.upper)}`]);
       const save = one.report ? [text(button("Save the report", () => saveReport(one.candidate)))] : [];
       return make("div", {}, make("h3", {}, `${moment(one.finished)}: ${one.outcome}, model ${short(one.candidate)}, against ${short(one.live_before)}`),
-        text(one.reason), soft(`${number(one.impressions)} lists with a click, of ${number(one.people)} people.`),
+        text(one.reason), soft(`${number(one.impressions)} impressions with a click, from ${number(one.people)} people.`),
         ...(figures.length ? [table(["measure", "#live", "#new", "#difference", "#bounds"], figures)] : []), ...save);
     });
   },
@@ -147,7 +147,7 @@ async function saveReport(id) {
   }
 }
 
-// Draws the parts that are not as they were; whoever is in one stays in it.
+// Redraws the parts that have changed; a part that has the keyboard focus keeps it.
 function show(all) {
   for (const [name, drawer] of Object.entries(draw)) {
     const part = all[name];
@@ -156,8 +156,8 @@ function show(all) {
     drawn[name] = state;
     const section = element(name);
     const inside = section.contains(document.activeElement);
-    const missing = part.unknown ? [text("Not known: ", part.unknown, ".")] : [];
-    const waiting = part.working && !part.unknown ? [soft("At work …")] : [];
+    const missing = part.unknown ? [text("Unknown: ", part.unknown, ".")] : [];
+    const waiting = part.working && !part.unknown ? [soft("Working …")] : [];
     const isThere = name === "drift" || (!part.unknown && !(part.working && !part.ended));
     section.querySelector("div").replaceChildren(...missing, ...waiting, ...(isThere ? drawer(part, all) : []));
     if (inside) section.focus();
@@ -166,14 +166,14 @@ function show(all) {
 
 function sentence(all) {
   const live = all.versions.versions ? all.versions.versions.find((one) => one.live) : null;
-  if (all.change.working) return "Looking whether every document has its vector …";
-  if (live && !all.versions.fixed && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not taken it up yet.`;
-  const which = all.served.processes > 1 ? ` Process ${all.served.process}, one of ${all.served.processes}, says so; searches are counted over all.` : "";
-  return `Version ${short(all.served.model_id)} answers since ${moment(all.served.since)}.${which}`;
+  if (all.change.working) return "Checking that every document has its vector …";
+  if (live && !all.versions.fixed && live.model_id !== all.served.model_id) return `Version ${short(live.model_id)} is live; this service has not loaded it yet.`;
+  const which = all.served.processes > 1 ? ` Reported by process ${all.served.process}, one of ${all.served.processes}; searches are counted over all processes.` : "";
+  return `Version ${short(all.served.model_id)} has been served since ${moment(all.served.since)}.${which}`;
 }
 
-// Asks for the status and draws it. Of two requests in flight only the later one is drawn: the other's answer is older.
-async function look() {
+// Loads the status and draws it. If two requests overlap, only the later one is drawn, because the other's answer is older.
+async function poll() {
   clearTimeout(timer);
   const mine = ++asked;
   let pause = LATER_MS;
@@ -186,14 +186,14 @@ async function look() {
     const said = sentence(all);
     if (element("status").textContent !== said) element("status").textContent = said;
     show(all);
-    if ([all.change, all.clicks, all.drift].some((part) => part.working) || said.includes("not taken it up")) pause = SOON_MS;
+    if ([all.change, all.clicks, all.drift].some((part) => part.working) || said.includes("not loaded it")) pause = SOON_MS;
   } catch (error) {
     if (mine !== asked) return;
     element("parts").hidden = true;
     element("status").textContent = error.message;
   }
-  timer = setTimeout(look, pause);
+  timer = setTimeout(poll, pause);
 }
 
-onKey(look);
-look();
+onKey(poll);
+poll();

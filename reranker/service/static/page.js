@@ -1,4 +1,4 @@
-// What all pages share: elements, and requests that show the API key typed into this tab.
+// Functions shared by all pages: creating elements, and sending requests with the API key entered in this tab.
 
 export const element = (id) => document.getElementById(id);
 
@@ -9,7 +9,7 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// The service's answer to a GET, or a POST of a body; the field for the key appears where one is asked for.
+// Sends a GET, or a POST if there is a body, and returns the answer; shows the field for the API key if one is needed.
 export async function ask(path, body, options = {}) {
   const headers = { "Content-Type": "application/json" };
   const key = sessionStorage.getItem("ssi.key");
@@ -23,7 +23,7 @@ export async function ask(path, body, options = {}) {
   return answer;
 }
 
-// Calls a function whenever another key was typed.
+// Calls a function whenever the API key changes.
 export function onKey(again) {
   element("key").addEventListener("change", () => {
     sessionStorage.setItem("ssi.key", element("key").value);

@@ -1,4 +1,4 @@
-// One hit as an element. Everything from outside becomes text nodes, never markup.
+// Renders one hit as an element. Text from documents and users becomes text nodes, never markup.
 
 import { make } from "/page/page.js";
 
@@ -7,7 +7,7 @@ const TITLES = ["title", "name", "heading"];
 const TEXTS = ["text", "body", "description", "content"];
 const ADDRESSES = ["url", "link"];
 
-// The value at a path such as maker.name, as text; "" where there is none.
+// The value at a path such as maker.name as text, or "" if there is none.
 function valueAt(source, path) {
   const value = path.split(".").reduce((inner, name) => (inner === null || inner === undefined ? inner : inner[name]), source);
   return ["string", "number", "boolean"].includes(typeof value) ? String(value) : "";
@@ -25,14 +25,14 @@ function firstText(source, names, last = true) {
 const stemsOf = (words) => [...words].map((word) => word.toLowerCase()).filter((word) => word.length > 1);
 const beginsLike = (part, stems) => stems.some((stem) => part === stem || (stem.length > 3 && part.startsWith(stem)));
 
-// Splits a text at words that begin like one of the stems, and marks these.
+// Splits a text into nodes; words that begin like one of the stems are marked.
 function marked(text, words) {
   const stems = stemsOf(words);
   const parts = text.split(/([\p{L}\p{N}_]+)/u);
   return parts.filter(Boolean).map((part) => (beginsLike(part.toLowerCase(), stems) ? make("mark", {}, part) : document.createTextNode(part)));
 }
 
-// Some whole words of a text, from a little before the first that is marked.
+// An excerpt of whole words that starts shortly before the first marked word.
 function snippet(text, words) {
   if (text.length <= SNIPPET) return text;
   const stems = stemsOf(words);
@@ -47,7 +47,7 @@ function snippet(text, words) {
 function moved(hit) {
   const by = hit.first_stage_rank - hit.rank;
   if (hit.unscored) return make("span", { class: "move" }, "not scored");
-  if (by === 0) return make("span", { class: "move" }, "same place");
+  if (by === 0) return make("span", { class: "move" }, "same rank");
   const words = `${by > 0 ? "up" : "down"} ${Math.abs(by)}`;
   const arrow = make("span", { "aria-hidden": "true" }, by > 0 ? "▲ " : "▼ ");
   return make("span", { class: by > 0 ? "move up" : "move down" }, arrow, `${words}, was ${hit.first_stage_rank}`);
@@ -57,7 +57,7 @@ function reasons(hit) {
   const rows = (hit.explanation || []).filter((one) => Math.abs(one.value) >= 0.0005);
   if (!rows.length) return null;
   const largest = Math.max(...rows.map((one) => Math.abs(one.value)));
-  const names = { identity: "the same word", memory: "asked for before", learned: "learned", others: "all other pairs", signal: "a number of the document", engine: "the engine's score" };
+  const names = { identity: "the same word", memory: "asked for before", learned: "learned", others: "all other pairs", signal: "document signal", engine: "the engine's score" };
   const body = make("tbody");
   for (const one of rows) {
     const pair = one.query_word ? `${one.query_word} → ${one.document_word}` : one.document_word || names[one.kind];
@@ -68,17 +68,17 @@ function reasons(hit) {
       make("td", { class: "number" }, `${one.value < 0 ? "−" : "+"}${Math.abs(one.value).toFixed(3)}`),
       make("td", {}, bar)));
   }
-  const head = make("thead", {}, make("tr", {}, ...["words", "kind", "adds", "share"].map((name) => make("th", { scope: "col" }, name))));
+  const head = make("thead", {}, make("tr", {}, ...["words", "kind", "contribution", "share"].map((name) => make("th", { scope: "col" }, name))));
   return make("details", {}, make("summary", {}, "Why here"), make("table", {}, head, body));
 }
 
-// Returns the list item of a hit; `config` names the fields to show, `onOpen` is called when its title is chosen.
+// Returns the list item of a hit; `config` names the fields to show; `onOpen` is called when the title is clicked.
 export function row(hit, query, config, withReasons, onOpen) {
   const source = hit.source || {};
   const title = firstText(source, config.title ? [config.title] : TITLES) || hit.id;
   const text = firstText(source, config.text ? [config.text] : TEXTS, !config.text);
   const address = firstText(source, config.url ? [config.url] : ADDRESSES, false);
-  // What "why" names is marked; in the engine's order, which gives no reasons, the words of the query.
+  // Mark the words that the explanation names; hits in the engine's order have none, so mark the query's words.
   const reasoned = (hit.explanation || []).filter((one) => one.query_word && one.value > 0).map((one) => one.document_word);
   const words = new Set(hit.explanation ? reasoned : query.toLowerCase().split(/\s+/).filter(Boolean));
   const item = make("li", { "data-id": hit.id, value: String(hit.rank) });

@@ -1,5 +1,5 @@
-// Asks /search twice, for the engine's order and the model's, shows both, and reports what was clicked to /events.
-// What is shown stands in the address (q, from, and f.NAME for a filter), so that Back and a copied link work.
+// Sends each query to /search twice, for the engine's order and the model's, shows both, and reports clicks to /events.
+// The address holds the state of the page (q, from, and f.NAME for a filter), so that Back and copied links work.
 
 import { ask, element, make, onKey } from "/page/page.js";
 import { row } from "/page/rows.js";
@@ -28,7 +28,8 @@ function report(answer, query) {
         object: { object_id: hit.id, object_id_field: "_id" }, position: { ordinal: hit.rank },
       },
     };
-    // A click that leads to another page is reported all the same; a lost one must not disturb whoever clicked; the service counts what it drops.
+    // keepalive: the click is reported even if it leads to another page. A lost event must not disturb the user; the
+    // service counts the events that it drops.
     ask("/events", { events: [event] }, { keepalive: true }).catch((error) => console.warn("click not recorded:", error.message));
   };
 }
@@ -42,7 +43,7 @@ function show(column, answer, query, withReasons) {
   section.hidden = false;
 }
 
-// Aggregations by terms that are named like a variable of the service's body are filters: one value of each at a time.
+// Terms aggregations named like a variable of the service's body are shown as filters with one selected value each.
 function showFilters(answer) {
   const groups = [];
   for (const [name, found] of Object.entries(answer.aggregations || {})) {
@@ -97,7 +98,7 @@ async function search() {
     if (engine) show("engine", engine, query, false);
     element("columns").className = engine ? `two ${view}` : "";
     showFilters(model);
-    // Whoever looks at one list searches; whoever compares two operates the search.
+    // Notices are for operators, who compare two lists; users of the single list do not see them.
     showNotices(view === "one" ? [] : model.notices);
     const about = model.total_is_exact ? "" : "more than ";
     element("status").textContent = `${about}${model.total.toLocaleString("en")} documents match.`;
@@ -109,7 +110,7 @@ async function search() {
   }
 }
 
-// A new place in the history, from which Back leads here.
+// Adds an entry to the browser's history and searches.
 function go(from) {
   first = from;
   const address = new URLSearchParams({ q: element("query").value.trim() });
@@ -136,7 +137,7 @@ async function versions() {
       list.append(make("option", { value: one.model_id }, `${one.model_id.slice(0, 8)}${one.live ? " (live)" : ""}`));
     }
   } catch (error) {
-    element("status").textContent = `The versions cannot be listed: ${error.message}`;
+    element("status").textContent = `Cannot list the versions: ${error.message}`;
   }
 }
 

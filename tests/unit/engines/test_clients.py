@@ -117,7 +117,7 @@ def test_the_client_made_from_a_spec_retries_nothing(server: ScriptedServer) -> 
 def test_nobody_there_is_told_by_either_client(kind: str) -> None:
     client = client_of(kind, "http://127.0.0.1:9", max_retries=0)
     for engine in (open_engine(client), open_engine(f"{kind}:http://127.0.0.1:9", EngineSettings())):
-        with pytest.raises(EngineUnavailable, match="check that it runs") as caught:
+        with pytest.raises(EngineUnavailable, match="check that it is running") as caught:
             engine.count("shop")
         assert caught.value.is_connection_failure and not caught.value.timed_out
     client.close()

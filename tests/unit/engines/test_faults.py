@@ -161,7 +161,7 @@ def test_nothing_listens() -> None:
     with ScriptedServer() as server:
         url = server.url
     engine = open_engine(f"elasticsearch:{url}", EngineSettings(connect_timeout_s=0.5))
-    with pytest.raises(EngineUnavailable, match="check that it runs") as caught:
+    with pytest.raises(EngineUnavailable, match="check that it is running") as caught:
         engine.search("docs", {})
     assert caught.value.status is None
 

@@ -113,7 +113,7 @@ def test_unit_vectors_keep_products_and_have_length_one(vector: np.ndarray, slac
 
 
 def test_a_vector_above_the_bound_is_refused() -> None:
-    with pytest.raises(InputError, match="above the bound"):
+    with pytest.raises(InputError, match="exceeds the bound"):
         unit_vector(np.array([3, 4], dtype=np.float32), 4.9)
 
 
@@ -157,7 +157,7 @@ def test_words_of_weight_0_are_left_out() -> None:
 
 @pytest.mark.parametrize("bad", ["text", {"t": 1.0}, {"x1": "a"}, [None], [1.5e300, "a"]])
 def test_stored_words_of_others_are_refused(bad: object) -> None:
-    with pytest.raises(InputError, match="not of this project"):
+    with pytest.raises(InputError, match="not written by this project"):
         unpacked_terms(bad)
 
 

@@ -59,8 +59,8 @@ def test_pauses_double_up_to_the_longest_and_each_is_noted() -> None:
     assert retried(failing(*[DOWN] * 5), retries.attempts("GET /docs")) == "done"
     assert time.naps == [1, 2, 4, 5, 5]
     assert retries.count == len(notes) == 5
-    assert notes[0] == "GET /docs failed (no answer): attempt 2 in 1.0 s, given up 300 s from now"
-    assert "attempt 3 in 2.0 s, given up 299 s from now" in notes[1]
+    assert notes[0] == "GET /docs failed (no answer): attempt 2 in 1.0 s, giving up in 300 s"
+    assert "attempt 3 in 2.0 s, giving up in 299 s" in notes[1]
 
 
 def test_pauses_are_drawn_between_nothing_and_the_limit() -> None:
@@ -93,7 +93,7 @@ def test_retry_after_is_honoured_where_it_is_longer() -> None:
 def test_a_retry_after_past_the_deadline_is_not_waited_for() -> None:
     time = FakeTime()
     asked = EngineOverloaded("busy", status=429, retry_after_s=400.0)
-    with pytest.raises(EngineOverloaded, match="the engine asks to wait 400 s"):
+    with pytest.raises(EngineOverloaded, match="the engine requests a pause of 400 s"):
         retried(failing(asked), retries_of(time).attempts("r"))
     assert time.naps == []
 
@@ -368,7 +368,7 @@ def test_a_refused_connection_is_waited_for_once_the_engine_has_answered(time: F
     assert time.naps
     never = open_engine(spec, EngineSettings(), Retries(rng=Highest(), sleep=time.sleep, clock=time.clock))
     time.naps.clear()
-    with pytest.raises(EngineUnavailable, match="check that it runs and that the URL is right"):
+    with pytest.raises(EngineUnavailable, match="check that it is running and the URL is right"):
         never.count("docs")
     assert time.naps == []
 
@@ -465,14 +465,14 @@ def test_a_scan_of_an_index_that_was_replaced_meanwhile_ends(server: PagingServe
         return VIEW_GONE(server, request)
 
     server.script("/_search" if server.product == "elasticsearch" else "/scroll", replace_and_lose)
-    with pytest.raises(EngineUnavailable, match="dropped the view"):
+    with pytest.raises(EngineUnavailable, match="closed the snapshot"):
         read(engine)
 
 
 def test_a_role_that_may_not_ask_which_index_it_reads_does_not_resume(server: PagingServer, engine: Engine) -> None:
     server.script("/_settings/index.uuid", whole(403), whole(403))
     server.script("/_search" if server.product == "elasticsearch" else "/scroll", VIEW_GONE)
-    with pytest.raises(EngineUnavailable, match="dropped the view"):
+    with pytest.raises(EngineUnavailable, match="closed the snapshot"):
         read(engine)
     server.script("/_settings/index.uuid", whole(403))
     assert read(engine) == WHOLE

@@ -273,14 +273,14 @@ def test_a_full_disk_is_told_by_searches_and_refreshes_and_loses_nothing(
     engine.bulk("docs", [WriteOp("index", "d", {"t": "late apple"})])
     with monkeypatch.context() as patch:
         patch.setattr("reranker.engines.tantivy._SearchIndex.writer", full)
-        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free disk space"):
             engine.refresh("docs")
         engine.close()
         engine = _open(place)
-        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free disk space"):
             _found(engine)
         patch.setattr("reranker.engines.tantivy._SearchIndex._open", full)
-        with pytest.raises(EngineUnavailable, match=r"No space left.*free space"):
+        with pytest.raises(EngineUnavailable, match=r"No space left.*free disk space"):
             _found(engine)
         engine.close()
     assert _found(_open(place)) == set("abcd")

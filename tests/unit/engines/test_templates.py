@@ -62,13 +62,13 @@ def test_values_keep_their_types_and_the_template_stays() -> None:
     ("values", "said"),
     [
         ({"brand": "a"}, ("'brand'", "brands, colour, lang, most, size, stock")),
-        ({"most": "100"}, ("'most'", "takes a number, not this text")),
-        ({"stock": 1}, ("takes a boolean, not this number",)),
-        ({"size": True}, ("takes a number, not this boolean",)),
-        ({"lang": ["en"]}, ("takes a text, not this list",)),
-        ({"brands": None}, ("not this null",)),
-        ({"brands": {"match_all": {}}}, ("not this object",)),
-        ({"brands": [{"match_all": {}}]}, ("not this list",)),
+        ({"most": "100"}, ("'most'", "has type text; it must be a number")),
+        ({"stock": 1}, ("has type number; it must be a boolean",)),
+        ({"size": True}, ("has type boolean; it must be a number",)),
+        ({"lang": ["en"]}, ("has type list; it must be a text",)),
+        ({"brands": None}, ("has type null; it must be",)),
+        ({"brands": {"match_all": {}}}, ("has type object; it must be",)),
+        ({"brands": [{"match_all": {}}]}, ("has type list; it must be",)),
     ],
 )
 def test_values_that_do_not_fit_are_refused_without_being_repeated(values: Any, said: tuple[str, ...]) -> None:

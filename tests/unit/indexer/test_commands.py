@@ -132,7 +132,7 @@ def test_a_role_that_may_only_read_changes_nothing_and_reads_all(folder: Path, m
     before = [contents(engine, name) for name in ("docs", "ssi-control")]
 
     def refused(*_: object, **__: object) -> None:
-        raise EngineAuthError("the engine answered 403: use credentials whose role may do this", status=403)
+        raise EngineAuthError("the engine answered 403: use credentials whose role allows this", status=403)
 
     with monkeypatch.context() as patch:
         for name in ("bulk", "create_index", "delete_index", "put_properties", "swap_alias", "refresh"):
@@ -157,7 +157,7 @@ def test_a_role_that_may_only_read_changes_nothing_and_reads_all(folder: Path, m
             ["promote", other, "--force"],
             ["gc", "--keep", "0"],
         ):
-            assert "use credentials whose role may do this" in ssi(*writes, *where(folder), code=4).stderr, writes
+            assert "use credentials whose role allows this" in ssi(*writes, *where(folder), code=4).stderr, writes
     assert [contents(engine, name) for name in ("docs", "ssi-control")] == before
 
 
@@ -196,7 +196,7 @@ def test_help_has_examples(name: str) -> None:
 def test_an_engine_that_is_away_is_told(folder: Path) -> None:
     at = ["--engine", "elasticsearch:http://127.0.0.1:9", "--index", "docs"]
     result = ssi("index", "docs.jsonl", *at, code=4)
-    assert "check that it runs" in result.stderr
+    assert "check that it is running" in result.stderr
 
 
 def test_following_goes_on_after_a_refused_document(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

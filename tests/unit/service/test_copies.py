@@ -127,7 +127,7 @@ def test_another_content_is_refused_and_leaves_nothing(
 ) -> None:
     path, sha256 = file_of(tmp_path / "a", b"content" * 100)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(ArtifactError, match="another content than its manifest") as caught:
+    with pytest.raises(ArtifactError, match="differs from the sha256 in its manifest") as caught:
         copy(work, path, sha256)
     assert str(path) in str(caught.value) and names(work) == []
 
@@ -145,7 +145,7 @@ def test_a_file_truncated_while_it_is_copied_is_refused(
         return pread(descriptor, n_bytes, offset)
 
     monkeypatch.setattr(os, "pread", truncating)
-    with pytest.raises(ArtifactError, match="another content"):
+    with pytest.raises(ArtifactError, match="differs from the sha256 in its manifest"):
         copy(work, path, sha256)
     assert names(work) == []
 
@@ -153,7 +153,7 @@ def test_a_file_truncated_while_it_is_copied_is_refused(
 @pytest.mark.parametrize("sha256", ["", "0" * 63, "../" + "0" * 61, "0" * 64 + ".part"])
 def test_a_hash_that_is_none_names_no_file(work: WorkFolder, tmp_path: Path, sha256: str) -> None:
     path, _ = file_of(tmp_path / "a", b"x")
-    with pytest.raises(ArtifactError, match="states no sha256"):
+    with pytest.raises(ArtifactError, match="the manifest has no sha256"):
         copy(work, path, sha256)
 
 
@@ -275,7 +275,7 @@ def test_what_a_killed_service_has_left_is_removed_at_the_next_start(
         assert not left_over.exists() and other.exists() and (target / "file").exists()
         with WorkFolder() as second, WorkFolder(living.path) as child:
             assert second.path != living.path and living.path.is_dir() and child.path == living.path
-    assert "left-over removed" in caplog.text
+    assert "removed an abandoned work folder" in caplog.text
 
 
 def test_a_folder_swept_as_it_was_made_is_made_again(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,7 +357,7 @@ def test_a_damaged_store_is_not_served(served: Served, tmp_path: Path, kind: str
     assert [hit["first_stage_rank"] for hit in answer["hits"]] == list(range(1, 11))
     status, said = ready(state)
     assert status == 200 and str(file) in said["degraded"]
-    assert not state.watcher.look() and not state.watcher.look()
+    assert not state.watcher.poll() and not state.watcher.poll()
     assert state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": "refused"}) == 1
 
 
@@ -392,7 +392,7 @@ def test_what_is_served_survives_its_files(served: Served, tmp_path: Path) -> No
         for file in folder.rglob("*.*"):
             os.truncate(file, 0)
     assert order(state) == before and ask(state)["reranked"]
-    assert not state.watcher.look() and order(state) == before and ask(state)["reranked"]
+    assert not state.watcher.poll() and order(state) == before and ask(state)["reranked"]
     assert ready(state)[0] == 200 and not state.serving.problem
 
 
@@ -434,7 +434,7 @@ def test_a_full_disk_gives_the_engines_order_with_the_remedy(
     status, said = ready(state)
     assert status == 200 and "No space left" in said["degraded"] and "TMPDIR" in said["degraded"]
     assert names(state.work) == []
-    assert state.watcher.look() and ask(state)["reranked"], "there is room again"
+    assert state.watcher.poll() and ask(state)["reranked"], "there is room again"
 
 
 def test_a_work_folder_that_cannot_be_made_gives_the_engines_order(
@@ -450,7 +450,7 @@ def test_no_verify_maps_files_where_they_lie(served: Served, tmp_path: Path, tem
     flip_signs(vectors_of(served.store_path))
     state = service_over(served, tmp_path, route="beside", verify=False)
     assert ask(state)["reranked"] and list(temporary.iterdir()) == []
-    state.watcher.look()
+    state.watcher.poll()
     state.close()
 
 
@@ -471,9 +471,9 @@ def test_copies_of_versions_that_are_gone_are_removed(served: Served, tmp_path: 
     of_first, of_second = ({entry["sha256"] for entry in files.values()} for files in (first, second))
     assert set(names(site.state.work)) == store | of_first
     promote(served, site.second.model_id)
-    assert site.watcher.look()
+    assert site.watcher.poll()
     gc.collect()
-    site.watcher.look()
+    site.watcher.poll()
     assert set(names(site.state.work)) == store | of_second
 
 
@@ -496,11 +496,11 @@ def test_a_store_copied_over_the_served_one_is_taken_when_it_is_whole(served: Se
         target = served.store_path / name
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(content[: len(content) // 2])
-        assert not state.watcher.look() and order(state) == before, number
+        assert not state.watcher.poll() and order(state) == before, number
         target.write_bytes(content)
         if number + 1 < len(files):
-            assert not state.watcher.look() and order(state) == before, number
-    assert state.watcher.look()
+            assert not state.watcher.poll() and order(state) == before, number
+    assert state.watcher.poll()
     service = service_over(served, tmp_path, route="beside")
     assert order(state) == order(service) != before and ask(state)["reranked"]
 
@@ -511,11 +511,11 @@ def test_a_model_copied_over_the_served_one_is_taken_when_it_is_whole(served: Se
     state = service_over(served, tmp_path)
     (tensors,) = (tmp_path / "next").glob("tensors-*")
     shutil.copy(tmp_path / "next" / "manifest.json", tmp_path / "model")
-    assert not state.watcher.look() and state.serving.model_id == served.model.model_id
+    assert not state.watcher.poll() and state.serving.model_id == served.model.model_id
     (tmp_path / "model" / tensors.name).write_bytes(tensors.read_bytes()[:-9])
-    assert not state.watcher.look() and state.serving.model_id == served.model.model_id
+    assert not state.watcher.poll() and state.serving.model_id == served.model.model_id
     shutil.copy2(tensors, tmp_path / "model")
-    assert state.watcher.look() and state.serving.model_id == second.model_id
+    assert state.watcher.poll() and state.serving.model_id == second.model_id
     assert state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": "refused"}) == 2
 
 
@@ -553,7 +553,7 @@ def test_a_version_by_name_that_cannot_be_renewed_is_copied_once(
 
     monkeypatch.setattr(site.state.versions, "open", noted)
     for _ in range(3):
-        site.watcher.look()
+        site.watcher.poll()
     assert len(opened) == 2, "the live one and the challenger, once each"
     assert site.state.versions.get(site.second.model_id) is challenger
 
@@ -588,22 +588,22 @@ def test_the_damage_of_a_large_store_is_told_when_it_is_found(served: Served, tm
     flip_signs(file)
     state = service_over(served, tmp_path, route="beside")
     assert ready(state)[0] == 503
-    assert not state.watcher.look() and not state.watcher.look()
+    assert not state.watcher.poll() and not state.watcher.poll()
     status, said = ready(state)
     assert status == 200 and str(file) in said["degraded"] and "copy it again" in said["degraded"]
     answer = ask(state)
     assert answer["fallback"] and answer["reason"] == "route beside has no vector store" and answer["model_id"]
     assert state.metrics.registry.get_sample_value("ssi_swaps_total", {"result": "refused"}) == 1
     file.write_bytes(good)
-    assert state.watcher.look() and ask(state)["reranked"]
+    assert state.watcher.poll() and ask(state)["reranked"]
 
 
 def test_a_large_store_whose_manifest_goes_is_given_up(served: Served, tmp_path: Path, large: None) -> None:
     state = service_over(served, tmp_path, route="beside")
     (served.store_path / MANIFEST).rename(tmp_path / MANIFEST)
-    assert not state.watcher.look() and ready(state)[0] == 200 and "no vector store" in state.serving.problem
+    assert not state.watcher.poll() and ready(state)[0] == 200 and "no vector store" in state.serving.problem
     (tmp_path / MANIFEST).rename(served.store_path / MANIFEST)
-    assert state.watcher.look() and ask(state)["reranked"]
+    assert state.watcher.poll() and ask(state)["reranked"]
 
 
 def test_an_engine_that_is_down_leaves_a_large_store_to_be_verified(
@@ -616,15 +616,15 @@ def test_an_engine_that_is_down_leaves_a_large_store_to_be_verified(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(served.engine), "get", down)
-        assert not site.watcher.look() and site.state.serving.verifying
-    assert site.watcher.look() and site.live == site.first.model_id
+        assert not site.watcher.poll() and site.state.serving.verifying
+    assert site.watcher.poll() and site.live == site.first.model_id
 
 
 def test_a_large_store_that_another_process_has_copied_is_served_at_once(
     served: Served, tmp_path: Path, large: None
 ) -> None:
     first = service_over(served, tmp_path, route="beside")
-    assert first.serving.verifying and first.watcher.look()
+    assert first.serving.verifying and first.watcher.poll()
     settings = first.settings
     second = open_state(
         served.engine, settings, model=tmp_path / "model", store=served.store_path, work=WorkFolder(first.work.path)
@@ -654,7 +654,7 @@ def test_a_version_by_name_with_a_large_store_is_verified_in_the_background(
         answer = client_of(state).post("/search", json=body)
         assert answer.status_code == 503 and answer.json()["error"]["type"] == "verifying"
     assert woken == [1, 1]
-    state.watcher.look()
+    state.watcher.poll()
     answer = client_of(state).post("/search", json=body)
     assert answer.status_code == 200 and answer.json()["reranked"]
     assert answer.json()["model_id"] == site.second.model_id

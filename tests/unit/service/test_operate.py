@@ -113,7 +113,7 @@ def test_promote_and_roll_back_are_those_of_the_command_line(served: Served, tmp
     record = read_control(served.engine, served.index)
     assert (record.live, record.previous) == (site.second.model_id, (site.first.model_id,))
     assert site.watcher._wake.is_set(), "the service looks at once"
-    assert site.watcher.look()
+    assert site.watcher.poll()
     status = site.ask("GET", "/admin/status")
     assert status["served"]["model_id"] == site.second.model_id
     assert (status["served"]["process"], status["served"]["processes"]) == (os.getpid(), 1)
@@ -176,7 +176,7 @@ def test_one_change_at_a_time(served: Served, tmp_path: Path, monkeypatch: pytes
     job = site.state.jobs["version"]
     monkeypatch.setattr(job, "is_running", True)
     answer = site.client.post("/admin/rollback", json={}, headers=site.as_admin)
-    assert answer.status_code == 409 and "at work" in answer.json()["error"]["message"]
+    assert answer.status_code == 409 and "already running" in answer.json()["error"]["message"]
 
 
 def test_a_service_of_one_model_says_why_it_changes_nothing(served: Served, tmp_path: Path) -> None:
@@ -205,13 +205,13 @@ def test_an_engine_that_is_down_leaves_the_rest_of_the_status(
 
     monkeypatch.setattr(served.engine, "index_uuids", down)
     status = site.ask("GET", "/admin/status")
-    assert "the search engine is not available" in status["versions"]["unknown"] and "word3" not in str(status)
+    assert "the search engine is unavailable" in status["versions"]["unknown"] and "word3" not in str(status)
     assert status["searches"]["latency"]
 
 
 def test_drift_is_measured_when_it_is_asked_for(served: Served, tmp_path: Path) -> None:
     site = Operated(served, tmp_path)
-    assert "measure it" in site.ask("GET", "/admin/status")["drift"]["unknown"]
+    assert "start a measurement" in site.ask("GET", "/admin/status")["drift"]["unknown"]
     served.put({"new": {"title": "zebra", "text": "zebra"}})
     site.ask("POST", "/admin/drift")
     drift = site.status_when(lambda status: status["drift"].get("advice"))["drift"]
@@ -347,7 +347,7 @@ def test_clicks_by_rank_and_the_queries_that_lose_most(served: Served, tmp_path:
 def test_a_log_without_searches_says_so(served: Served, tmp_path: Path) -> None:
     site = with_log(served, tmp_path)
     status = site.status_when(lambda status: status["clicks"].get("unknown"))
-    assert "no search is logged yet" in status["clicks"]["unknown"] == status["queries"]["unknown"]
+    assert "no search has been logged yet" in status["clicks"]["unknown"] == status["queries"]["unknown"]
 
 
 def test_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,7 @@ def test_clicks_are_read_back_from_an_engine(served: Served, tmp_path: Path) -> 
     assert [row.get("action_name") for row in rows] == [None, "click"]
     status = site.status_when(lambda status: status["clicks"].get("rates"))
     assert [rate["clicked"] for rate in status["clicks"]["rates"]][:3] == [0, 1, 0]
-    assert "asked by 5 people" in status["queries"]["unknown"]
+    assert "searched by 5 people" in status["queries"]["unknown"]
 
 
 def test_a_job_that_fails_is_a_sentence_and_can_be_begun_again() -> None:

@@ -453,5 +453,5 @@ def test_a_key_is_asked_for(index: Served, engine: Any, tmp_path: Path) -> None:
 
 
 def test_a_body_that_is_no_object_is_an_error_of_the_request() -> None:
-    with pytest.raises(ServiceError, match="no JSON object"):
+    with pytest.raises(ServiceError, match="not a JSON object"):
         read_search([], {}, checked)

@@ -142,8 +142,8 @@ def test_variables_of_the_services_bodies_take_the_requests_values(served: Serve
     client = client_of(state)
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"variables": {"tagg": "x"}}, "size, tag"),
-        ({"variables": {"size": "3"}}, "takes a number, not this text"),
-        ({"variables": {"tag": {"match_all": {}}}}, "not this object"),
+        ({"variables": {"size": "3"}}, "has type text; it must be a number"),
+        ({"variables": {"tag": {"match_all": {}}}}, "has type object; it must be"),
         ({"body": "title"}, "titles"),
     ]
     for wrong, said in wrongs:
@@ -341,12 +341,12 @@ def test_ready_says_no_while_searches_cannot_be_answered(
     client = client_of(state)
     assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
     engine.error = error
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     ready = client.get("/ready")
     assert ready.status_code == 503 and ready.json()["error"]["type"] == kind
     assert b"ssi_searchable 0.0" in state.metrics.text()
     engine.error = None
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     assert client.get("/ready").status_code == 200 and b"ssi_searchable 1.0" in state.metrics.text()
     lines = [vars(record)["ssi"] for record in caplog.records if record.msg == "searches"]
     assert lines == [{"answered": False, "cause": kind}, {"answered": True}]
@@ -363,9 +363,9 @@ def test_where_others_searches_are_answered_the_service_asks_nothing(served: Ser
     engine, state = failing(served, tmp_path)
     client_of(state).post("/search", json={"query": QUERY})
     engine.calls = 0
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     assert engine.calls == 0
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     assert engine.calls > 0
 
 
@@ -378,7 +378,7 @@ def test_threads_that_never_end_are_noticed(served: Served, tmp_path: Path) -> N
         engine.seconds = 1.0
         with pytest.raises(ServiceError):
             await state.threads.run(Deadline(0.1), lambda: engine.search("docs", {}))
-        looking = asyncio.create_task(state.keep_looking())
+        looking = asyncio.create_task(state.keep_checking())
         await asyncio.sleep(0.6)
         looking.cancel()
 
@@ -416,7 +416,7 @@ def test_a_failed_search_makes_the_service_look_at_once(served: Served, tmp_path
     engine, state = failing(served, tmp_path, breaker_failures=2, poll_s=60.0)
 
     async def scenario() -> None:
-        looking = asyncio.create_task(state.keep_looking())
+        looking = asyncio.create_task(state.keep_checking())
         await asyncio.sleep(0.05)
         engine.error = EngineUnavailable("down", status=502)
         with pytest.raises(EngineUnavailable):

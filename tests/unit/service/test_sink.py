@@ -121,7 +121,7 @@ def test_events_that_do_not_all_fit_are_refused_together(tmp_path: Path) -> None
     event = {"action_name": "click", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}
     answer = client.post("/events", json={"events": [event] * 6})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
-    assert "none of 6 events was taken" in answer.json()["error"]["message"]
+    assert "none of the 6 events was queued" in answer.json()["error"]["message"]
     assert (sink.waiting, sink.dropped) == (0, 6)
     assert client.post("/events", json={"events": [event] * 5}).json() == {"status": "taken", "events": 5}
     writer.gate.set()
@@ -219,7 +219,7 @@ def test_rows_that_the_engine_has_no_room_for_now_are_sent_again(status: int, mo
     monkeypatch.setattr(engine, "bulk", busy)
     writer = EngineWriter(engine)
     rows: list[Row] = [(QUERIES_INDEX, row(n)) for n in range(3)]
-    with pytest.raises(EngineRejected, match="no room"):
+    with pytest.raises(EngineRejected, match="too busy"):
         writer.write(rows)
     calls = 0
     sink = ImpressionSink(writer, sleep=lambda _: None)

@@ -74,7 +74,7 @@ def test_a_thread_wakes_the_one_that_waits_at_once() -> None:
 def test_the_service_looks_again_at_its_pace_or_where_there_is_doubt(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Any, doubts: list[bool], waits: list[str]
 ) -> None:
-    """With a problem it looks each second; a doubt is followed by a look after a pause, however many there are."""
+    """With a problem it checks each second; any number of doubts causes a single check after a pause."""
     state = service_over(served, tmp_path, poll_s=7.0)
     done: list[str] = []
 
@@ -87,21 +87,21 @@ def test_the_service_looks_again_at_its_pace_or_where_there_is_doubt(
     async def sleep(seconds: float) -> None:
         done.append(f"sleep {seconds:g}")
 
-    async def look() -> None:
-        done.append("look")
+    async def check() -> None:
+        done.append("check")
         state.problem = None
 
     monkeypatch.setattr(state.doubt, "wait", wait)
-    monkeypatch.setattr(state, "look", look)
+    monkeypatch.setattr(state, "check_searches", check)
     monkeypatch.setattr("reranker.service.state.asyncio.sleep", sleep)
     state.problem = problem
 
     async def scenario() -> None:
         with pytest.raises(asyncio.CancelledError):
-            await state.keep_looking()
+            await state.keep_checking()
 
     asyncio.run(scenario())
-    assert done == [*waits, "look", "wait 7"]
+    assert done == [*waits, "check", "wait 7"]
 
 
 def test_a_shorter_poll_is_kept_while_there_is_a_problem(served: Served, tmp_path: Path) -> None:
@@ -115,16 +115,16 @@ def test_a_shorter_poll_is_kept_while_there_is_a_problem(served: Served, tmp_pat
 
     state.doubt.wait = wait  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
-        asyncio.run(state.keep_looking())
+        asyncio.run(state.keep_checking())
     assert asked == [0.25]
 
 
 def test_a_search_of_its_own_that_times_out_opens_the_breaker(served: Served, tmp_path: Path) -> None:
     engine, state = failing(served, tmp_path, breaker_failures=2)
     engine.error = EngineUnavailable("late", timed_out=True)
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     assert not state.breaker.is_open and state.problem is not None and state.problem.kind == "engine_unavailable"
-    asyncio.run(state.look())
+    asyncio.run(state.check_searches())
     assert state.breaker.is_open
 
 

@@ -34,12 +34,12 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 def test_what_is_promoted_answers_after_the_next_look(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path)
-    assert site.live == site.first.model_id and not site.watcher.look()
+    assert site.live == site.first.model_id and not site.watcher.poll()
     old = site.state.serving
     promote(served, site.second.model_id)
-    assert site.watcher.look() and site.live == site.second.model_id
+    assert site.watcher.poll() and site.live == site.second.model_id
     assert old.model_id == site.first.model_id and old.reranker.search("word3", TEMPLATE).model_id == old.model_id
-    assert not site.watcher.look() and site.swaps("done") == 1
+    assert not site.watcher.poll() and site.swaps("done") == 1
     figures = site.state.metrics.text().decode()
     shown = [re.search(rf'model="{site_id[:12]}"}} (.*)', figures) for site_id in (old.model_id, site.live)]
     assert [found and float(found[1]) for found in shown] == [0.0, 1.0]
@@ -49,7 +49,7 @@ def test_a_new_calibration_is_taken_too(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path)
     key = Calibration.key(body_hash(TEMPLATE), 200)
     promote(served, site.first.model_id, {key: {"alpha": 0.25}})
-    assert site.watcher.look()
+    assert site.watcher.poll()
     answer = client_of(site.state).post("/search", json={"query": "word3", "body": TEMPLATE}).json()
     assert (answer["alpha"], answer["alpha_origin"]) == (0.25, "calibrated")
 
@@ -61,22 +61,22 @@ def test_a_damaged_model_is_refused_once_and_the_old_one_answers(served: Served,
     content[-7] ^= 1
     file.write_bytes(content)
     promote(served, site.second.model_id)
-    assert not site.watcher.look() and not site.watcher.look()
+    assert not site.watcher.poll() and not site.watcher.poll()
     assert site.live == site.first.model_id and site.swaps("refused") == 1
     site.watcher.reload()
-    assert not site.watcher.look() and site.swaps("refused") == 2
+    assert not site.watcher.poll() and site.swaps("refused") == 2
     content[-7] ^= 1
     file.write_bytes(content)
-    assert site.watcher.look() and site.live == site.second.model_id
+    assert site.watcher.poll() and site.live == site.second.model_id
 
 
 def test_a_model_whose_folder_is_missing_leaves_the_old_one(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path)
     shutil.rmtree(site.models / "second")
     promote(served, site.second.model_id)
-    assert not site.watcher.look() and site.live == site.first.model_id
+    assert not site.watcher.poll() and site.live == site.first.model_id
     save_model(site.second, site.models / "again")
-    assert site.watcher.look() and site.live == site.second.model_id
+    assert site.watcher.poll() and site.live == site.second.model_id
 
 
 @pytest.mark.parametrize("route", ["fetch", "beside"])
@@ -85,7 +85,7 @@ def test_a_model_made_for_other_vectors_is_refused(served: Served, tmp_path: Pat
     other = model_of(served.documents, seed=5, n_dims=6)
     save_model(other, site.models / "other")
     promote(served, other.model_id)
-    assert not site.watcher.look()
+    assert not site.watcher.poll()
     assert site.live == site.first.model_id and site.swaps("refused") == 1
 
 
@@ -100,9 +100,9 @@ def test_an_engine_that_is_down_puts_a_swap_off(
 
     with monkeypatch.context() as patch:
         patch.setattr(type(served.engine), "search", down)
-        assert not site.watcher.look()
+        assert not site.watcher.poll()
     assert site.swaps("refused") == 0
-    assert site.watcher.look() and site.live == site.second.model_id
+    assert site.watcher.poll() and site.live == site.second.model_id
 
 
 def test_a_golden_query_must_find_its_document(served: Served, tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_golden_query_must_find_its_document(served: Served, tmp_path: Path) -
     promote(served, good.second.model_id)
     bad = Site(served, tmp_path / "bad", [GoldenQuery("word3", "no such document")])
     promote(served, bad.second.model_id)
-    assert not bad.watcher.look() and bad.swaps("refused") == 1
+    assert not bad.watcher.poll() and bad.swaps("refused") == 1
 
 
 def test_a_golden_query_that_is_answered_in_the_engines_order_proves_nothing(
@@ -127,7 +127,7 @@ def test_a_golden_query_that_is_answered_in_the_engines_order_proves_nothing(
         return replace(search(self, *arguments, **options), fallback=True)
 
     monkeypatch.setattr(Reranker, "search", without_the_model)
-    with pytest.raises(GateRefused, match="golden query does not find"):
+    with pytest.raises(GateRefused, match="golden query does not have the expected document"):
         verify(state.serving, state.settings, golden)
 
 
@@ -162,9 +162,9 @@ def test_a_bad_golden_set_is_refused(tmp_path: Path, line: str) -> None:
 
 def test_a_store_written_since_is_taken(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path, route="beside")
-    assert not site.watcher.look()
+    assert not site.watcher.poll()
     served.put({"new": {"title": "word3", "text": "word3 word11"}})
-    assert site.watcher.look()
+    assert site.watcher.poll()
     store = site.state.serving.reranker.store
     assert store is not None and int(store.rows_of(["new"])[0]) >= 0
 
@@ -173,7 +173,7 @@ def test_one_model_folder_is_watched_for_its_replacement(served: Served, tmp_pat
     state = service_over(served, tmp_path)
     second = sibling(served, 9)
     save_model(second, tmp_path / "model")
-    assert state.watcher is not None and state.watcher.look()
+    assert state.watcher is not None and state.watcher.poll()
     assert state.serving.model_id == second.model_id
     with pytest.raises(InputError):
         state.versions.get("abcdef123456")
@@ -181,9 +181,9 @@ def test_one_model_folder_is_watched_for_its_replacement(served: Served, tmp_pat
 
 def test_a_service_that_began_without_a_model_gets_one(served: Served, tmp_path: Path) -> None:
     state = open_state(served.engine, ServiceSettings(index="docs"), model=tmp_path / "model")
-    assert state.serving.model is None and state.watcher is not None and not state.watcher.look()
+    assert state.serving.model is None and state.watcher is not None and not state.watcher.poll()
     save_model(served.model, tmp_path / "model")
-    assert state.watcher.look() and state.serving.model_id == served.model.model_id
+    assert state.watcher.poll() and state.serving.model_id == served.model.model_id
 
 
 def test_versions_asked_for_by_name_are_loaded_and_a_few_kept(served: Served, tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ def test_a_version_asked_for_by_name_takes_its_new_calibration_and_store(served:
     release = Release(name, site.second.encoder_id, {key: {"alpha": 0.25}})
     update_control(served.engine, served.index, lambda record: record.with_release(release))
     served.put({"new": {"title": "word3", "text": "word3 word11"}})
-    site.watcher.look()
+    site.watcher.poll()
     challenger = site.state.versions.get(name)
     assert challenger.reranker.calibration.alphas == {key: 0.25}
     store = challenger.reranker.store
     assert store is not None and int(store.rows_of(["new"])[0]) >= 0
-    site.watcher.look()
+    site.watcher.poll()
     assert site.state.versions.get(name) is challenger
 
 
@@ -226,7 +226,7 @@ def test_a_version_asked_for_by_name_stays_where_it_cannot_be_renewed(served: Se
     site = Site(served, tmp_path)
     challenger = site.state.versions.get(site.second.model_id)
     shutil.rmtree(site.models / "second")
-    assert not site.watcher.look()
+    assert not site.watcher.poll()
     assert next(iter(site.state.versions._others.values()))[1] is challenger
 
 
@@ -236,14 +236,14 @@ def test_an_engine_too_busy_to_tell_the_calibration_changes_nothing(
     model_id, key = served.model.model_id, Calibration.key(body_hash(TEMPLATE), 200)
     promote(served, model_id, {key: {"alpha": 0.25}})
     state = service_over(served, tmp_path)
-    assert state.watcher is not None and not state.watcher.look()
+    assert state.watcher is not None and not state.watcher.poll()
     assert state.serving.reranker.calibration.alphas == {key: 0.25}
 
     def busy(*arguments: Any, **options: Any) -> Any:
         raise EngineOverloaded("busy", status=429)
 
     monkeypatch.setattr(type(served.engine), "get", busy)
-    assert not state.watcher.look()
+    assert not state.watcher.poll()
     assert state.serving.reranker.calibration.alphas == {key: 0.25}
 
 
@@ -273,10 +273,10 @@ def test_the_thread_survives_what_nobody_expected(
         calls.append(1)
         raise ZeroDivisionError("canary")
 
-    monkeypatch.setattr(site.watcher, "look", broken)
+    monkeypatch.setattr(site.watcher, "poll", broken)
     site.watcher.start()
     end = time.monotonic() + 5
     while len(calls) < 3 and time.monotonic() < end:
         time.sleep(0.01)
     site.watcher.close()
-    assert len(calls) >= 3 and "looking for another version failed" in caplog.text
+    assert len(calls) >= 3 and "polling for another version failed" in caplog.text
