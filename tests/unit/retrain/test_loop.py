@@ -456,7 +456,7 @@ def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
 def test_nothing_to_learn_from(shop: Shop, logs: dict[str, Path]) -> None:
     before = read_control(shop.engine, shop.index)
     ClickLog(shop.path / "empty", create=True)
-    with pytest.raises(NothingToLearn, match="no click in the log"):
+    with pytest.raises(NothingToLearn, match="The log contains no clicks"):
         retrain(shop, shop.path / "empty")
     with pytest.raises(NothingToLearn, match="newest slice"):
         retrain(shop, logs["useful"], settings={"newest": Newest(days=1000.0)})
