@@ -191,7 +191,8 @@ def computing_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return the part of the log that counts, ``since`` and ``until`` in milliseconds, and what computes the pairs."""
     since, until = (milliseconds(name, options[name]) for name in ("since", "until"))
     if since is not None and until is not None and since >= until:
-        raise ConfigError(f"--since {options['since']} is not before --until {options['until']}: nothing lies between")
+        start, end = options["since"], options["until"]
+        raise ConfigError(f"--since {start} is not before --until {end}: the time range is empty")
     resources = Resources(options["threads"], options["memory_mb"], options["temporary"], options["spark_master"])
     return {"backend": options["backend"], "resources": resources, "since": since, "until": until}
 

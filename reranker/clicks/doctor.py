@@ -1,6 +1,7 @@
-"""The doctor: says of a click log whether learning from it would be sound, and what to mend.
+"""Diagnosis of a click log: whether learning from it would be sound, and what to fix.
 
-A warning says that part of the log is lost or bent; unsound means that what is learned would be wrong, or nothing.
+Findings are graded. A warning means that part of the log is lost or biased. Unsound means that a model learned from the
+log would be wrong or would learn nothing.
 """
 
 from __future__ import annotations
@@ -31,52 +32,60 @@ from reranker.files import replacing
 
 Severity = Literal["ok", "warning", "unsound"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
-"""From harmless to fatal: what is learned from an unsound log would be wrong, or nothing."""
+"""Severities in ascending order. A model learned from an unsound log would be wrong or would learn nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was looked at (``code``), what was found and what to do about it, and the numbers it rests on."""
+    """Result of one check."""
 
     code: str
+    """Name of the check, a key of `CHECKS` or ``shape``."""
     severity: Severity
     sentence: str
+    """What was found and what to do about it."""
     numbers: Mapping[str, float] = field(default_factory=dict)
+    """Measurements on which the finding is based, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankRate:
-    """Showings and clicks of one rank (from 1)."""
+    """Impressions and clicks of one rank."""
 
     rank: int
+    """Displayed rank, from 1."""
     shown: int
+    """Number of impressions at this rank."""
     clicked: int
+    """Number of clicked impressions at this rank."""
 
     @property
     def rate(self) -> float:
-        """Clicks / showings."""
+        """Click-through rate: clicks / impressions, 0 without impressions."""
         return self.clicked / self.shown if self.shown else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The state of a click log: ``numbers`` count rows, lists, clicks, people; ``rates`` leave robots out."""
+    """Findings about a click log, with the measurements on which they are based."""
 
     findings: tuple[Finding, ...]
     numbers: Mapping[str, float]
+    """Counts of rows, result lists, clicks, and people by name."""
     rates: tuple[RankRate, ...]
+    """Impressions and clicks by rank, without those of robots."""
 
     def sentences(self, severity: Severity) -> tuple[str, ...]:
-        """Return what the findings of one severity say."""
+        """Return the sentences of the findings of one severity."""
         return tuple(finding.sentence for finding in self.findings if finding.severity == severity)
 
     @property
     def severity(self) -> Severity:
-        """The worst severity of all findings."""
+        """The worst severity of all findings; ``ok`` without findings."""
         return max((finding.severity for finding in self.findings), key=SEVERITIES.index, default="ok")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the diagnosis as JSON has it."""
+        """Return the diagnosis as JSON-compatible values."""
         return {
             "severity": self.severity,
             "findings": [asdict(finding) for finding in self.findings],
@@ -87,15 +96,15 @@ class Diagnosis:
 
 Numbers = Mapping[str, float]
 Said = tuple[Severity, str, Numbers]
-"""What a check says: severity, sentence, and the numbers it rests on."""
+"""Result of a check: severity, sentence, and the numbers on which it is based."""
 
 MIN_CLICKS = 200
-"""Clicks below which a model learned from them will hardly be better than none."""
+"""Clicks below which a model learned from them will hardly be better than no model."""
 _ROBOTS = ("robot_agent", "robot_session_clicks", "robot_speed", "robot_day_clicks", "robot_one_document")
 _NOTED = {
     "unreadable_time": "times cannot be read",
     "impossible_time": "times are before the web or in the future",
-    "impossible_ordinal": "positions are no ranks",
+    "impossible_ordinal": "positions are not ranks",
     "empty_response": "queries were logged with an empty response",
 }
 
@@ -105,9 +114,10 @@ def _share(part: float, whole: float) -> float:
 
 
 def _by_share(share: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str) -> Said:
-    """Return what is said of a share of what should not be: above the first limit a warning, above the second unsound.
+    """Return the finding for a share of invalid records, given the limits above which it is a warning or unsound.
 
-    Of the sentences, for a small share and for another, ``{share}`` is filled in, and ``{rest}``, what is left of 1.
+    ``well`` is the sentence for an acceptable share, ``otherwise`` the one for a share above a limit. In both,
+    ``{share}`` and ``{rest}`` (1 - share) are filled in as percentages.
     """
     severity = SEVERITIES[sum(share > limit for limit in limits)]
     sentence = (well if severity == "ok" else otherwise).format(share=f"{share:.1%}", rest=f"{1 - share:.1%}")
@@ -121,7 +131,7 @@ def _clicks(of: Numbers) -> Said:
         return (
             "unsound",
             (
-                "There is no click in the log: check that events are logged with the action click and the "
+                "The log contains no clicks. Check that events are logged with the action 'click' and with the "
                 "query_id of their search."
             ),
             numbers,
@@ -130,8 +140,8 @@ def _clicks(of: Numbers) -> Said:
         return (
             "unsound",
             (
-                f"None of the {everything:,.0f} clicks is on a known result list: log the ids of the shown "
-                "documents with each query, and its query_id with each click."
+                f"None of the {everything:,.0f} clicks is on a known result list. Log the ids of the shown "
+                "documents with each query, and the query_id with each click."
             ),
             numbers,
         )
@@ -139,12 +149,12 @@ def _clicks(of: Numbers) -> Said:
         return (
             "warning",
             (
-                f"{usable:,.0f} clicks on known result lists are few: expect little from fewer than "
-                f"{MIN_CLICKS:,}; log for longer."
+                f"Only {usable:,.0f} clicks are on known result lists. Fewer than {MIN_CLICKS:,} teach a model "
+                f"little; log for longer."
             ),
             numbers,
         )
-    return "ok", f"{usable:,.0f} clicks on known result lists.", numbers
+    return "ok", f"{usable:,.0f} clicks are on known result lists.", numbers
 
 
 def _lists(of: Numbers) -> Said:
@@ -153,9 +163,9 @@ def _lists(of: Numbers) -> Said:
         _share(without, searches),
         (0.05, 0.9),
         {"searches_without_list": without, "searches": searches},
-        "What was shown is known for {rest} of the searches.",
-        "For {share} of the searches nothing says what was shown: log the result ids with the query "
-        "(query_response_hit_ids), or an impression event for each document that was seen.",
+        "The shown documents are known for {rest} of the searches.",
+        "For {share} of the searches the log does not tell which documents were shown. Log the result ids with the "
+        "query (query_response_hit_ids), or an impression event for each document that was seen.",
     )
 
 
@@ -165,9 +175,9 @@ def _queries(of: Numbers) -> Said:
         _share(lost + nameless, of["clicks"] + nameless),
         (0.01, 0.9),
         {"clicks_without_query": lost, "events_without_query_id": nameless},
-        "Clicks find the query that they belong to.",
-        "{share} of the clicks and other events name no query, or one that was not logged: import ubi_queries with "
-        "ubi_events, of the same time, and send query_id with every event.",
+        "Clicks can be joined with their queries.",
+        "{share} of the clicks and other events have no query_id, or one whose query was not logged. Import "
+        "ubi_queries and ubi_events of the same period, and send query_id with every event.",
     )
 
 
@@ -177,8 +187,8 @@ def _texts(of: Numbers) -> Said:
         _share(without, searches),
         (0.05, 0.95),
         {"no_query_text": without, "searches": searches},
-        "The text is known of {rest} of the searches.",
-        "{share} of the searches have no text: log user_query with each query (or with its events).",
+        "The query text is known for {rest} of the searches.",
+        "{share} of the searches have no query text. Log user_query with each query (or with its events).",
     )
 
 
@@ -189,8 +199,8 @@ def _shown_documents(of: Numbers) -> Said:
         (0.05, 0.5),
         {"clicks_on_lists": there, "clicks_off_lists": missing},
         "Clicked documents are among those that were shown.",
-        "{share} of the clicks are on documents that were not shown by their query: log the same kind of id with "
-        "events (object_id) and results, set object_id_field, and start a new query_id with each search.",
+        "{share} of the clicks are on documents that their query did not show. Use the same kind of id in "
+        "events (object_id) and in results, set object_id_field, and start a new query_id with each search.",
     )
 
 
@@ -200,17 +210,17 @@ def _lucene_ids(of: Numbers) -> Said:
     on_list = _share(of["clicks_on_lists"], of["clicks_on_lists"] + of["clicks_off_lists"])
     numbers = {"hits_like_numbers": number_like, "clicks_like_numbers": of_clicks}
     remedy = (
-        "set object_id_field to the field that holds the document id, and log anew: without it UBI writes Lucene's own "
-        "numbers, which change with every merge"
+        "set object_id_field to the field that holds the document id, and start a new log. Without it, UBI writes "
+        "Lucene's internal document numbers, which change with every merge"
     )
     if number_like < 0.95:
-        return "ok", "Result ids do not look like Lucene's numbers.", numbers
+        return "ok", "Result ids do not look like Lucene's internal document numbers.", numbers
     if of["clicks"] and on_list < 0.5:
-        sentence = f"Result ids are small whole numbers and clicks name other ids ({of_clicks:.0%} of them numbers)"
+        sentence = f"Result ids are small integers, but clicks use other ids ({of_clicks:.0%} of them are numbers)"
         return "unsound", f"{sentence}: {remedy}.", numbers
     if of["clicks_on_lists"] and on_list >= 0.95:
-        return "ok", "Result ids are whole numbers, and the same as in the clicks.", numbers
-    sentence = "Result ids are small whole numbers, perhaps Lucene's own: check with --engine and --index; if they are"
+        return "ok", "Result ids are integers and match the ids in the clicks.", numbers
+    sentence = "Result ids are small integers, perhaps Lucene's own numbers. Check with --engine and --index; if so"
     return "warning", f"{sentence}, {remedy}.", numbers
 
 
@@ -221,8 +231,8 @@ def _resolving(of: Numbers) -> Said:
         (0.05, 0.5),
         {"ids_asked": asked, "ids_found": there},
         "{rest} of the shown ids are documents of the index.",
-        "{share} of the shown ids are no documents of the index: name the index that was searched; if it is, log "
-        "document ids (object_id_field) in place of Lucene's numbers or another field.",
+        "{share} of the shown ids are not documents of the index. Check that --index names the index that was "
+        "searched. If so, log document ids (object_id_field) instead of Lucene's internal numbers or another field.",
     )
 
 
@@ -235,21 +245,21 @@ def _ordinals(of: Numbers) -> Said:
         return (
             "warning",
             (
-                f"{share:.1%} of the positions in events are not the place of the document in its result list, "
-                "counted from 0 or from 1: log the place on the page in position.ordinal; the result list is "
-                "believed, not they."
+                f"{share:.1%} of the positions in events differ from the place of the document in its result list, "
+                "counted from 0 or from 1. Log the displayed rank in position.ordinal. Where the two differ, the "
+                "result list is used."
             ),
             numbers,
         )
     if mixed:
         return (
             "warning",
-            (f"{mixed:,.0f} applications log position 0 now and then: count from 1 everywhere, or from 0 everywhere."),
+            (f"{mixed:,.0f} applications sometimes log position 0. Count from 1 everywhere, or from 0 everywhere."),
             numbers,
         )
     if not stated:
-        return "ok", "No event states a position.", numbers
-    moved = f"Positions in events count from 0 in {from_0:,.0f} applications; they were moved up by one."
+        return "ok", "No event has a position.", numbers
+    moved = f"Positions in events count from 0 in {from_0:,.0f} applications; they were increased by one."
     return "ok", moved if from_0 else "Positions in events count from 1.", numbers
 
 
@@ -261,9 +271,9 @@ def _robots(of: Numbers) -> Said:
         share,
         (0.1, 0.95),
         {"share": share, **by_reason},
-        "{share} of the searches are by robots; they are left out.",
-        f"{{share}} of the searches are by robots ({why}) and are left out: keep crawlers from the search page, and "
-        "check the limits if these are people.",
+        "{share} of the searches come from robots and are excluded.",
+        f"{{share}} of the searches come from robots ({why}) and are excluded. Keep crawlers away from the search "
+        "page, and check the limits if these visitors are people.",
     )
 
 
@@ -274,8 +284,8 @@ def _people(of: Numbers) -> Said:
         return (
             "warning",
             (
-                f"{share:.1%} of the searches name neither user nor session, so that one visitor can count "
-                "as many: send client_id (or session_id) with queries and events."
+                f"{share:.1%} of the searches have neither a user nor a session id, so one visitor can count "
+                "as many. Send client_id (or session_id) with queries and events."
             ),
             numbers,
         )
@@ -283,23 +293,23 @@ def _people(of: Numbers) -> Said:
         return (
             "warning",
             (
-                f"One person made {top / of['clicks_kept']:.1%} of the clicks: caps limit what they say, "
-                "and a log of more people says more."
+                f"One person made {top / of['clicks_kept']:.1%} of the clicks. Caps limit their influence; "
+                "a log with more people is more reliable."
             ),
             numbers,
         )
-    return "ok", f"{of['people']:,.0f} people; none makes more than a tenth of the clicks.", numbers
+    return "ok", f"{of['people']:,.0f} people; nobody made more than a tenth of the clicks.", numbers
 
 
 def _spellings(of: Numbers) -> Said:
     n = of.get("note_camel_case", 0)
     if not n:
-        return "ok", "Fields are spelt as UBI says.", {"camel_case": 0}
+        return "ok", "Field names are spelt as in the UBI schema.", {"camel_case": 0}
     return (
         "warning",
         (
-            f"{n:,.0f} rows are in camelCase, as Data Prepper writes them: they were read all the same, but dashboards "
-            f"and judgement tools of the engine will not find their fields."
+            f"{n:,.0f} rows use camelCase names, as Data Prepper writes them. They were imported, but dashboards "
+            f"and judgment tools of the engine will not find their fields."
         ),
         {"camel_case": n},
     )
@@ -317,8 +327,8 @@ def _values(of: Numbers) -> Said:
     return (
         "warning",
         (
-            f"{'; '.join(faults)}: log ISO 8601 times with a zone (retraining keeps the newest searches "
-            "apart), positions from 1, and queries that were answered."
+            f"{'; '.join(faults)}. Log ISO 8601 times with a time zone (retraining uses the newest searches as a "
+            "holdout), positions from 1, and only queries that were answered."
         ),
         numbers,
     )
@@ -328,9 +338,9 @@ def _coverage(of: Numbers) -> Said:
     asked, clicked = of["distinct_queries"], of["distinct_queries_clicked"]
     share = _share(clicked, asked)
     numbers = {"distinct_queries": asked, "distinct_queries_clicked": clicked}
-    sentence = f"{clicked:,.0f} of {asked:,.0f} different queries ({share:.1%}) have a click"
+    sentence = f"{clicked:,.0f} of {asked:,.0f} distinct queries ({share:.1%}) have a click"
     if asked and share < 0.05:
-        return "warning", f"{sentence}: check that clicks are logged for every kind of search.", numbers
+        return "warning", f"{sentence}. Check that clicks are logged for every kind of search.", numbers
     return "ok", f"{sentence}.", numbers
 
 
@@ -339,19 +349,19 @@ def _shape(rates: Sequence[RankRate]) -> Said:
     total = sum(rate.clicked for rate in enough)
     numbers = {"ranks": float(len(enough)), "clicks": float(total)}
     if len(enough) < 3 or total < MIN_CLICKS:
-        return "ok", "Too few showings to say more of the click rate by rank.", numbers
+        return "ok", "Too few impressions to judge the click rate by rank.", numbers
     first, best = enough[0], max(enough, key=lambda rate: rate.rate)
     if best.rank > 1 and first.rate < 0.8 * best.rate:
         return (
             "warning",
             (
-                f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}): check that "
-                "clicks on it are logged (an advertisement above the list counts as none), and whether positions are "
-                "off by one."
+                f"Rank 1 is clicked less ({first.rate:.1%}) than rank {best.rank} ({best.rate:.1%}). Check that "
+                "clicks on it are logged (clicks on an advertisement above the list are not clicks on rank 1), and "
+                "whether positions are off by one."
             ),
             numbers,
         )
-    return "ok", f"Rank 1 is clicked most ({first.rate:.1%}); the rates fall with the rank.", numbers
+    return "ok", f"Rank 1 has the highest click rate ({first.rate:.1%}); the rates fall with the rank.", numbers
 
 
 def _exploration(of: Numbers) -> Said:
@@ -361,19 +371,19 @@ def _exploration(of: Numbers) -> Said:
         return (
             "ok",
             (
-                "No list was shuffled: how often each rank is looked at is inferred from orders that changed; "
-                "`ssi serve --explore 1` measures it."
+                "No list was shuffled. Examination by rank is estimated from result orders that changed; "
+                "`ssi serve --explore 1` measures it directly."
             ),
             numbers,
         )
     if clicks >= MIN_RANDOMISED_CLICKS:
-        return "ok", f"{lists:,.0f} shuffled lists are enough to measure how often each rank is looked at.", numbers
+        return "ok", f"{lists:,.0f} shuffled lists are enough to measure how often each rank is examined.", numbers
     more = f"about {lists * (MIN_RANDOMISED_CLICKS / clicks - 1):,.0f} more such lists are" if clicks else "more are"
     return (
         "ok",
         (
-            f"{lists:,.0f} lists were shuffled, with {clicks:,.0f} clicks at the rank that has the fewest: "
-            f"{more} needed for {MIN_RANDOMISED_CLICKS} clicks at each."
+            f"{lists:,.0f} lists were shuffled, with {clicks:,.0f} clicks at the rank that has the fewest; "
+            f"{more} needed for {MIN_RANDOMISED_CLICKS} clicks at each rank."
         ),
         numbers,
     )
@@ -395,12 +405,14 @@ CHECKS: dict[str, Callable[[Numbers], Said]] = {
     "coverage": _coverage,
     "exploration": _exploration,
 }
-"""The checks of numbers by code, in the order in which the doctor reports them, before the one of the click rates;
-``resolving`` only where shown ids were looked up."""
+"""Checks of the numbers by code, in the order in which the doctor reports them.
+
+``resolving`` runs only if shown ids were looked up in an index. The check of the click rates (``shape``) comes last.
+"""
 
 
 IDS_ASKED = 1_000
-"""Shown ids that are looked up in the index, drawn by their hash."""
+"""Maximum number of shown ids that are looked up in the index. They are sampled by their hash."""
 MAX_RANKS = 50
 
 _STATUSES = "SELECT status, COUNT(*) FROM statuses GROUP BY status"
@@ -417,11 +429,25 @@ def examine(
     config: PairConfig | None = None,
     resources: Resources | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a click log, and the click rate by rank.
+    """Return the diagnosis of a click log.
 
-    With ``engine`` and ``index`` up to 1,000 of the shown ids are looked up there; ``config`` says who is a robot.
+    Parameters
+    ----------
+    log
+        The click log.
+    engine, index
+        If both are given, up to `IDS_ASKED` of the shown ids are looked up in this index.
+    config
+        Its ``robots`` rules decide whose searches are excluded.
+    resources
+        Threads, memory, and temporary folder for DuckDB.
 
-    `MissingExtra` without DuckDB; `EngineError` if the engine cannot be asked.
+    Raises
+    ------
+    MissingExtra
+        If DuckDB is not installed.
+    EngineError
+        If the lookup of shown ids fails.
     """
     task = Task(log, config or PairConfig(), "impressions")
     with prepared(task, resources or Resources()) as connection:
@@ -444,29 +470,42 @@ def examine(
 
 
 LEAST_PEOPLE = 5
-"""People who must have asked a query before its text is shown to whoever operates the search."""
+"""Minimum number of people who must have asked a query before its text is shown to the operators of the search."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueryLoss:
-    """What came of a query; ``lost`` is the sum over clicks of 1 / the engine's rank - 1 / the shown one."""
+    """What the clicks say about the engine's ranking for one query text."""
 
     query: str
     people: int
+    """Number of people who asked it."""
     searches: int
     without_click: int
+    """Number of searches without a click."""
     lost: float
+    """Sum over clicks of 1 / the engine's rank - 1 / the displayed rank. Above 0, the displayed order was worse."""
 
 
 def query_losses(
     log: ClickLog, engine_ranks: Sequence[tuple[str, str, int]], *, resources: Resources | None = None
 ) -> list[QueryLoss]:
-    """Return what came of the queries that `LEAST_PEOPLE` asked, by their text; robots are left out.
+    """Return the losses of the queries that at least `LEAST_PEOPLE` people asked, sorted by query text.
 
-    ``engine_ranks`` are (query id, document, rank in the engine's order). A search that names neither user nor session
-    counts for nobody: it may be the same person again.
+    Parameters
+    ----------
+    log
+        The click log. Searches of robots are excluded, and so are searches with neither a user nor a session id: they
+        may all come from the same person.
+    engine_ranks
+        Tuples (query id, document, rank in the engine's order).
+    resources
+        Threads, memory, and temporary folder for DuckDB.
 
-    `MissingExtra` without DuckDB.
+    Raises
+    ------
+    MissingExtra
+        If DuckDB is not installed.
     """
     columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
     pa = arrow()
@@ -485,7 +524,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[str]:
-    """Return one line a rank: rank, bar, rate, clicks and showings; the longest bar is the highest rate."""
+    """Return one line for each rank: rank, bar, rate, clicks, and impressions; the highest rate has the longest bar."""
     kept = rates[:limit]
     top = max((rate.rate for rate in kept), default=0.0)
     lines = []
@@ -497,7 +536,15 @@ def bars(rates: Sequence[RankRate], width: int = 40, limit: int = 20) -> list[st
 
 
 def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
-    """Write the rates as ``.png``, ``.svg``, or all as ``.html``; `ConfigError` for others, `MissingExtra`."""
+    """Write the click rates as ``.png`` or ``.svg``, or the whole diagnosis as ``.html``.
+
+    Raises
+    ------
+    ConfigError
+        If the file name has another ending.
+    MissingExtra
+        If matplotlib is not installed.
+    """
     target = Path(path)
     kind = picture_kind(target, FORMATS)
     with new_figure(8, 4, extra="clicks", style=STYLE) as figure:
@@ -511,10 +558,12 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 
 
 def _draw(axes: Any, rates: Sequence[RankRate]) -> None:
-    axes.bar([rate.rank for rate in rates], [100 * rate.rate for rate in rates], color=BLUE, label="clicks / showings")
+    axes.bar(
+        [rate.rank for rate in rates], [100 * rate.rate for rate in rates], color=BLUE, label="clicks / impressions"
+    )
     axes.set_xlabel("rank")
     axes.set_ylabel("click rate, %")
-    axes.set_title("Click rate by rank, robots left out")
+    axes.set_title("Click rate by rank, without robots")
     if rates:
         whole_numbers(axes)
         axes.legend()

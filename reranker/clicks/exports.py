@@ -1,9 +1,13 @@
-"""Clicks in the forms of other tools: judgements of TREC, LETOR, Search Relevance Workbench and Quepid; pairs as TSV.
+"""Export of clicks: judgments for TREC, LETOR, Search Relevance Workbench, and Quepid; preference pairs as TSV.
 
-A judgement is a number from 0 to 1, times the highest grade. By clicks it is the share of those who clicked among those
-who looked: clicks over the sum of the examination probabilities of the ranks where the document stood, each person
-once (`reranker.clicks.pairs.Rating`). By pairs it is the share of the weight, of all pairs of the query that name the
-document, in which it is the better one. Both compare documents that were shown; the rest stays unjudged.
+A judgment is a value from 0 to 1, scaled by the highest grade of the format. There are two sources:
+
+- Ratings: the share of clicks among examinations, which is the number of people who clicked over the sum of the
+  examination probabilities of the ranks where the document stood. Each person counts once
+  (`reranker.clicks.pairs.Rating`).
+- Pairs: among all pairs of the query that contain the document, the share of the weight in which it is the better one.
+
+Both compare only documents that were shown. All other documents stay unjudged.
 """
 
 from __future__ import annotations
@@ -26,30 +30,35 @@ from reranker.records import Pair
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How well a document serves a query text: ``value`` from 0 to 1."""
+    """A judgment of one document for one query text."""
 
     query: str
     document: str
     value: float
+    """How well the document serves the query, from 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A form of judgements; ``lines(judgements by query, max_grade)``, ``query_file`` where queries go by id."""
+    """An export format for judgments."""
 
     lines: Callable[[Iterable[Judgement], int], Iterator[str]]
+    """Function of (judgments grouped by query, highest grade) that yields the lines of the file."""
     max_grade: int
+    """Default of the highest grade."""
     query_file: bool
+    """Whether the format names queries by id, so that a second file with their texts is needed."""
     summary: str
+    """One line for ``--help``."""
 
 
 def judgements_of_ratings(ratings: Iterable[Rating], min_people: int = 1) -> Iterator[Judgement]:
-    """Yield click shares as judgements, of documents that were shown to ``min_people`` people at least."""
+    """Yield click shares as judgments, for documents that were shown to at least ``min_people`` people."""
     return (Judgement(rating.query, rating.document, rating.share) for rating in ratings if rating.people >= min_people)
 
 
 def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[Judgement]:
-    """Yield the share of the weight that each document won; pairs must come by query."""
+    """Yield for each document the share of the weight that it won; pairs must be grouped by query."""
     for query, group in groupby(pairs, key=lambda pair: pair.query):
         won: dict[str, float] = {}
         total: dict[str, float] = {}
@@ -62,26 +71,29 @@ def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[Judgement]:
 
 
 def grade(value: float, max_grade: int) -> int:
-    """Return the whole grade of a value: value * max_grade, halves up."""
+    """Return the integer grade of a value: value * max_grade, rounded half up."""
     return math.floor(value * max_grade + 0.5)
 
 
 def query_id(text: str) -> str:
-    """Return an id of a query text: the same in every export, 16 hexadecimal digits after a q."""
+    """Return the id of a query text: "q" and 16 hexadecimal digits, the same in every export."""
     return "q" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield TREC qrels: query id, 0, document id and grade, by blanks; `InputError` for an id with white space."""
+    """Yield TREC qrels: query id, 0, document id, and grade, separated by spaces.
+
+    Raises `InputError` for a document id with white space.
+    """
     for judgement in judgements:
         if judgement.document.split() != [judgement.document]:
-            message = f"the document id {judgement.document!r} has white space, which ends a column in TREC's form"
-            raise InputError(f"{message}: export to another form", document=judgement.document)
+            message = f"the document id {judgement.document!r} contains white space, which separates columns in qrels"
+            raise InputError(f"{message}: choose another export format", document=judgement.document)
         yield f"{query_id(judgement.query)} 0 {judgement.document} {grade(judgement.value, max_grade)}\n"
 
 
 def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield a LETOR judgement list: ``grade qid:n # document``, with the texts of all queries before it."""
+    """Yield a LETOR judgment list: first the text of each query as a comment, then lines ``grade qid:n # document``."""
     known = list(judgements)
     texts = dict.fromkeys(judgement.query for judgement in known)
     numbers = {text: number for number, text in enumerate(texts, start=1)}
@@ -93,7 +105,10 @@ def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str
 
 
 def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
-    """Yield the body of OpenSearch's ``PUT …/judgments``; a rating that is a number stops it (search-relevance#229)."""
+    """Yield the body of OpenSearch's ``PUT …/judgments``.
+
+    Ratings are written as strings, because a numeric rating makes the import fail (search-relevance#229).
+    """
     yield '{"name": "clicks", "description": "made by ssi clicks export", "type": "IMPORT_JUDGMENT", '
     yield '"judgmentRatings": ['
     before = "\n"
@@ -112,20 +127,41 @@ def quepid_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[st
 
 
 EXPORTS: dict[str, Export] = {
-    "trec": Export(trec_lines, 4, True, "TREC qrels, grades 0 to 4, and the queries' texts beside them"),
+    "trec": Export(trec_lines, 4, True, "TREC qrels, grades 0 to 4, and a second file with the query texts"),
     "letor": Export(letor_lines, 4, False, "LETOR judgement list, grades 0 to 4"),
-    "srw": Export(srw_lines, 3, False, "Search Relevance Workbench judgements (JSON), ratings 0.000 to 3.000"),
+    "srw": Export(srw_lines, 3, False, "Search Relevance Workbench judgments (JSON), ratings 0.000 to 3.000"),
     "quepid": Export(quepid_lines, 3, False, "Quepid ratings (CSV), 0 to 3"),
 }
-"""The forms of judgements by name."""
+"""Export formats by name."""
 
 
 def write_judgements(
     judgements: Iterable[Judgement], path: Path, form: str, *, max_grade: int | None = None, queries: Path | None = None
 ) -> int:
-    """Write judgements, by query, in a form; return their number; `ConfigError` or `InputError` if it cannot be."""
+    """Write judgments to a file and return their number.
+
+    Parameters
+    ----------
+    judgements
+        Judgments, grouped by query.
+    path
+        The file, which only its owner can read.
+    form
+        A key of `EXPORTS`.
+    max_grade
+        Highest grade, at least 1; None: the default of the format.
+    queries
+        A second file for lines of query id, tab, query text; None: not written.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown format or a highest grade below 1.
+    InputError
+        If a document id cannot be written in the format.
+    """
     if form not in EXPORTS:
-        raise ConfigError(f"the form is {form!r}: it must be one of {', '.join(EXPORTS)}")
+        raise ConfigError(f"the export format is {form!r}: it must be one of {', '.join(EXPORTS)}")
     highest = EXPORTS[form].max_grade if max_grade is None else max_grade
     if highest < 1:
         raise ConfigError(f"the highest grade is {highest}: it must be at least 1")
@@ -150,7 +186,7 @@ def write_judgements(
 
 
 def write_tsv(pairs: Iterable[Pair], path: Path) -> int:
-    """Write pairs as `reranker.formats.read_pairs` takes them, with a header, and return their number."""
+    """Write pairs with a header line, as `reranker.formats.read_pairs` reads them, and return their number."""
     count = 0
     with replacing(path, private=True) as file:
         file.write(b"query\tbetter\tworse\tweight\n")

@@ -1,26 +1,28 @@
-"""The forms that click logs come in, made into rows: logged values are checked and freed of personal data.
+"""Readers of the log formats: each logged line becomes rows, with checked values and without personal data.
 
-**OpenSearch User Behavior Insights** 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings, by
-the schema 1.3.0, its indices' mappings, and what plugins, Data Prepper and export tools make of them:
+**OpenSearch User Behavior Insights** 1.0 to 1.3: rows of ``ubi_queries`` and ``ubi_events`` in all their spellings.
+The spellings come from the schema 1.3.0, from the mappings of its indices, and from what plugins, Data Prepper and
+export tools write:
 
-- response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
-  ``query_response``; camelCase names; ``position.ordinal`` as a number, as ``{"index": number}``, or as a flat key;
-- rows wrapped in ``{"_index", "_source"}``, in the hits of a search answer, or after ``index-name TAB``; lines of the
-  bulk API (``{"index": {"_index": …}}``) are passed over;
-- ``query_attributes.ssi_first``, by which `ssi serve` says how many hits stand on the pages before.
+- Response: ``query_response_hit_ids``, ``query_response_objects_ids`` or ``query_response_object_ids``, also inside
+  ``query_response``.
+- camelCase names; ``position.ordinal`` as a number, as ``{"index": number}``, or as a flat key.
+- Rows wrapped in ``{"_index", "_source"}``, in the hits of a search response, or after ``index-name TAB``.
+- Action lines of the bulk API (``{"index": {"_index": …}}``) are skipped.
+- ``query_attributes.ssi_first``, in which `ssi serve` logs the number of hits on the previous pages.
 
-**JSON lines**, the project's own form: one shown result list a line, with what was clicked in it::
+**JSON lines**, this project's own format: one shown result list per line, with the clicks on it::
 
     {"query_id": "s1i1", "query": "civil war causes", "session": "2013-1", "user": null, "time": "99.396",
      "results": ["d1", "d2"], "clicks": [{"doc": "d1", "rank": 1, "time": "143.5", "end_time": "152.6"}],
      "add_to_cart": [], "purchases": [], "application": "shop", "randomised": false, "ip": "…", "user_agent": "…"}
 
-Only ``query_id`` is needed; ``query_attributes.randomised`` is taken as in UBI. Ranks begin at 1. A time is ISO 8601,
-seconds or milliseconds since 1970, or seconds from the beginning of the session: those tell how long a click lasted
-(``end_time`` - ``time``), but no day.
+Only ``query_id`` is required. ``query_attributes.randomised`` is read as in UBI. Ranks begin at 1. A time is ISO 8601,
+seconds or milliseconds since 1970, or seconds since the beginning of the session. Times relative to the session give
+the dwell time of a click (``end_time`` - ``time``), but no date.
 
-**Metarank** 0.7 (``doc/event-schema.md``): rankings (a shown list) and interactions (what was done in it); items and
-users are passed over. The text of a query is a ranking's field ``query``; a ranking without it keeps an empty text.
+**Metarank** 0.7 (``doc/event-schema.md``): rankings (a shown list) and interactions (actions on it). Items and users
+are skipped. The query text is the ranking's field ``query``; a ranking without this field gets an empty text.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ _HIDDEN = bytes(byte if byte in _KEPT else ord(" ") if byte in b"\t\r\n" else or
 
 
 def shape(sample: str | bytes) -> str:
-    """Return the beginning of a line with the names of known keys and its brackets; all else is a dot a byte."""
+    """Return the beginning of a line with everything but known keys and brackets masked: one dot for each byte."""
     data = (sample if isinstance(sample, bytes) else sample.encode("utf-8", "replace"))[:_SHOWN]
     shown = bytearray(data.translate(_HIDDEN))
     for key in _KEYS.finditer(data):
@@ -66,14 +68,14 @@ def shape(sample: str | bytes) -> str:
 
 
 class PrivateSink:
-    """Hands rejects on with the shape of the line in the place of its values, and counts them."""
+    """A reject sink that masks the content of each rejected line (`shape`) before it passes it on, and counts them."""
 
     def __init__(self, sink: RejectSink) -> None:
         self._sink = sink
         self.count = 0
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Hand on one refused record."""
+        """Pass on one rejected record."""
         self.count += 1
         self._sink.reject(line, offset, reason, shape(sample), kind=kind)
 
@@ -87,7 +89,7 @@ _META = re.compile(r"\\.|[\\^$*+?{}\[\]|().]")
 
 
 class ValueCache(dict[K, V]):
-    """What values of a kind become, made when they are asked for: most are met again and again."""
+    """A bounded cache that computes the value of a missing key with ``make``. Logged values repeat very often."""
 
     def __init__(self, make: Callable[[K], V]) -> None:
         super().__init__()
@@ -102,7 +104,10 @@ class ValueCache(dict[K, V]):
 
 
 def robot_name(agent: str) -> str:
-    """Return the listed name of the robot that a user agent states, else ""; `MissingExtra` without the list."""
+    """Return the name of the known robot with this user agent, or "".
+
+    Raises `MissingExtra` if the package with the list of robots is not installed.
+    """
     literals, patterns = _list()
     text = agent[:MAX_AGENT_CHARS]
     literal = next((robot.strip(" /") for robot in literals if robot in text), None)
@@ -111,7 +116,7 @@ def robot_name(agent: str) -> str:
 
 @cache
 def _list() -> tuple[tuple[str, ...], tuple[tuple[re.Pattern[str], str], ...]]:
-    """Return the list's patterns: those that are plain text, which is found far faster, and the others with a name."""
+    """Return the robot patterns: literal strings, which are matched much faster, and (regular expression, name)."""
     try:
         import crawleruseragents
     except ImportError as error:
@@ -132,10 +137,10 @@ MAX_QUERY_CHARS = 2_000
 MAX_NAME_CHARS = 100
 MAX_ORDINAL = 1_000_000
 EARLIEST_MS = 946_684_800_000
-"""2000-01-01: no click log is older."""
+"""2000-01-01 in milliseconds. Earlier times are rejected as impossible."""
 AHEAD_MS = 2 * DAY_MS
-"""How far a time may be ahead of the clock: clients' clocks are."""
-# First value of a unit that is a time here, and what it is multiplied and divided by to be milliseconds.
+"""Milliseconds by which a time may be ahead of the clock, because clients' clocks may be wrong."""
+# Rows (smallest value that is an epoch time in this unit, factor, divisor): value * factor / divisor is milliseconds.
 _UNITS = (
     (EARLIEST_MS, 1, 1),
     (EARLIEST_MS // 1000, 1000, 1),
@@ -154,20 +159,28 @@ ACTIONS: dict[str, str] = {
     **dict.fromkeys(("purchase", "buy", "purchased", "order"), PURCHASE),
     **dict.fromkeys(("impression", "impressions", "shown", "view_item_list"), IMPRESSION),
 }
-"""Spellings of actions (lower case, blanks and hyphens as underscores) → actions of the schema; others stay."""
+"""Spellings of actions → actions of the schema. Keys are lower case with underscores; other actions are unchanged."""
 
 Id = str | int
 Time = str | int | float
 
 
 class Values:
-    """Turns logged values into those of the schema; times more than two days after ``now_ms`` cannot be true."""
+    """Converts logged values to values of the schema.
+
+    Parameters
+    ----------
+    privacy
+        Hashes for ids of people.
+    now_ms
+        Current time in milliseconds since 1970. Times more than two days later are rejected as impossible.
+    """
 
     def __init__(self, privacy: Pseudonymiser, now_ms: int) -> None:
         self.notes: Counter[str] = Counter()
         self._hash = privacy.of
         self._latest_ms = now_ms + AHEAD_MS
-        _list()  # before a line is read
+        _list()  # raise MissingExtra before a line is read
         self.robot = ValueCache(robot_name).__getitem__
         self.query, self.name = ValueCache(self._query).__getitem__, ValueCache(self._name).__getitem__
         self.action = ValueCache(self._action).__getitem__
@@ -178,15 +191,16 @@ class Values:
         self._minute = ValueCache(_minute).__getitem__
 
     def time(self, value: Time | None) -> int | None:
-        """Return milliseconds since 1970; None where there is no time or it cannot be true (before 2000, far ahead).
+        """Return milliseconds since 1970; None for a missing or impossible time (before 2000 or far in the future).
 
-        ISO 8601 (UTC where no zone is given) or a number, also as text: seconds, milliseconds, microseconds or
-        nanoseconds since 1970, told by its size; far smaller ones count from the beginning of a session.
+        Accepts ISO 8601 (UTC if no zone is given) or a number, also as text. The magnitude of a number decides whether
+        it is seconds, milliseconds, microseconds or nanoseconds since 1970. Much smaller numbers are seconds since the
+        beginning of a session.
         """
         if value is None:
             return None
         if isinstance(value, str):
-            # Most times are 2026-03-01T10:11:12.345Z, and of a minute met before: seconds and thousandths are added.
+            # Fast path for 2026-03-01T10:11:12.345Z: the minute is cached; seconds and milliseconds are added to it.
             part = value[17:19] + value[20:]
             minute = self._minute(value[:17]) if value[19:20] == "." else None
             if minute is not None and part[5:] == "Z" and part[:5].isdecimal() and part.isascii() and part < "6":
@@ -203,8 +217,8 @@ class Values:
         return None
 
     def _parsed(self, value: str) -> int | None:
-        """Return the milliseconds of a time as text; None, with a note, for what is none."""
-        # A day alone has eight digits; in 1715080380005 ISO 8601 would find a day of the year 1715.
+        """Return the milliseconds of a time given as text; None, with a note, if it cannot be parsed."""
+        # Eight digits are a date. ISO 8601 would read longer numbers such as 1715080380005 as a day of the year 1715.
         is_number = _NUMBER.fullmatch(value) is not None
         if is_number and len(value) != 8:
             return self._number(float(value) if "." in value else int(value))
@@ -217,7 +231,7 @@ class Values:
             return None
 
     def _number(self, value: float) -> int:
-        """Return the milliseconds of an epoch time; -1 for a number too small to be one."""
+        """Return the milliseconds of an epoch time; -1 for a number too small to be an epoch time."""
         if value < EARLIEST_MS // 1000:
             return -1
         self.notes["epoch_time"] += 1
@@ -228,12 +242,12 @@ class Values:
 
     def _query(self, text: str | None) -> str:
         if text and len(text) > MAX_QUERY_CHARS:
-            reason = f"the query has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
+            reason = f"the query text has {len(text)} characters: at most {MAX_QUERY_CHARS} are accepted"
             raise RecordError("query_too_long", reason)
         return redact(text) if text else ""
 
     def _action(self, text: str) -> str:
-        """Return the action of an event: of the schema where it has the meaning, else as it is, redacted."""
+        """Return the action of the schema for an event's action name, or the redacted name if there is none."""
         name = self._name(text)
         return ACTIONS.get(name.lower().replace("-", "_").replace(" ", "_"), name)
 
@@ -245,7 +259,7 @@ class Values:
         return redact(text)[:MAX_NAME_CHARS]
 
     def _query_id(self, value: Id | None) -> str:
-        """Return a query's id, empty for none; one that holds an e-mail address is hashed."""
+        """Return a query id, empty if missing. An id that contains an e-mail address is hashed."""
         text = "" if value is None or value == "" else document_id(value, "query id")
         return self._hash("query", text) if "@" in text else text
 
@@ -253,11 +267,11 @@ class Values:
         return "" if value is None or value == "" else document_id(value)
 
     def _person(self, kind: Kind, value: Id | None) -> str:
-        """Return the hash of a user's, a session's or a network's id; empty for None."""
+        """Return the hash of a user, session, or network id; empty for None."""
         return "" if value is None else self._hash(kind, str(value))
 
     def ordinal(self, value: Any) -> int | None:
-        """Return a position as it was logged, None where it is none: a whole number of 0 to a million, also as text."""
+        """Return a position as logged; None if it is not an integer from 0 to a million (also as text)."""
         if isinstance(value, str):
             value = int(value) if value.isascii() and value.isdigit() and len(value) < 10 else None
         if isinstance(value, float):
@@ -270,7 +284,7 @@ class Values:
         return None
 
     def dwell(self, value: Any) -> float | None:
-        """Return a dwell time in seconds, None where it is none."""
+        """Return a dwell time in seconds; None if it is missing or invalid."""
         try:
             seconds = float(value) if value is not None else -1.0
         except (ValueError, OverflowError):
@@ -279,7 +293,7 @@ class Values:
 
 
 def _minute(text: str) -> int | None:
-    """Return the milliseconds at which a minute begins that is written as ``2026-03-01T10:11:``; None for others."""
+    """Return the milliseconds of the beginning of a minute written as ``2026-03-01T10:11:``; None for other text."""
     try:
         return (instant(f"{text}00Z") - _EPOCH) // _MS if _MINUTE.fullmatch(text) else None
     except ValueError:
@@ -287,7 +301,11 @@ def _minute(text: str) -> int | None:
 
 
 def document_id(value: Id | None, what: str = "document id") -> str:
-    """Return an id as text; `RecordError` for none, one of more than 512 bytes, or with control or half characters."""
+    """Return an id as text.
+
+    Raises `RecordError` for a missing or empty id, for one of more than 512 bytes, and for one with control characters
+    or lone surrogates.
+    """
     text = value if isinstance(value, str) else "" if value is None else str(value)
     if text.isascii() and text.isprintable() and 0 < len(text) <= MAX_ID_BYTES:
         return text
@@ -300,7 +318,7 @@ def document_id(value: Id | None, what: str = "document id") -> str:
     if n_bytes > MAX_ID_BYTES:
         raise RecordError("id_too_long", f"a {what} has {n_bytes} bytes of UTF-8: at most {MAX_ID_BYTES} are accepted")
     if not text.replace(" ", "").isprintable():
-        raise RecordError("id_control", f"a {what} has control or invisible characters: remove them")
+        raise RecordError("id_control", f"a {what} has control or invisible characters: remove them from the id")
     return text
 
 
@@ -311,7 +329,7 @@ _EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None
 
 
 class LogRows:
-    """The rows that readers of all forms fill, with the ``values`` they make them by."""
+    """Rows collected by a reader of any format; ``values`` converts the logged values."""
 
     def __init__(self, values: Values) -> None:
         self.values = values
@@ -325,11 +343,11 @@ class LogRows:
         return len(self.queries) + len(self.hits) + len(self.events)
 
     def add_hits(self, query_id: str, documents: list[str], time: int | None, first: int = 0) -> None:
-        """Add a returned list of documents, in its order, after the ``first`` ones of earlier pages."""
+        """Add a result list in the order in which it was returned; ``first`` hits of previous pages come before it."""
         self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
 
     def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
-        """Return the hash of the client where it is named, else of the user, whose link to the client is kept."""
+        """Return the hash of the client, or of the user if there is no client; the link between both is stored."""
         values = self.values
         if client is None or client == "":
             return values.user(user)
@@ -341,7 +359,7 @@ class LogRows:
         return hashed
 
     def take(self) -> tuple[dict[str, dict[str, list[Any]]], Counter[str]]:
-        """Return the rows as a batch with the notes made of them, and begin anew."""
+        """Return the rows as a batch together with the notes about them, and start an empty batch."""
         tables: dict[str, list[Any]] = {
             "queries": self.queries,
             "hits": self.hits,
@@ -365,7 +383,10 @@ _MAX_LEVELS = 4
 
 
 def unwrapped(value: Any) -> list[Any] | None:
-    """Return the rows in a decoded line, None for bulk actions; `RecordError` for what is no object."""
+    """Return the rows in a decoded line; None for bulk actions.
+
+    Raises `RecordError` for a value that is not an object.
+    """
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
     source = value.get("_source")
@@ -382,18 +403,18 @@ def unwrapped(value: Any) -> list[Any] | None:
 
 
 def _not_readable(error: Exception) -> RecordError:
-    """Return what is wrong with a line that could not be decoded; never repeats its values."""
+    """Return the error for a line that could not be decoded. Its message never repeats values of the line."""
     if isinstance(error, msgspec.ValidationError):
-        return RecordError("wrong_type", f"a value of another type: {error}")
+        return RecordError("wrong_type", f"a value has the wrong type: {error}")
     if isinstance(error, RecursionError):
-        return RecordError("too_deep", "nested too deep to be read")
+        return RecordError("too_deep", "the JSON is nested too deeply to be read")
     if isinstance(error, UnicodeDecodeError):
         return RecordError("not_utf8", f"a text is not UTF-8 (byte 0x{error.object[error.start]:02x})")
-    return RecordError("not_json", f"not JSON: {error}")
+    return RecordError("not_json", f"the line is not JSON: {error}")
 
 
 def _snake(value: Any, level: int = 0) -> Any:
-    """Return a row with its keys in snake_case and flat keys (``a.b``) unfolded."""
+    """Return a row with its keys in snake_case and flat keys (``a.b``) expanded to nested objects."""
     if not isinstance(value, dict) or level > _MAX_LEVELS:
         return value
     renamed: dict[str, Any] = {}
@@ -415,13 +436,13 @@ def _snake(value: Any, level: int = 0) -> Any:
 
 @lru_cache(4096)
 def _plain_name(key: str) -> tuple[str, str]:
-    """Return the snake_case of a key up to its first dot, and the rest."""
+    """Return (snake_case of the key up to its first dot, the rest of the key)."""
     name, _, rest = _HUMP.sub("_", key).lower().partition(".")
     return name, rest
 
 
 def _parsed(text: str) -> Any:
-    """Return the object that a column of text holds, or the text."""
+    """Return the object that a text column contains as JSON, or the text itself."""
     if not text.startswith("{"):
         return text
     try:
@@ -431,7 +452,7 @@ def _parsed(text: str) -> Any:
 
 
 class LineReader:
-    """Makes rows of the lines of one form; `RecordError` for a line that is not of it."""
+    """Converts the lines of one format to rows. Raises `RecordError` for a line that is not in this format."""
 
     form: ClassVar[type[Any]]
 
@@ -440,7 +461,7 @@ class LineReader:
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(self.form).decode
 
     def take(self, line: bytes) -> None:
-        """Take one line."""
+        """Read one line."""
         try:
             decoded = self._decode(line)
         except (ValueError, RecursionError) as error:
@@ -448,7 +469,7 @@ class LineReader:
         self._take(decoded)
 
     def take_value(self, value: Any) -> None:
-        """Take one line as decoded JSON."""
+        """Read one line that is decoded already."""
         try:
             converted = msgspec.convert(value, self.form)
         except (ValueError, RecursionError) as error:
@@ -460,7 +481,7 @@ class LineReader:
 
 
 class _Ordinal(msgspec.Struct, gc=False):
-    """``position.ordinal`` as UBI 1.0 has it."""
+    """``position.ordinal`` in UBI 1.0."""
 
     index: int | float | str | None = None
 
@@ -508,7 +529,7 @@ class _Response(msgspec.Struct, gc=False):
 
 
 class _Row(_Response, gc=False):
-    """A row of either index, as far as it is used; other keys are read over."""
+    """A row of either index, limited to the keys that are used; other keys are ignored."""
 
     action_name: str | None = None
     client_id: Id | None = None
@@ -526,7 +547,7 @@ class _Row(_Response, gc=False):
 
 
 def _response_ids(row: _Row) -> list[str | int] | None:
-    """Return the ids of the response, by any of its names; None where none is there."""
+    """Return the ids of the response, which has several names; None if there is no response."""
     responses = [response for response in (row, row.query_response) if response is not None]
     named = (getattr(response, name) for response in responses for name in _Response.__struct_fields__)
     return next((ids for ids in named if ids is not None), None)
@@ -542,12 +563,12 @@ _INDEX_NAME = re.compile(rb"[^\s{\[\"]{1,255}\t(?=\{)")
 
 
 class UbiReader(LineReader):
-    """Makes rows of the lines of a UBI log."""
+    """Converts the lines of a UBI log to rows."""
 
     form = _Row
 
     def take(self, line: bytes) -> None:
-        """Take one line."""
+        """Read one line."""
         try:
             row = self._decode(line)
         except (ValueError, RecursionError) as error:
@@ -555,7 +576,7 @@ class UbiReader(LineReader):
             if prefix is None:
                 raise _not_readable(error) from None
             self.rows.values.notes["tab_separated"] += 1
-            # What follows is a brace, so this goes one level deep.
+            # The rest begins with a brace, so the recursion is one level deep.
             self.take(line[prefix.end() :])
             return
         if row.action_name is not None and row.event_attributes is not None:
@@ -566,7 +587,7 @@ class UbiReader(LineReader):
             self._other(row, line)
 
     def _other(self, row: _Row, line: bytes) -> None:
-        """Take a row that is not in the plain form: with a response, without attributes, wrapped or camelCase."""
+        """Read a row that is not in the plain form: with a response, without attributes, wrapped, or in camelCase."""
         if row.action_name is None:
             if _response_ids(row) is not None and row.query_id is not None:
                 self._query(row)
@@ -581,7 +602,7 @@ class UbiReader(LineReader):
         self.take_value(value)
 
     def take_value(self, value: Any) -> None:
-        """Take a row as decoded JSON: wrapped, camelCase or flat."""
+        """Read a row as decoded JSON: wrapped, camelCase, or flat."""
         inner = unwrapped(value)
         if inner is None:
             self.rows.n_skipped += 1
@@ -598,7 +619,7 @@ class UbiReader(LineReader):
             except RecordError as error:
                 errors.append(error)
         if errors:
-            raise RecordError(errors[0].kind, f"{len(errors)} of {len(inner)} rows; the first: {errors[0].message}")
+            raise RecordError(errors[0].kind, f"{len(errors)} of {len(inner)} rows failed; first: {errors[0].message}")
 
     def _take_plain(self, value: Any) -> None:
         try:
@@ -613,10 +634,10 @@ class UbiReader(LineReader):
         elif row.user_query is not None or _response_ids(row) is not None:
             self._query(row)
         else:
-            raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query)")
+            raise RecordError("not_ubi", "neither action_name (an event) nor user_query or a response (a query) is set")
 
     def _event(self, row: _Row, attributes: _EventAttributes) -> None:
-        # Nearly all lines are events, so what costs time is left out here where it is not needed.
+        # Nearly all lines are events, so this path avoids expensive calls unless they are needed.
         rows, values = self.rows, self.rows.values
         position, thing = attributes.position, attributes.object
         ordinal: Any = position.ordinal if position is not None else attributes.flat_ordinal
@@ -659,7 +680,7 @@ class UbiReader(LineReader):
         attributes = row.query_attributes or _NO_QUERY_ATTRIBUTES
         query_id = values.query_id(row.query_id)
         if not query_id:
-            raise RecordError("no_query_id", "a query without query_id: nothing can be joined to it")
+            raise RecordError("no_query_id", "a query has no query_id: events cannot be joined to it")
         ids = _response_ids(row)
         documents = [document_id(id_, "hit id") for id_ in ids] if ids else []
         time = values.time(row.timestamp)
@@ -708,7 +729,7 @@ class _Line(msgspec.Struct, gc=False):
 
 
 class JsonLinesReader(LineReader):
-    """Makes rows of the lines of a log in this project's form."""
+    """Converts the lines of a log in this project's own format to rows."""
 
     form = _Line
 
@@ -716,7 +737,7 @@ class JsonLinesReader(LineReader):
         rows, values = self.rows, self.rows.values
         query_id = values.query_id(line.query_id)
         if not query_id:
-            raise RecordError("no_query_id", "the query_id is empty: it must name the shown list")
+            raise RecordError("no_query_id", "the query_id is empty: it must identify the shown list")
         documents = [document_id(id_, "result") for id_ in line.results or ()]
         time = values.time(line.time)
         session, user, network = values.session(line.session), values.user(line.user), values.network(line.ip or "")
@@ -791,7 +812,7 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class MetarankReader(LineReader):
-    """Makes rows of Metarank events."""
+    """Converts Metarank events to rows."""
 
     form = _Event
 
@@ -801,7 +822,7 @@ class MetarankReader(LineReader):
             rows.n_skipped += 1
             return
         if event.event not in ("ranking", "interaction"):
-            raise RecordError("unknown_event", "the event is none of ranking, interaction, item, user")
+            raise RecordError("unknown_event", "the event is not one of ranking, interaction, item, user")
         texts = {field.name: field.value for field in event.fields or () if isinstance(field.value, str)}
         session, user = values.session(event.session), values.user(event.user)
         network = values.network(texts.get("ip", ""))
@@ -826,7 +847,7 @@ class MetarankReader(LineReader):
             return
         query_id = values.query_id(event.id)
         if not query_id:
-            raise RecordError("no_query_id", "a ranking without id: no interaction can be joined to it")
+            raise RecordError("no_query_id", "a ranking has no id: interactions cannot be joined to it")
         documents = [document_id(item.id, "item id") for item in event.items or ()]
         time, query = values.time(event.timestamp), values.query(texts.get("query", ""))
         rows.queries.append((query_id, query, session, user, network, time, "", agent, False))

@@ -1,11 +1,12 @@
-"""Imports into a click log: each line of a file, or document of an engine's UBI indexes, once, however often they run.
+"""Import of log files and of an engine's UBI indexes into a click log. Repeated imports add each record only once.
 
-A log file of any form becomes batches of rows, each with the place in the file that it ends at: a file is known by its
-content up to there, and reading goes on where it ended.
+A log file of any format becomes batches of rows. Each batch carries the position in the file at which it ends. A file
+is identified by its content up to that position, and a later import continues there.
 
-A run over an index reads a day of timestamps after the other, each over one view of it (a point in time). How far it
-came and which documents it has are committed together with the rows. As documents come late, the next run begins two
-days before the end of the last one and passes over what it has; a document more than two days late is not seen.
+An import from an index reads one day of timestamps at a time, each over a point in time of the index. How far it came
+and which documents it has read are committed together with the rows. As documents may arrive late, the next run begins
+two days before the end of the last one and skips documents that it has read already. A document that arrives more than
+two days late is not read.
 """
 
 from __future__ import annotations
@@ -62,35 +63,38 @@ BLOCK_BYTES = 1024 * 1024
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 BATCH_ROWS = 20_000
 FORMATS: Final = ("auto", "ubi", "json-lines", "metarank")
-"""Forms of log files; ``auto`` looks at the first lines."""
+"""Formats of log files; ``auto`` detects the format from the first lines."""
 _BOM = b"\xef\xbb\xbf"
 _PEEK_BYTES, _PEEK_LINES = 256 * 1024, 50
 
 
 class Place(NamedTuple):
-    """How far a file was read: content bytes, lines, and the SHA-256 of the content up to there."""
+    """A position up to which a file was read."""
 
     offset: int = 0
+    """Number of bytes of (decompressed) content."""
     lines: int = 0
+    """Number of lines."""
     digest: str = ""
+    """Hash of the content up to ``offset``, in hexadecimal."""
 
 
 _NOTHING_READ = Place(digest=sha256().hexdigest())
 
 
 class Block(NamedTuple):
-    """Lines that stand together, without line feeds; blank ones included, so that the numbers are right.
-
-    ``number`` is that of the first one, from 1, and ``offset`` the byte of the content where it begins; ``end`` is
-    where to go on after the block. ``is_cut``: it is the last line of the file, without a line end, and may still be
-    being written.
-    """
+    """Consecutive lines of a file."""
 
     lines: list[bytes]
+    """Lines without their line feeds. Blank lines are included, so that line numbers stay correct."""
     number: int
+    """Number of the first line, from 1."""
     offset: int
+    """Byte of the content at which the first line begins."""
     end: Place
+    """Position after the block, at which reading continues."""
     is_cut: bool = False
+    """Whether this is the last line of the file and has no line end, so that it may still be being written."""
 
 
 def read_blocks(
@@ -102,21 +106,22 @@ def read_blocks(
 ) -> Iterator[Block]:
     """Yield the lines of a plain or gzipped file in blocks of about a megabyte.
 
-    Lines longer than ``max_line_bytes`` go to ``rejects`` without being held; what stands in their place is blank.
+    Lines longer than ``max_line_bytes`` are rejected without being held in memory and replaced by blank lines. Raises
+    `InputError` if the file cannot be read, or if its beginning is not the content that ``start`` identifies.
     """
     with closing(open_content(path)) as stream:
         content = _Content(stream, path)
         if start is not None and not (content.read_to(start.offset) and start.digest in ("", content.place().digest)):
             message = f"the file {os.fspath(path)!r} is not the one that was read before: its beginning has changed"
-            raise InputError(f"{message}; start again", path=os.fspath(path))
+            raise InputError(f"{message}; import it from the start", path=os.fspath(path))
         yield from content.blocks(rejects, max_line_bytes)
 
 
 def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> tuple[Place | None, bool]:
-    """Return the furthest place up to which a file has a known content, and whether that is all of it.
+    """Return the furthest known position of a file, and whether the file ends there.
 
-    ``places`` are offsets → hashes of the content before them: the content of plain and gzipped files counts, the
-    bytes of Parquet.
+    ``places`` maps offsets to the hashes of the content before them. The decompressed content of plain and gzipped
+    files is hashed, and the raw bytes of Parquet files.
     """
     furthest: Place | None = None
     with _content_of(path) as content:
@@ -125,12 +130,12 @@ def resume_place(path: str | os.PathLike[str], places: dict[int, set[str]]) -> t
                 break
             if content.place().digest in places[offset]:
                 furthest = content.place()
-        # The last of the places may be one of another file, beyond the furthest of this one.
+        # The last known offset may be one of another, longer file.
         return furthest, furthest is not None and furthest.offset == content.place().offset and not content.read(1)
 
 
 def whole_place(path: str | os.PathLike[str]) -> Place:
-    """Return the place at the end of a file (or of a gzipped file's content, or of Parquet's bytes)."""
+    """Return the position at the end of a file's content (of gzip: decompressed; of Parquet: raw bytes)."""
     with _content_of(path) as content:
         content.read_to(None)
         return content.place()
@@ -143,27 +148,27 @@ def _content_of(path: str | os.PathLike[str]) -> Iterator[_Content]:
 
 
 class _Content:
-    """The content of a file, and how far it was read."""
+    """The content of an open file, and how far it was read."""
 
     def __init__(self, stream: BinaryIO, path: str | os.PathLike[str]) -> None:
         self._stream, self._path, self._hash = stream, path, sha256()
         self._offset = self._lines = 0
 
     def place(self, rest: bytes = b"") -> Place:
-        """Return how far the content was read, with some more bytes of a line without end."""
+        """Return the current position, plus ``rest``: bytes of a line without an end."""
         whole = self._hash.copy()
         whole.update(rest)
         return Place(self._offset + len(rest), self._lines, whole.hexdigest())
 
     def read(self, n_bytes: int) -> bytes:
-        """Return what comes next: one read of the file at most, so that all before a damaged place is had."""
+        """Return the next bytes. It makes at most one read of the file, to get everything before damaged data."""
         try:
             return cast(BufferedReader, self._stream).read1(n_bytes)
         except READ_ERRORS as error:
             raise read_error(self._path, error, self._lines) from error
 
     def read_to(self, end: int | None) -> bool:
-        """Read on to an offset, or to the end of the file; return whether the content is so long."""
+        """Read up to an offset, or to the end of the file; return whether the content is that long."""
         left = math.inf if end is None else end - self._offset
         while left and (data := self.read(int(min(left, BLOCK_BYTES)))):
             self._passed(data, data.count(b"\n"))
@@ -176,7 +181,7 @@ class _Content:
         self._lines += n_lines
 
     def blocks(self, rejects: RejectSink, limit: int) -> Iterator[Block]:
-        """Yield what follows in blocks of lines."""
+        """Yield the rest of the content in blocks of lines."""
         tail = b""
         while data := self.read(BLOCK_BYTES):
             data = tail + data
@@ -205,7 +210,7 @@ class _Content:
         return Block(lines, number, offset, self.place(data if is_cut else b""), is_cut)
 
     def _skip_line(self, tail: bytes, rejects: RejectSink, limit: int) -> bytes:
-        """Reject a line that is too long, read to its end, and return what was read of the next."""
+        """Read a line that is too long to its end, reject it, and return the bytes already read of the next line."""
         sample, offset, number = tail[:800], self._offset, self._lines + 1
         while tail:
             part, end, tail = tail.partition(b"\n")
@@ -228,7 +233,7 @@ class _Answer(msgspec.Struct):
 
 
 def _looks_whole(head: bytes) -> bool:
-    """Return whether a file may be one JSON document: its first line opens an array or an answer."""
+    """Return whether a file may be one JSON document: its first line opens an array or a search response."""
     start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
     line, _, rest = start.partition(b"\n")
     if start.startswith(b"["):
@@ -237,7 +242,7 @@ def _looks_whole(head: bytes) -> bool:
 
 
 def _read_whole(path: str | os.PathLike[str]) -> list[msgspec.Raw] | None:
-    """Return the rows of a JSON document, each as it stands; None where the file is none, or more than 256 MiB."""
+    """Return the rows of a JSON document, undecoded; None if the file is not one or is larger than 256 MiB."""
     content = bytearray()
     with closing(open_content(path)) as stream:
         try:
@@ -263,17 +268,16 @@ _READERS: dict[str, type[LineReader]] = {"ubi": UbiReader, "json-lines": JsonLin
 
 @dataclass
 class ReadCounts:
-    """What became of the records of a log: ``good + skipped + bad`` is their number.
-
-    Those ``good`` gave rows, those ``skipped`` say nothing of searches (actions of the bulk API, Metarank's items and
-    users), and those ``bad`` went to the reject sink. ``notes`` are spellings and oddities met (``camel_case``,
-    ``wrapped``, ``impossible_time``), with how often.
-    """
+    """Counts of the records of a log. ``good + skipped + bad`` is the number of records."""
 
     good: int = 0
+    """Records that gave rows."""
     skipped: int = 0
+    """Records that are not about searches: actions of the bulk API, Metarank's items and users."""
     bad: int = 0
+    """Records that were rejected."""
     notes: Counter[str] = field(default_factory=Counter)
+    """Number of unusual spellings and values by kind (``camel_case``, ``wrapped``, ``impossible_time``)."""
 
     @property
     def total(self) -> int:
@@ -282,15 +286,14 @@ class ReadCounts:
 
 
 class FileBatch(NamedTuple):
-    """Rows of a file, table → column → values, and the spellings and oddities met in them.
-
-    ``place`` is how far the file is dealt with once they are kept; None while that cannot be said (Parquet, JSON
-    documents).
-    """
+    """A batch of rows of a file."""
 
     tables: dict[str, dict[str, list[Any]]]
+    """Table → column → values."""
     place: Place | None
+    """Position in the file up to which everything is in this or earlier batches; None if unknown (Parquet, JSON)."""
     notes: Counter[str]
+    """Number of unusual spellings and values in these rows by kind."""
 
 
 def read_file(
@@ -305,12 +308,32 @@ def read_file(
 ) -> Iterator[FileBatch]:
     """Yield the rows of a log file in batches.
 
-    The file holds JSON lines (plain or gzipped), a JSON document (an array of rows, or the answer to a search), or
-    Parquet, in one of the `FORMATS`. ``rejects`` gets each bad line, with its shape in the place of its content;
-    ``counts`` are added to. Reading goes on at ``start``, the ``place`` of the last batch that was kept; files without
-    places begin anew. ``now_ms`` is the time it is said to be, and later times cannot be true; None asks the clock.
+    The file holds JSON lines (plain or gzipped), a JSON document (an array of rows, or a search response), or Parquet.
 
-    `InputError` where the file cannot be read, or at the first bad line if ``rejects`` is None.
+    Parameters
+    ----------
+    path
+        The file.
+    privacy
+        Hashes for ids of people.
+    format
+        One of `FORMATS`.
+    rejects
+        Receives each bad line, with its content masked (`reranker.clicks.forms.shape`); None: raise at the first one.
+    counts
+        Counters to which this file is added.
+    start
+        Position at which to continue: ``place`` of the last batch that was stored. Files without positions are read
+        from the beginning.
+    now_ms
+        Current time in milliseconds since 1970, so that later times are rejected as impossible; None: the clock.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or at the first bad line if ``rejects`` is None.
+    ConfigError
+        If ``format`` is unknown.
     """
     if format not in FORMATS:
         raise ConfigError(f"the format is {format!r}: choose one of {', '.join(FORMATS)}", value=format)
@@ -323,14 +346,14 @@ def read_file(
 
 
 class _FileImport:
-    """One file being read: its rows, what happened to its records, and how far it is dealt with."""
+    """The import of one file: its rows, the counts of its records, and the position reached."""
 
     def __init__(self, rows: LogRows, sink: PrivateSink, counts: ReadCounts, reader: LineReader | None) -> None:
         self.rows, self.sink, self.counts, self._reader = rows, sink, counts, reader
         self.place: Place | None = None
 
     def take_file(self, path: str | os.PathLike[str], start: Place | None) -> Iterator[None]:
-        """Take a file a block of lines, or a row, a step; its form is told by its first lines, unless it is known."""
+        """Read a file step by step, one block of lines or one row each; detect its format if it is not known yet."""
         if is_parquet(path):
             for number, value in read_rows(path, [], lambda row, value: (row, value), self.sink):
                 reader = self._reader = self._reader or _READERS[_form_of(value) or "ubi"](self.rows)
@@ -352,7 +375,7 @@ class _FileImport:
             yield
 
     def _take_block(self, reader: LineReader, block: Block) -> None:
-        """Take the lines of a block; one that is not ended and cannot be read is left for when the file has grown."""
+        """Read the lines of a block. An incomplete last line that cannot be decoded is left for a later import."""
         take, limit = reader.take, MAX_LINE_BYTES
         n_taken = 0
         offset, counted = block.offset, 0
@@ -368,7 +391,7 @@ class _FileImport:
             except RecordError as error:
                 if line.isspace():
                     continue
-                # Bad lines may be many, so their offsets are counted on from the one before.
+                # There may be many bad lines, so each offset is computed from the previous one.
                 offset += sum(map(len, block.lines[counted:index])) + index - counted
                 counted, is_bad = index, True
                 kind = "cut_line" if block.is_cut else error.kind
@@ -378,7 +401,7 @@ class _FileImport:
             self.place = block.end
 
     def _take_value(self, reader: LineReader, number: int, value: dict[str, Any]) -> None:
-        """Take one row of a Parquet file."""
+        """Read one row of a Parquet file."""
         n_taken = 0
         try:
             reader.take_value(value)
@@ -388,7 +411,7 @@ class _FileImport:
         self._count(n_taken)
 
     def batch(self) -> FileBatch:
-        """Return what was gathered."""
+        """Return the rows gathered since the last batch."""
         self._count(0)
         tables, notes = self.rows.take()
         self.counts.notes.update(notes)
@@ -402,7 +425,7 @@ class _FileImport:
 
 
 def _peek_content(path: str | os.PathLike[str]) -> bytes:
-    """Return the beginning of a regular file's content, or nothing of what would lose it or cannot be read so far."""
+    """Return the beginning of a regular file's content; empty if reading would consume it (a pipe) or fails."""
     if not os.path.isfile(path):
         return b""
     with closing(open_content(path)) as stream:
@@ -413,7 +436,7 @@ def _peek_content(path: str | os.PathLike[str]) -> bytes:
 
 
 def _form_of_lines(head: bytes) -> str:
-    """Return the form of a file by the first of its lines that tells one; UBI where none does."""
+    """Return the format of a file by its first line that is characteristic of one; ``ubi`` if there is none."""
     for line in head.split(b"\n")[:_PEEK_LINES]:
         try:
             inner = unwrapped(msgspec.json.decode(line[line.find(b"{") :]))
@@ -440,19 +463,19 @@ FILE = "file"
 
 @dataclass
 class ImportReport:
-    """What an import did.
-
-    ``rows`` are those added, by table; ``read`` says what became of the records read now; of the files ``known`` the
-    whole content was in the log already, of those ``resumed`` a part.
-    """
+    """Result of an import."""
 
     rows: Counter[str] = field(default_factory=Counter)
+    """Number of rows added, by table."""
     read: ReadCounts = field(default_factory=ReadCounts)
+    """Counts of the records read in this import."""
     known: list[str] = field(default_factory=list)
+    """Files whose whole content was in the log already."""
     resumed: list[str] = field(default_factory=list)
+    """Files of which a part was in the log already."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON values."""
+        """Return the report as JSON-compatible values."""
         read = {"good": self.read.good, "skipped": self.read.skipped, "bad": self.read.bad}
         return {
             "rows": self.rows,
@@ -473,17 +496,30 @@ def import_files(
     now_ms: int | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport:
-    """Bring log files into a click log and return what was done.
+    """Import log files into a click log and return a report.
 
-    A file is known by its content: one that was imported is passed over, under any name and compression; one that has
-    grown is read from where it ended. After a kill the import is run again and goes on. A last line without its end
-    that cannot be read is rejected and read again when the file has grown. A file without one readable line can be
-    brought again: its form may have been another than was said.
+    A file is identified by its content. A file that was imported before is skipped, whatever its name and compression.
+    A file that has grown is read from where it ended. If the process is killed, run the import again: it continues.
+    An incomplete last line that cannot be decoded is rejected, and is read again when the file has grown. A file
+    without any readable line can be imported again, because the given format may have been wrong.
 
-    ``privacy`` are the hashes of the log (`ClickLog.privacy`); ``format``, ``rejects`` and ``now_ms`` are as in
-    `read_file`; ``progress(records, None)`` is called now and then.
+    Parameters
+    ----------
+    log
+        The click log to add to.
+    paths
+        The files, in order.
+    privacy
+        The hashes of the log (`ClickLog.privacy`).
+    format, rejects, now_ms
+        As in `read_file`.
+    progress
+        Called from time to time as ``progress(records, None)``.
 
-    `InputError` where a file cannot be read, the log is being changed by another process or has another key.
+    Raises
+    ------
+    InputError
+        If a file cannot be read, another process is changing the log, or the log was made with another key.
     """
     report = ImportReport()
     for path in paths:
@@ -504,7 +540,7 @@ def _import_file(
 ) -> None:
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe or device, which cannot be read again after a kill"
-        raise InputError(f"{str(path)!r} is {kind}: name a file", path=str(path))
+        raise InputError(f"{str(path)!r} is {kind}: give a regular file", path=str(path))
     places: dict[int, set[str]] = {}
     for imported in transaction.sources(FILE):
         places.setdefault(imported.offset, set()).add(imported.digest)
@@ -542,23 +578,22 @@ def _import_file(
 def open_logs(
     paths: Sequence[str | os.PathLike[str]], *, format: str = "auto", rejects: RejectSink | None = None
 ) -> ClickLog:
-    """Return a click log: the folder of one as it is, or raw files brought into a temporary one.
+    """Return a click log: an existing one, given by its folder, or a temporary one into which raw files are imported.
 
-    The temporary log can be entered by its owner only and is removed when the object is. Its hashes are the same
-    every time (`Pseudonymiser.repeatable`), so that the same files give the same results to the last bit.
+    Only its owner can read the temporary log, and it is removed together with the returned object. Its hashes are the
+    same every time (`Pseudonymiser.repeatable`), so that the same files give bitwise equal results.
 
-    ``format`` and ``rejects`` are as in `read_file`.
-
-    `InputError` where a file cannot be read, or a folder and files are named together.
+    ``format`` and ``rejects`` are as in `read_file`. Raises `InputError` if a file cannot be read, or if a folder is
+    given together with other paths.
     """
     places = [Path(path) for path in paths]
     folders = [place for place in places if place.is_dir()]
     if folders and len(places) > 1:
-        raise InputError(f"{str(folders[0])!r} is a folder: name one click log, or raw files", path=str(folders[0]))
+        raise InputError(f"{str(folders[0])!r} is a folder: give one click log, or raw files", path=str(folders[0]))
     if folders:
         return ClickLog(folders[0])
     if not places:
-        raise InputError("no log was named: give the folder of a click log, or raw log files")
+        raise InputError("no log was given: name the folder of a click log, or raw log files")
     temporary = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
     log = ClickLog(Path(temporary.name) / "log", create=True)
     weakref.finalize(log, temporary.cleanup)
@@ -575,36 +610,41 @@ _SEEN = np.dtype([("key", "<u8"), ("day", "<i4")])
 
 @dataclass(frozen=True)
 class LiveSource:
-    """Which documents of an engine are read.
+    """Indexes and time range to import from an engine.
 
-    `ConfigError` for a time that cannot be read, or an empty range.
+    Raises `ConfigError` for a time that cannot be parsed, or for an empty range.
     """
 
     queries: str = "ubi_queries"
+    """Index, alias, or data stream of the queries."""
     events: str = "ubi_events"
-    """The indexes, aliases or data streams of UBI."""
+    """Index, alias, or data stream of the events."""
     since: str | None = None
+    """Start of the range, inclusive: ISO 8601, UTC if no zone is given. If the log already holds rows of the index, the
+    import continues where the last one ended, even if ``since`` is later."""
     until: str | None = None
-    """ISO 8601 (UTC where no zone is given): the first moment, and the first one after the last. Where a log holds rows
-    of the index already, reading goes on where it ended, also if ``since`` is later."""
+    """End of the range, exclusive, in the same format."""
 
     def __post_init__(self) -> None:
         first, end = self.range_ms
         if first is not None and end is not None and first >= end:
-            raise ConfigError(f"--since {self.since} is not before --until {self.until}: nothing lies between them")
+            raise ConfigError(f"--since {self.since} is not before --until {self.until}: the time range is empty")
 
     @property
     def range_ms(self) -> tuple[int | None, int | None]:
-        """First millisecond since 1970 and the first one after the last, as far as they are given."""
+        """Bounds of the range, [first, last), in milliseconds since 1970; None where not given."""
         return milliseconds("since", self.since), milliseconds("until", self.until)
 
 
 class Cursor(msgspec.Struct, forbid_unknown_fields=True):
-    """Where reading an index goes on: ``since`` is where the first run began, ``start`` where the next one begins."""
+    """State of the import from one index, stored in the log."""
 
     since: int | None = None
+    """Start of the first run in milliseconds since 1970; None: unbounded."""
     start: int | None = None
+    """Start of the next run in milliseconds since 1970."""
     seen: str = ""
+    """File in the log with the documents that were read in the last days."""
 
 
 def import_live(
@@ -617,12 +657,17 @@ def import_live(
     now_ms: int | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport:
-    """Bring the rows of an engine's UBI indexes into a click log and return what was done.
+    """Import the rows of an engine's UBI indexes into a click log and return a report.
 
-    Parameters as in `import_files`; ``rejects`` gets bad documents, whose line is their number in this run.
+    Parameters are as in `import_files`. ``rejects`` receives bad documents; their line is the number of the document in
+    this run.
 
-    `EngineError` where the engine does not answer (what was committed stays, and the next run goes on from there);
-    `InputError` where ``since`` is before the beginning of the first run.
+    Raises
+    ------
+    EngineError
+        If the engine does not answer. What was committed stays, and the next run continues from there.
+    InputError
+        If ``since`` is before the beginning of the first run.
     """
     report = ImportReport()
     for index in dict.fromkeys((source.queries, source.events)):
@@ -640,7 +685,7 @@ def import_live(
 class _IndexImport:
     """The import of one index.
 
-    Which of its documents of the last days were read is kept as 64-bit hashes of their ids with their days.
+    The documents read in the last days are remembered as 64-bit hashes of their ids, with their days.
     """
 
     def __init__(
@@ -671,22 +716,22 @@ class _IndexImport:
         self.n_read = 0
 
     def run(self, since: int | None, until: int | None) -> None:
-        """Read all that is not there yet."""
+        """Read all documents that are not in the log yet."""
         if self.source.cursor and (since or 0) < (self.cursor.since or 0):
             moment = datetime.fromtimestamp((self.cursor.since or 0) / 1000, UTC).isoformat()
             raise InputError(
-                f"the log holds {self.source.name} from {moment} on, and earlier rows were asked for: "
-                f"begin a new click log for them, or leave --since at that time"
+                f"the log holds {self.source.name} from {moment} on, but earlier rows were requested: "
+                f"start a new click log for them, or do not set --since before that time"
             )
         if not self.source.cursor:
             self.cursor.since = since
-        # Also with a later ``since``: what lies before it would never be read.
+        # Continue there even with a later ``since``: the rows before it would otherwise never be read.
         start = (self.cursor.since if self.cursor.start is None else self.cursor.start) or 0
         self._slice({"bool": {"must_not": [{"exists": {"field": "timestamp"}}]}}, None)
         while (first := self._first(start, until)) is not None:
             next_day = (first // DAY_MS + 1) * DAY_MS
             if next_day > self.transaction.now_ms + DAY_MS:
-                # Clocks that are ahead: these stay remembered, as every run reads them.
+                # Times in the future, from wrong clocks. They stay remembered, because every run reads them again.
                 self._slice(_between(first, until), None)
                 break
             start = next_day if until is None else min(next_day, until)
@@ -739,7 +784,7 @@ class _IndexImport:
         return self.transaction.put(batch)
 
     def _commit(self, done: int | None) -> None:
-        """Keep what was read; ``done`` is the moment up to which all was, None where that has not moved."""
+        """Store what was read; ``done`` is the time up to which everything was read, None if it has not advanced."""
         if done is not None:
             self.cursor.start = max(self.cursor.start or 0, done - OVERLAP_MS, self.cursor.since or 0)
         old = self.cursor.seen

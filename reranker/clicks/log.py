@@ -1,17 +1,17 @@
-"""The retained click log: a folder of Parquet parts; rows are added, forgotten and expired, never half a step.
+"""The retained click log: a folder of Parquet parts. Adding, forgetting, and expiring rows are atomic.
 
 ::
 
-    clicks.json                                   the manifest, replaced in one rename: what it names is complete
-    key                                           the key of the hashes, unless it is kept elsewhere
+    clicks.json                                   the manifest, replaced atomically; the parts it names are complete
+    key                                           the key of the hashes, unless it is stored elsewhere
     queries/day=2026-11-20/part-00000001.parquet  rows of one UTC day
-    queries/day=undated/…                         rows whose time is missing or cannot be true
-    queries/day=mixed/…                           rows of many days with few rows each, told apart by their times
+    queries/day=undated/…                         rows whose time is missing or impossible
+    queries/day=mixed/…                           rows of many days with few rows each, distinguished by their times
     hits/…, events/…, people/…
-    seen-….npy                                    documents of an engine's index that were read lately
+    seen-….npy                                    documents of an engine's index that were read recently
 
-Files have mode 0600 and folders 0700. A part that the manifest does not name is left over from a killed process and
-is removed by the next writer.
+Files have mode 0600 and folders 0700. A part that the manifest does not name was left over by a killed process. The
+next writer removes it.
 """
 
 from __future__ import annotations
@@ -40,21 +40,22 @@ from reranker.files import replacing, sync_folder, write_file
 Batch = Mapping[str, Mapping[str, Sequence[Any]]]
 """Table name → column name → values (lists or NumPy arrays of one length); columns of `reranker.clicks.schema`.
 
-A batch may leave tables and columns out: missing text is empty, missing flags are false, missing numbers null.
+A batch may omit tables and columns: missing text is empty, missing flags are false, missing numbers are null.
 """
 
 QUERY_TIME = "query_time"
-"""Column added to the files of ``hits``: the time of their query, by which they are kept and expire."""
+"""Column added to the files of ``hits``: the time of their query, which decides where they are stored and when they
+expire."""
 
 PEOPLE = "people"
-"""Table kept beside those of the schema: which hashed ids were seen together as one person."""
+"""Table stored in addition to those of the schema: which hashed ids were seen together as one person."""
 
 STORED: dict[str, dict[str, str]] = {
     **{name: dict(columns) for name, columns in TABLES.items()},
     "hits": {**TABLES["hits"], QUERY_TIME: "int64"},
     PEOPLE: {"alias": "string", "user": "string", "time": "int64"},
 }
-"""Columns of the files: those of `reranker.clicks.schema.TABLES` and what the log itself needs."""
+"""Columns of the files: those of `reranker.clicks.schema.TABLES` and the ones that the log itself needs."""
 
 TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: "time"}
 
@@ -72,9 +73,9 @@ def _arrow_schema(table: str) -> Any:
 
 
 def to_tables(batch: Batch) -> dict[str, Any]:
-    """Return the Arrow tables of a batch, in the columns of `STORED`; empty tables are left out.
+    """Return the Arrow tables of a batch, with the columns of `STORED`; empty tables are omitted.
 
-    `InputError` for unknown tables or columns, columns of different lengths, or values of another type.
+    Raises `InputError` for unknown tables or columns, columns of different lengths, or values of the wrong type.
     """
     unknown = sorted(set(batch) - set(STORED))
     if unknown:
@@ -105,12 +106,12 @@ def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"column {field.name!r} of {name!r} cannot be {field.type}: {str(error)[:200]}") from error
     if any(len(array) != n_rows for array in arrays):
-        raise InputError(f"the columns of {name!r} have different lengths: give one value a row in each")
+        raise InputError(f"the columns of {name!r} have different lengths: give one value per row in each column")
     return pa.table(arrays, schema=schema)
 
 
 def _with_query_time(hits: Any, queries: Any) -> Any:
-    """Return hits with the time of their query, where the batch holds it."""
+    """Return hits with the time of their query, if the batch contains the query."""
     if queries is None or not queries.num_rows:
         return hits
     pc = arrow().compute
@@ -129,32 +130,38 @@ MAX_MANIFEST_BYTES: Final = 256 * 1024 * 1024
 
 
 class LogPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One Parquet file: where it is, its rows, and the days (since 1970) of the first and the last of them.
-
-    ``imported`` is the day it was written first: no row can be younger, whatever its time says.
-    """
+    """One Parquet file of the log."""
 
     path: str
+    """Path relative to the folder of the log."""
     table: str
     rows: int
     imported: int
+    """Day, since 1970, on which its rows were first stored. No row counts as younger, whatever its time is."""
     first_day: int | None = None
+    """Day, since 1970, of its earliest row; None for undated rows."""
     last_day: int | None = None
+    """Day, since 1970, of its latest row; None for undated rows."""
 
 
 class Source(msgspec.Struct, forbid_unknown_fields=True):
-    """What has been read of one source.
+    """How far one source has been read.
 
-    A file is known by its content: ``digest`` is the BLAKE2b hash of its first ``offset`` bytes, decompressed. An
-    index of an engine, or a source made by a program, is known by its ``name``; ``cursor`` is where reading goes on.
+    A file is identified by its content. An index of an engine, or a source added by a program, is identified by its
+    name.
     """
 
     name: str
     kind: str
+    """``file``, ``index``, or ``rows`` (added by a program)."""
     offset: int = 0
+    """For a file: number of bytes read (of a gzipped file: decompressed)."""
     digest: str = ""
+    """For a file: SHA-256 of its first ``offset`` bytes, in hexadecimal."""
     lines: int = 0
+    """For a file: number of lines read."""
     cursor: str = ""
+    """For an index: where reading continues, as JSON."""
 
 
 class Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -173,34 +180,37 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of a click log; `InputError` where there is none, or a damaged one or another version."""
+    """Return the manifest of a click log.
+
+    Raises `InputError` if it is missing, damaged, or of another version.
+    """
     path = folder / MANIFEST
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
-            raise damaged(path, f"it is longer than {MAX_MANIFEST_BYTES:,} bytes")
+            raise damaged(path, f"it is larger than {MAX_MANIFEST_BYTES:,} bytes")
         manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
-        message = f"{str(folder)!r} is no click log ({MANIFEST} is not there)"
-        raise InputError(f"{message}: make one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
+        message = f"{str(folder)!r} is not a click log: it has no file {MANIFEST}"
+        raise InputError(f"{message}. Create one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
     except (ValueError, RecursionError) as error:
         raise damaged(path, str(error)[:200]) from error
     if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
         format_ = f"{manifest.format} version {manifest.format_version}"
-        raise damaged(path, f"it is of the format {format_}, and this program reads {FORMAT} version {FORMAT_VERSION}")
+        raise damaged(path, f"its format is {format_}, but this program reads {FORMAT} version {FORMAT_VERSION}")
     for part in manifest.parts:
         names = Path(part.path).parts
         if len(names) != 3 or ".." in names or names[0] != part.table or part.table not in STORED:
-            raise damaged(path, f"it names the part {part.path[:100]!r}, which cannot be one")
+            raise damaged(path, f"it names the part {part.path[:100]!r}, which is not a valid path of a part")
     return manifest
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Replace the manifest in one step; it is on disk when this returns."""
+    """Replace the manifest atomically. It is on disk when this function returns."""
     write_file(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1), private=True)
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it, that only its owner can enter; one that is there keeps its mode."""
+    """Create a folder and its parents, accessible by their owner only. An existing folder keeps its mode."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -211,14 +221,14 @@ def make_folder(folder: Path) -> None:
 
 
 def _write_part(path: Path, table: Any) -> None:
-    """Write an Arrow table as one Parquet file, complete or not at all."""
+    """Write an Arrow table as one Parquet file atomically."""
     make_folder(path.parent)
     with replacing(path, private=True) as file:
         arrow().parquet.write_table(table, file, compression="zstd", write_statistics=True)
 
 
 def read_part(path: Path, table: str) -> Any:
-    """Return a part as an Arrow table; `InputError` where it is missing or damaged."""
+    """Return a part as an Arrow table. Raises `InputError` if it is missing or damaged."""
     pa = arrow()
     try:
         with open(path, "rb") as file:
@@ -228,7 +238,7 @@ def read_part(path: Path, table: str) -> Any:
 
 
 def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
-    """Remove files that a killed writer left behind."""
+    """Remove files that a killed writer left over."""
     named = {folder / part.path for part in manifest.parts}
     leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
     leftovers += folder.glob(".*.tmp")
@@ -239,20 +249,20 @@ def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
 
 
 def damaged(path: Path, reason: str) -> InputError:
-    """Return the error for a file of a click log that cannot be read."""
+    """Return the error for a damaged file of a click log."""
     message = f"the file {str(path)!r} of a click log is damaged ({reason})"
-    return InputError(f"{message}: bring the folder back from a copy, or import the logs again", path=str(path))
+    return InputError(f"{message}: restore the folder from a backup, or import the logs again", path=str(path))
 
 
 DAY_MS = 86_400_000
 SPILL_ROWS = 100_000
-"""Rows held before they are written."""
+"""Number of rows held in memory before they are written."""
 MAX_DAYS, MIN_DAY_ROWS = 62, 64
-"""Beyond this many days at once, a day with fewer rows than this gets no file of its own."""
+"""If a write has rows of more than MAX_DAYS days, days with fewer than MIN_DAY_ROWS rows share a file."""
 
 
 def clock(now_ms: int | None = None) -> int:
-    """Return ``now_ms``, or the milliseconds since 1970 that the clock shows."""
+    """Return ``now_ms``, or the current time in milliseconds since 1970 if it is None."""
     return int(datetime.now(UTC).timestamp() * 1000) if now_ms is None else now_ms
 
 
@@ -269,7 +279,7 @@ def times_of(table: Any, column: str) -> Int64:
 
 
 def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, Any]]:
-    """Return (folder, first day, last day, rows) of the parts that a table falls into; rows keep their order."""
+    """Return (folder, first day, last day, rows) for each part into which a table is split; rows keep their order."""
     days = _days_of(table, column)
     names, counts = np.unique(days, return_counts=True)
     rare = names[(counts < MIN_DAY_ROWS) & (names >= 0)]
@@ -291,17 +301,26 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
 
 LOCK_TIMEOUT_S = 10.0
 ROWS = "rows"
-"""Kind of the sources that programs add."""
+"""Kind of the sources that are added by programs."""
 
 
 class ClickLog:
-    """A folder that keeps queries, hits and events of `reranker.clicks.schema` without personal data.
+    """A folder that stores queries, hits and events of `reranker.clicks.schema` without personal data.
 
-    Reading needs no lock: `files` names parts that are complete and never change. Adding, forgetting and expiring
-    lock the folder against each other; a process killed in between leaves the log as it was before.
+    Reading needs no lock, because `files` names parts that are complete and never change. Adding, forgetting and
+    expiring lock the folder. If a process is killed in between, the log stays as it was before.
 
-    `InputError` where the folder holds no click log, a damaged one, or (with ``create``, which makes one where none is)
-    something else.
+    Parameters
+    ----------
+    folder
+        The folder of the log.
+    create
+        Create an empty log if the folder does not exist or is empty.
+
+    Raises
+    ------
+    InputError
+        If the folder contains no click log, a damaged one, or (with ``create``) something else.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, create: bool = False) -> None:
@@ -309,15 +328,15 @@ class ClickLog:
         if create and not (self.folder / MANIFEST).exists():
             _create(self.folder)
         self.manifest = read_manifest(self.folder)
-        """What the log holds, as it was when it was opened or last changed by this object."""
-        # Parts without a forgotten person's client: a log of many files would be read anew after each.
+        """Content of the log at the time when this object opened it or last changed it."""
+        # Parts searched for the clients of forgotten people, so that imports of many files do not read them every time.
         self._searched: frozenset[str] = frozenset()
 
     def files(self, table: str) -> list[Path]:
         """Return the Parquet files of a table (``queries``, ``hits``, ``events``), oldest import first.
 
-        There is at least one, so that readers find the columns; it may be empty. The files of ``hits`` have a column
-        more, ``query_time``.
+        There is always at least one file, possibly empty, so that readers find the columns. The files of ``hits`` have
+        an additional column, ``query_time``.
         """
         if table not in STORED:
             raise ConfigError(f"a click log has no table {table!r}: its tables are {', '.join(STORED)}", value=table)
@@ -331,25 +350,31 @@ class ClickLog:
         return rows
 
     def privacy(self, key_file: str | os.PathLike[str] | None = None) -> Pseudonymiser:
-        """Return the hashes of this log, with the key in its folder or in ``key_file``.
+        """Return the hashes of this log, with the key from its folder or from ``key_file``.
 
-        `InputError` where the key is missing, readable by others, or not the one that the log was made with.
+        Raises `InputError` if the key is missing, readable by others, or not the one with which the log was made.
         """
         path = Path(key_file) if key_file is not None else self.folder / KEY_FILE
         known = self.manifest.key_id
         privacy = Pseudonymiser(load_key(path, create=not known))
         if known and privacy.key_id != known:
-            message = f"the key {str(path)!r} is not the one that the click log {str(self.folder)!r} was made with"
-            raise InputError(f"{message}: name that one with --key", path=str(path))
+            message = f"the click log {str(self.folder)!r} was made with another key than {str(path)!r}"
+            raise InputError(f"{message}: give the right key file with --key", path=str(path))
         return privacy
 
     def add(self, batches: Iterable[Batch], source: str, *, now_ms: int | None = None) -> dict[str, int]:
-        """Add all rows of a source, or none; return the number of rows added by table.
+        """Add all rows of a source atomically; return the number of rows added by table.
 
-        A source of this name that was added before is not added again. Rows of forgotten people are left out.
+        Nothing is added if a source of this name was added before. Rows of forgotten people are dropped.
 
-        Ids of people in the batches (`Batch`) must be hashed already. ``now_ms`` is the time it
-        is said to be, here and in the other methods; None asks the clock.
+        Parameters
+        ----------
+        batches
+            Rows (see `Batch`), whose ids of people must be hashed already.
+        source
+            Name of the source.
+        now_ms
+            Current time in milliseconds since 1970, here and in the other methods; None: the clock.
         """
         with self.transaction(now_ms) as transaction:
             if not transaction.sources(ROWS, source):
@@ -360,11 +385,11 @@ class ClickLog:
 
     @contextmanager
     def transaction(self, now_ms: int | None = None) -> Iterator[LogTransaction]:
-        """Yield a `LogTransaction` with the log locked; what is not committed when the block ends is dropped.
+        """Lock the log and yield a `LogTransaction`. Rows not committed at the end of the block are discarded.
 
-        Then rows go that a forgotten person left under client ids which the log links to them only now.
+        Afterwards, rows of forgotten people are removed whose client ids the log can link to them only now.
 
-        `InputError` where another process changes the log.
+        Raises `InputError` if another process is changing the log.
         """
         with _locked(self.folder):
             self._look()
@@ -374,28 +399,39 @@ class ClickLog:
             finally:
                 self._look()
             later = _clients_found_later(self, self._searched)
-            # One found now may be linked in any part.
+            # A client found now may have rows in any part.
             self._searched = frozenset(() if later else (part.path for part in self.manifest.parts))
             for until_ms, clients in later.items():
                 LogTransaction(self.folder, now_ms).forget(_Person(self, clients, set(), until_ms), until_ms)
                 self._look()
 
     def _look(self) -> None:
-        """Read what the log holds now; what no manifest names goes."""
+        """Read the current manifest and remove files that it does not name."""
         self.manifest = read_manifest(self.folder)
         _remove_leftovers(self.folder, self.manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
-        """Remove all rows of a person (the site's user, client or session id); return the number removed by table.
+        """Remove all rows of a person; return the number of rows removed by table.
 
-        Removed are the rows with this id; those of every client id that was seen together with it, and of the user
-        that a session is of, where it is of one alone; and rows without any id that belong to a query of theirs: an
-        impression is forgotten as a whole. The hash of the id is kept, so that an old copy of a log does not bring the
-        person back, under whichever client id; what they do later is kept again.
+        Three kinds of rows are removed: rows with this id; rows with a client id that was seen together with it, or
+        with the user of the session if the session belongs to only one user; and rows without any id that belong to a
+        query of this person, so that an impression is forgotten as a whole.
+
+        The hash of the id is kept, so that importing an old copy of a log does not bring the person back, under any of
+        their client ids. Their later actions are stored again.
+
+        Parameters
+        ----------
+        user
+            The site's user, client, or session id, not hashed.
+        privacy
+            The hashes of this log.
+        now_ms
+            As in `add`.
         """
         _check_key(self.folder, self.manifest, privacy)
         with self.transaction(now_ms) as transaction:
-            # An empty id has no hash, and rows that name nobody have none either.
+            # An empty id has no hash. Rows without ids have empty values too and must not match.
             aliases, sessions = {privacy.of("user", user)} - {""}, {privacy.of("session", user)} - {""}
             users = aliases | _ids(self, "user", lambda table: _among(table, "alias", aliases), (PEOPLE,))
             visitors = _ids(self, "user", lambda table: _among(table, "session", sessions))
@@ -406,11 +442,11 @@ class ClickLog:
     def expire(self, days: int, *, now_ms: int | None = None) -> dict[str, int]:
         """Remove all rows older than a number of days; return the number removed by table.
 
-        A row of the UTC day D is there until the end of day D + ``days``. A row whose time is missing, or later than
-        its import, counts from the day of its import. With 0 days only the current day stays.
+        A row of the UTC day D is kept until the end of day D + ``days``. The age of a row whose time is missing, or
+        later than its import, is counted from the day of its import. With 0 days only the current day is kept.
         """
         if days < 0:
-            raise ConfigError(f"days is {days}: it is 0 or more", value=days)
+            raise ConfigError(f"days is {days}: it must be 0 or more", value=days)
         with self.transaction(now_ms) as transaction:
             removed = transaction.replace(_expired_parts(self, transaction.now_ms // DAY_MS - days))
             transaction.commit()
@@ -418,10 +454,10 @@ class ClickLog:
 
 
 class LogTransaction:
-    """What one process does to a locked log: rows put and parts replaced, which one commit makes part of it.
+    """A write transaction on a locked log, made by `ClickLog.transaction`.
 
-    Made by `ClickLog.transaction`. Each `commit` replaces the ``manifest`` on disk; ``now_ms`` is the time it is said
-    to be.
+    `put` and `replace` collect changes; `commit` publishes them atomically by replacing the ``manifest`` on disk.
+    ``now_ms`` is the current time of the transaction.
     """
 
     def __init__(self, folder: Path, now_ms: int | None) -> None:
@@ -437,25 +473,25 @@ class LogTransaction:
         )
 
     def sources(self, kind: str, name: str | None = None) -> list[Source]:
-        """Return what has been read of the sources of a kind (and name)."""
+        """Return the sources of a kind, optionally only those with a name."""
         return [source for source in self._manifest.sources if source.kind == kind and name in (None, source.name)]
 
     def use_key(self, privacy: Pseudonymiser) -> None:
-        """Let the log be of this key from its first commit on; `InputError` where it is of another."""
+        """Set the key of the log with its first commit. Raises `InputError` if the log was made with another key."""
         _check_key(self.folder, self._manifest, privacy)
         self._manifest.key_id = privacy.key_id
 
     def next_number(self) -> int:
-        """Return a number that no file of the log has yet."""
+        """Return a number that no file of the log uses yet."""
         self._manifest.next_part += 1
         return self._manifest.next_part - 1
 
     def note(self, notes: Counter[str]) -> None:
-        """Count spellings and oddities of the rows that are put."""
+        """Add to the counts of unusual spellings and values in the imported rows."""
         self._manifest.notes = dict(Counter(self._manifest.notes) + notes)
 
     def put(self, batch: Batch) -> bool:
-        """Take rows; return whether so many are held that they should be committed."""
+        """Collect rows; return whether so many are held in memory that they should be committed."""
         for name, table in self._forgotten.filter(to_tables(batch)).items():
             self._put[name] += table.num_rows
             self._n_held += table.num_rows
@@ -466,7 +502,7 @@ class LogTransaction:
         return full
 
     def _spill(self) -> None:
-        """Write all rows held, as parts that the next commit names."""
+        """Write all held rows as parts, which the next commit publishes."""
         for name, tables in self._held.items():
             whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
             for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
@@ -480,7 +516,7 @@ class LogTransaction:
         return path
 
     def commit(self, source: Source | None = None) -> None:
-        """Make all that was put part of the log, in one step, together with how far the source was read."""
+        """Publish all collected changes atomically, together with how far the source was read."""
         self._spill()
         manifest = self._manifest
         if source is not None and not any(known is source for known in manifest.sources):
@@ -494,7 +530,7 @@ class LogTransaction:
         self._gone = []
 
     def replace(self, parts: Iterable[tuple[LogPart, Any]]) -> dict[str, int]:
-        """Put new rows, an Arrow table or None, in the place of parts; return the number of rows fewer by table."""
+        """Replace each part by an Arrow table, or remove it (None); return the number of removed rows by table."""
         removed = dict.fromkeys(STORED, 0)
         for part, rows in parts:
             kept = rows.num_rows if rows is not None else 0
@@ -509,7 +545,7 @@ class LogTransaction:
         return removed
 
     def forget(self, person: _Person, until_ms: int) -> dict[str, int]:
-        """Remove all rows of a person, keep out those until a moment; return the number removed by table."""
+        """Remove all rows of a person and block their import up to a time; return the number removed by table."""
         removed = self.replace(person.changed_parts())
         manifest, known = self._manifest, self._manifest.forgotten
         known |= {id_: max(until_ms, known.get(id_, until_ms)) for id_ in sorted(person.users | person.sessions)}
@@ -521,7 +557,7 @@ class LogTransaction:
 
 def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
     if manifest.key_id and privacy.key_id != manifest.key_id:
-        raise InputError(f"the click log {str(folder)!r} was made with another key: name that one with --key")
+        raise InputError(f"the click log {str(folder)!r} was made with another key: give its key file with --key")
 
 
 @contextmanager
@@ -529,21 +565,21 @@ def _locked(folder: Path) -> Iterator[None]:
     try:
         held = FileLock(folder / LOCK_FILE, timeout=LOCK_TIMEOUT_S, mode=0o600).acquire()
     except Timeout:
-        message = f"the click log {str(folder)!r} is being changed by another process"
-        raise InputError(f"{message}: wait until it has ended", path=str(folder)) from None
+        message = f"another process is changing the click log {str(folder)!r}"
+        raise InputError(f"{message}: wait until it has finished", path=str(folder)) from None
     with held:
         yield
 
 
 def _create(folder: Path) -> None:
-    """Make an empty log, with an empty part a table that shows its columns."""
+    """Create an empty log, with one empty part for each table so that readers find its columns."""
     if folder.is_dir() and (foreign := sorted(path.name for path in folder.iterdir() if not _is_own(path.name))):
-        message = f"the folder {str(folder)!r} holds {foreign[0]!r} and no click log"
-        raise InputError(f"{message}: name a new folder", path=str(folder))
+        message = f"the folder {str(folder)!r} contains {foreign[0]!r} and is not a click log"
+        raise InputError(f"{message}: choose a new folder", path=str(folder))
     make_folder(folder)
     with _locked(folder):
         if (folder / MANIFEST).exists():
-            return  # Made by another process meanwhile.
+            return  # another process has created it in the meantime
         manifest = Manifest()
         for table in STORED:
             path = f"{table}/day={UNDATED}/part-00000000.parquet"
@@ -553,31 +589,30 @@ def _create(folder: Path) -> None:
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a creation, killed or still at work, can have left a file of this name."""
+    """Return whether a file of this name may come from the creation of a log, interrupted or still in progress."""
     known = {MANIFEST, LOCK_FILE, KEY_FILE, *STORED}
     return name in known or (name.startswith(f".{MANIFEST}.") and name.endswith(".tmp"))
 
 
 @dataclass
 class Forgotten:
-    """Whose rows are kept out of a log.
-
-    ``people`` are hashes of users or sessions → milliseconds until which their rows are kept out, undated ones too;
-    ``queries`` are hashes (`_query_hash`) of their query ids: rows of these queries that name nobody are kept out.
-    Of a session, rows that name no user are kept out; all rows of those among ``sessions``, forgotten by their own id.
-    """
+    """People whose rows must not be added to a log."""
 
     people: dict[str, int]
+    """Hashes of users or sessions → time, in milliseconds since 1970, up to which their rows are dropped. Undated rows
+    are dropped too. For a session, only rows without a user are dropped, unless it is in ``sessions``."""
     queries: set[str]
+    """Hashes (`_query_hash`) of their query ids. Rows of these queries that have no id of a person are dropped."""
     sessions: set[str]
+    """Hashes of sessions that were forgotten by their own id, so that all of their rows are dropped."""
 
     def filter(self, tables: dict[str, Any]) -> dict[str, Any]:
-        """Return the Arrow tables of a batch without the rows of the forgotten."""
+        """Return the Arrow tables of a batch without the rows of forgotten people."""
         if not self.people:
             return tables
         kept = dict(tables)
         for name in kept.keys() & {"queries", "events", PEOPLE}:
-            # A client first met after its person was forgotten stays linked: forgetting them again must find its rows.
+            # Keep the links of clients first seen after forgetting: forgetting the person again must find their rows.
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
             kept[name] = kept[name].filter(arrow().array(~gone))
         if "hits" in kept:
@@ -594,25 +629,25 @@ class Forgotten:
         return self._until(table, "user") | by_session | nameless
 
     def _known(self, table: Any) -> set[str]:
-        """Return the query ids of a table that are of the forgotten."""
+        """Return the query ids in a table that belong to forgotten people."""
         return {query_id for query_id in _query_ids(table) if _query_hash(query_id) in self.queries}
 
     def _until(self, table: Any, column: str) -> Bool:
-        """Return which rows are of the forgotten, and not of later."""
+        """Return which rows belong to forgotten people and are not later than the time of forgetting, (n,) bool."""
         limit = np.array([self.people.get(person, -1) for person in table[column].to_pylist()], dtype=np.int64)
         theirs: Bool = (limit >= 0) & (times_of(table, "time") <= limit)
         return theirs
 
 
 def _query_hash(query_id: str) -> str:
-    """Return what is remembered of a forgotten query's id."""
+    """Return the hash under which the id of a forgotten query is stored."""
     return blake2b(query_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
 
 
 def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str]]:
-    """Return the clients that a log links to forgotten people only since then: time of forgetting → clients.
+    """Return clients newly linked to forgotten people: time of forgetting → hashes of the clients.
 
-    Parts (by path) that were ``searched`` before are not read again.
+    Parts (by path) in ``searched`` were examined before and are not read again.
     """
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
@@ -625,28 +660,28 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
 
 
 class _Person:
-    """The ids and the queries of one person in a log; holds one part of the log at a time.
+    """The ids and the queries of one person in a log. Only one part of the log is in memory at a time.
 
-    All rows of ``sessions`` are theirs; of other sessions of theirs, rows that name no user. With ``until_ms`` rows of
-    later times are not theirs to be removed.
+    All rows of ``sessions`` belong to the person. In other sessions of theirs, the rows without a user do. With
+    ``until_ms``, rows of later times are not removed.
     """
 
     def __init__(self, log: ClickLog, users: set[str], sessions: set[str], until_ms: int | None = None) -> None:
         self._log, self.users, self.named_sessions, self._until_ms = log, users, sessions, until_ms
         self.sessions = sessions | _ids(log, "session", lambda t: _among(t, "user", users) & self._in_time(t))
-        # Queries that are theirs and, as far as the log says, nobody else's.
+        # Queries that belong to this person and, according to the log, to nobody else.
         theirs = _ids(log, "query_id", self._named)
         self.queries = theirs - _ids(
             log, "query_id", lambda t: ~self._named(t) & ~_nobody(t) & _among(t, "query_id", theirs)
         )
-        # Those of which no row remains, so that their hits go too.
+        # Queries of which no row remains, so that their hits are removed too.
         gone = _ids(log, "query_id", lambda t: self._gone("queries", t), ("queries",))
         self.whole = gone - _ids(
             log, "query_id", lambda t: ~self._gone("queries", t) & _among(t, "query_id", gone), ("queries",)
         )
 
     def changed_parts(self) -> Iterator[tuple[LogPart, Any]]:
-        """Yield the parts that change without the person, with the rows that remain (None: none)."""
+        """Yield the parts that change if the person is removed, with the remaining rows (None if none remain)."""
         for part, table in _tables(self._log):
             gone = self._gone(part.table, table)
             if gone.any():
@@ -662,13 +697,13 @@ class _Person:
         return self._named(table) | nameless
 
     def _named(self, table: Any) -> Bool:
-        """Return which rows name the person: by user, or by session where the session is given or no user is beside."""
+        """Return which rows name the person: by user, or by session if the session was given or the user is empty."""
         by_session = _among(table, "session", self.sessions) & _among(table, "user", {""})
         by_session |= _among(table, "session", self.named_sessions)
         return (_among(table, "user", self.users) | by_session) & self._in_time(table)
 
     def _in_time(self, table: Any) -> Bool:
-        """Return which rows are not of later times; those without a time are not."""
+        """Return which rows are not later than ``until_ms``; with it, undated rows are not included."""
         if self._until_ms is None:
             return np.ones(table.num_rows, dtype=bool)
         early: Bool = times_of(table, "time") <= self._until_ms
@@ -676,7 +711,7 @@ class _Person:
 
 
 def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[LogPart, Any]]:
-    """Yield the parts with rows older than a day (since 1970), and the rows that remain (None for none)."""
+    """Yield the parts with rows older than a day (since 1970), and the remaining rows (None if none remain)."""
     for part in log.manifest.parts:
         if not part.rows:
             continue
@@ -691,7 +726,7 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[LogPart, Any
 def _tables(
     log: ClickLog, names: Sequence[str] = tuple(STORED), without: Set[str] = frozenset()
 ) -> Iterator[tuple[LogPart, Any]]:
-    """Yield the parts of some tables that have rows, but those of some paths, with the rows."""
+    """Yield the non-empty parts of some tables with their rows, except parts whose path is in ``without``."""
     for part in log.manifest.parts:
         if part.rows and part.table in names and part.path not in without:
             yield part, read_part(log.folder / part.path, part.table)
@@ -704,7 +739,7 @@ def _query_ids(table: Any) -> set[str]:
 def _ids(
     log: ClickLog, column: str, chosen: Callable[[Any], Bool], names: Sequence[str] = ("queries", "events")
 ) -> set[str]:
-    """Return the values, but the empty one, of the chosen rows of some tables."""
+    """Return the non-empty values of a column in the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
         ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
@@ -712,7 +747,7 @@ def _ids(
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
-    """Return which rows have one of the values, (n,) bool."""
+    """Return which rows have one of the wanted values, (n,) bool."""
     pa = arrow()
     rows: Bool = pa.compute.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
     return rows

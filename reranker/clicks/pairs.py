@@ -1,15 +1,15 @@
-"""From a click log to preference pairs, impressions and ratings: in SQL, by DuckDB or Spark, with the same result.
+"""Preference pairs, impressions and ratings from a click log, computed in SQL by DuckDB or Spark with the same result.
 
-What a shown list states is said by a strategy, the SQL text of the same name in ``reranker/clicks/sql``: from the
-lists with a click it takes (better, worse) document ids, no pair of a list twice. Clicks too short to count
-(`PairConfig.min_dwell_s`) are taken out of the list before, with their documents. Nobody clicks what was not seen, so a
-click says most about the results above it, and strategies that compare with results further down repeat the order in
-which they were shown.
+A strategy derives preferences from a shown list. It is the SQL text of the same name in ``reranker/clicks/sql``. From
+each list with a click it selects (better, worse) document ids, each pair of a list once. Clicks too short to count
+(`PairConfig.min_dwell_s`) are removed from the list first, together with their documents. Users click only on documents
+that they have seen, so a click says most about the results above it. Strategies that compare with results further down
+reproduce the order in which the results were shown.
 
-A step is one SELECT in ``reranker/clicks/sql``, the same text for both, and becomes a table or view of its own name.
-The steps begin with ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`; the column ``user``, a keyword of
-SQL, is called ``account``) and with the small tables ``rank_units`` and ``rank_chances``. What they must give is
-defined in plain Python in ``tests/reference``.
+A step is one SELECT statement in ``reranker/clicks/sql``. Both backends run the same text, and the result becomes a
+table or view of the step's name. The first steps read ``queries``, ``hits`` and ``events`` (`reranker.clicks.schema`;
+the column ``user``, an SQL keyword, is called ``account``) and the small tables ``rank_units`` and ``rank_chances``.
+The expected results are defined in plain Python in ``tests/reference``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from reranker.records import Pair
 from reranker.spark import spark_session
 
 UNIT = 1_000_000
-"""Weights are counted in millionths, as integers: sums are then the same in every order of adding."""
+"""Weights are integers in millionths, so that sums do not depend on the order of addition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way to read preferences from clicks: a line for ``--help``, and the `PairConfig` fields that its text takes."""
+    """A way to derive preferences from clicks."""
 
     summary: str
+    """One line for ``--help``."""
     options: tuple[str, ...] = ()
+    """The `PairConfig` fields that its SQL text uses."""
 
 
 DEFAULT_STRATEGY = "last-clicked-above-skipped"
@@ -60,26 +62,26 @@ STRATEGIES: dict[str, Strategy] = {
     ),
     "purchase-over-click": Strategy("bought documents over those in the cart, both over those only clicked"),
 }
-"""The strategies by name: what the command line, the configuration and the documentation offer."""
+"""Strategies by name, as offered by the command line, the configuration, and the documentation."""
 
 
 @dataclass(frozen=True, slots=True)
 class RobotRules:
-    """Who is taken for a robot; all of their impressions are left out."""
+    """Rules by which a person or session is classified as a robot; all of their impressions are excluded."""
 
     session_clicks: int = 100
-    """Clicks in one session at most (on different results; repeated clicks on a result count once)."""
+    """Maximum number of clicks in one session (on different results; repeated clicks on a result count once)."""
     day_clicks: int = 200
-    """Clicks of one person in one day of UTC at most."""
+    """Maximum number of clicks of one person in one UTC day."""
     speed_clicks: int = 10
-    """From so many clicks with a time in a session on, their mean distance is looked at."""
+    """Minimum number of clicks with a time in a session for applying the speed rule."""
     min_gap_s: float = 1.5
-    """Least mean distance of clicks in seconds."""
+    """Speed rule: minimum mean interval between clicks, in seconds."""
     repeat_clicks: int = 20
-    """From so many clicks of a person on, their entropy is looked at."""
+    """Minimum number of clicks of a person for applying the entropy rule."""
     min_entropy_bits: float = 1.0
-    """Least entropy (of order 2, in bits) of the documents that a person clicked, over all queries; 1 is that of two
-    documents clicked equally often."""
+    """Entropy rule: minimum entropy (of order 2, in bits) of the documents that a person clicked, over all queries. Two
+    documents clicked equally often have an entropy of 1."""
 
     def __post_init__(self) -> None:
         at_least_one = dict.fromkeys(("session_clicks", "day_clicks", "speed_clicks", "repeat_clicks"), "[1, inf)")
@@ -88,9 +90,9 @@ class RobotRules:
 
 @dataclass(frozen=True, slots=True)
 class PairConfig:
-    """How a click log becomes pairs.
+    """Parameters for converting a click log to pairs.
 
-    A *person* is the user where known, else the session, else the impression alone. Caps of 0 are off.
+    A *person* is the user if known, else the session, else the single impression. A cap of 0 is disabled.
     """
 
     RANGES: ClassVar[Mapping[str, str]] = {
@@ -107,34 +109,37 @@ class PairConfig:
     strategy: str = DEFAULT_STRATEGY
     """A name of `STRATEGIES`."""
     above_only: bool = False
-    """Of clicked-over-unclicked: compare with documents further up only."""
+    """For clicked-over-unclicked: compare a clicked document only with documents above it."""
     last_by_time: bool = False
-    """Of last-clicked-above-skipped: the last click, cart or purchase by the clock instead of the lowest click in
-    the list."""
+    """For last-clicked-above-skipped: use the latest click, cart or purchase instead of the lowest click in the
+    list."""
     min_dwell_s: float = 0.0
-    """Clicks known to be shorter, in seconds, do not count, and neither does skipping their documents."""
+    """Minimum dwell time in seconds. Clicks known to be shorter do not count, and their documents do not count as
+    skipped."""
     session_gap_s: float = 1800.0
-    """Impressions of a user without session ids belong to one session until there is a pause this long, in seconds."""
+    """Pause in seconds after which a new session begins, for the impressions of a user without session ids."""
     once_a_session: bool = True
-    """A session says a pair once, however often it was shown."""
+    """Count a pair once per session, however often it was shown."""
     user_cap: int = 1
-    """How often one person can say a pair at most, in sessions."""
+    """Maximum number of sessions in which one person's pair counts."""
     document_cap: int = 10
-    """Pairs of one person for one document of a query (as the better or as the worse one) that count in full; more
-    share that weight."""
+    """Number of pairs of one person for one document of a query (as the better or the worse one) that count in full. A
+    larger number of pairs shares this weight."""
     person_cap: int = 1000
-    """Pairs of one person over all queries that count in full; more share that weight."""
+    """Number of pairs of one person over all queries that count in full; a larger number shares this weight."""
     network_cap: int = 5
-    """People of one network who prefer one document of a query that count in full; more share that weight."""
+    """Number of people in one network, preferring the same document of a query, who count in full; a larger number
+    shares this weight."""
     min_users: int = 1
-    """People who must have said a pair."""
+    """Minimum number of people who must have stated a pair."""
     propensities: tuple[float, ...] | None = None
-    """Probability, in (0, 1], that rank 1, 2, ... is examined; the last one holds for all further ranks. A pair weighs
-    1 / propensity of the rank of its better document (inverse propensity scoring); None: 1."""
+    """Probabilities, in (0, 1], that rank 1, 2, ... is examined; the last one applies to all further ranks. The weight
+    of a pair is 1 / propensity of the rank of its better document (inverse propensity scoring). None: the weight is
+    1."""
     clip: float = 10.0
-    """The most that one pair of one person may weigh for its propensity."""
+    """Maximum weight that a propensity can give to one pair of one person."""
     robots: RobotRules | None = field(default_factory=RobotRules)
-    """None: everybody is believed."""
+    """Rules for excluding robots; None: nobody is excluded."""
 
     def __post_init__(self) -> None:
         if self.strategy not in STRATEGIES:
@@ -148,14 +153,14 @@ class PairConfig:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> PairConfig:
-        """Return the configuration of a table of its fields; raises `ConfigError` for an unknown or illegal one."""
+        """Return the configuration with the given fields. Raises `ConfigError` for unknown fields or invalid values."""
         rules = values.get("robots", RobotRules())
         if isinstance(rules, Mapping):
             rules = from_mapping(RobotRules, rules, "robots")
         return from_mapping(cls, {**values, "robots": rules}, "pairs")
 
     def unprotected(self) -> PairConfig:
-        """Return the same strategy believing everybody, as often as they click: what caps and rules are measured by."""
+        """Return the strategy without per-user caps and robot filters: the baseline for measuring their effect."""
         return replace(
             self,
             once_a_session=False,
@@ -168,9 +173,9 @@ class PairConfig:
         )
 
     def rank_units(self) -> tuple[int, ...]:
-        """Return the weight in millionths of a pair whose better document stood at rank 1, 2, ...; the last holds on.
+        """Return the weight of a pair by the rank (from 1) of its better document: min(1 / propensity, clip).
 
-        min(1 / propensity, clip).
+        Weights are in millionths; the last one applies to all further ranks.
         """
         chances = self.propensities or (1.0,)
         return tuple(math.floor(min(1.0 / chance, self.clip) * UNIT + 0.5) for chance in chances)
@@ -193,54 +198,57 @@ STATUSES = (
     "out_of_range",
     "no_click",
 )
-"""Why queries are left out before their lists are built, in the order of the checks (``statuses.sql``)."""
+"""Reasons for excluding queries before their lists are built, in the order of the checks (``statuses.sql``)."""
 
 
 class LogFiles(Protocol):
-    """A click log: Parquet files of each table of `reranker.clicks.schema.TABLES`."""
+    """A click log, as far as the backends read it: Parquet files for each table of `reranker.clicks.schema.TABLES`."""
 
     def files(self, table: str) -> list[Path]:
-        """Return the files of a table; there may be none."""
+        """Return the files of a table; the list may be empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a backend may use."""
+    """Resources that a backend may use."""
 
     threads: int | None = None
-    """Threads of DuckDB, or of a local Spark; None: one a core."""
+    """Threads of DuckDB, or of a local Spark; None: one per core."""
     memory_mb: int = 1200
-    """Memory that DuckDB holds rows in before it writes them to disk; the process needs some 300 MB more."""
+    """Memory in MB for DuckDB before it writes to disk. The process itself needs about 300 MB more."""
     folder: Path | None = None
-    """Where temporary files go; None: the system's folder for them."""
+    """Folder for temporary files; None: the default of the system."""
     spark_master: str | None = None
-    """None: ``local[threads]``, or the master of the session that is there."""
+    """URL of the Spark master; None: the master of the current session, else ``local[threads]``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What to compute: the goal, of which log, how and from what range of time (milliseconds)."""
+    """A computation on a click log."""
 
     log: LogFiles
     config: PairConfig
     goal: Goal
+    """The kind of rows to compute."""
     since: int | None = None
+    """Start of the time range, inclusive, in milliseconds since 1970; None: unbounded."""
     until: int | None = None
+    """End of the time range, exclusive, in milliseconds since 1970; None: unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of the way to pairs: the name of its table and its SELECT.
-
-    ``kept``: its rows are needed more than once. ``part_by``: the column, ``query_id`` or ``query``, by whose values it
-    can be carried out, for some of them after the others: its rows of a value follow from the rows of that value alone
-    (and from tables of a few rows). None: it needs all rows.
-    """
+    """One SQL step of a computation."""
 
     name: str
+    """Name of the resulting table or view."""
     text: str
+    """Its SELECT statement."""
     kept: bool
+    """Whether its rows are used more than once, so that they are materialized."""
     part_by: str | None = None
+    """Column (``query_id`` or ``query``) by whose values the step can run in partitions: its rows for a value depend
+    only on the input rows with that value and on small tables. None: it needs all rows at once."""
 
 
 _KEPT = {
@@ -320,7 +328,7 @@ _AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
 
 
 def steps(task: Task) -> list[Step]:
-    """Return the steps of a task in order; the last one is the result, in its order."""
+    """Return the steps of a task in order. The last step gives the result, sorted."""
     values = _values(task)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
@@ -329,9 +337,10 @@ def steps(task: Task) -> list[Step]:
 
 
 def _count_texts(task: Task) -> tuple[str, str]:
-    """Return the texts that count what became of the queries, (name, n), after the steps of the goal "pairs".
+    """Return the SQL texts that count queries, votes, and pairs as (name, n), after the steps of the goal "pairs".
 
-    The first counts rows of steps by query, so that the counts of parts add up; the second the rest.
+    The first counts rows that are partitioned by query, so that the counts of partitions add up. The second counts the
+    rest.
     """
     values = _values(replace(task, since=None, until=None))
     return sql_text("list_counts", **values), sql_text("counts", **values)
@@ -341,13 +350,13 @@ _SQL_TYPES = {"string": "string", "int32": "int", "int64": "bigint", "double": "
 
 
 def _input_text(table: str) -> str:
-    """Return the text that makes the input of the steps from ``logged_queries``, ``logged_hits``, ``logged_events``."""
+    """Return the SELECT for the input of the steps from ``logged_queries``, ``logged_hits`` or ``logged_events``."""
     columns = ("t.user AS account" if name == "user" else f"t.{name}" for name in TABLES[table])
     return f"SELECT {', '.join(columns)} FROM logged_{table} AS t"  # noqa: S608 - names of our own schema
 
 
 def _rank_tables(config: PairConfig) -> dict[str, str]:
-    """Return the texts of the tables (rank, units): weight of a pair, and probability to be examined, in millionths."""
+    """Return the SELECTs of the tables (rank, units): pair weight and examination probability, in millionths."""
     chances = [math.floor(chance * UNIT + 0.5) for chance in config.propensities or (1.0,)]
     texts = {}
     for name, units in (("rank_units", config.rank_units()), ("rank_chances", chances)):
@@ -357,17 +366,17 @@ def _rank_tables(config: PairConfig) -> dict[str, str]:
 
 
 def read_text(name: str) -> str:
-    """Return the SQL text of a step as it is stored."""
+    """Return the SQL text of a step, with its placeholders."""
     return package_files.files("reranker.clicks").joinpath("sql", f"{name}.sql").read_text(encoding="utf-8")
 
 
 def sql_text(name: str, **values: str | int) -> str:
-    """Return the SQL text of a step, or another one of the same folder, with its numbers in their places."""
+    """Return an SQL text of the folder with its placeholders replaced by values."""
     return Template(read_text(name)).substitute(values)
 
 
 def _values(task: Task) -> dict[str, str]:
-    """Return the numbers of a task by their names in the texts."""
+    """Return the values of a task for the placeholders of the SQL texts."""
     config = task.config
     rules = config.robots or RobotRules()
     flags = {
@@ -399,30 +408,30 @@ def _values(task: Task) -> dict[str, str]:
     }
     texts = {name: str(value).upper() for name, value in flags.items()}
     texts |= {name: f"CAST({value} AS BIGINT)" for name, value in whole.items()}
-    # "10.0" would be a decimal number in both dialects, with rounding of its own.
+    # "10.0" would be a decimal in both dialects, and each dialect rounds decimals differently.
     return texts | {name: f"CAST({float(value)!r} AS DOUBLE)" for name, value in numbers.items()}
 
 
-# DuckDB: one process, all cores; what does not fit into memory goes to disk.
+# DuckDB: one process, all cores; data that does not fit into memory is written to disk.
 #
-# The tables of a short log are held in memory. Those of a long log become Parquet files in the temporary folder: DuckDB
-# keeps changed pages of its own tables in memory until it must write them, and then has too little left for its sorting
-# and grouping. In a database file they would be compressed harder, which costs as much time as all the rest.
+# The tables of a short log are held in memory. Those of a long log become Parquet files in the temporary folder. DuckDB
+# keeps modified pages of its own tables in memory until it must write them, which leaves too little memory for sorting
+# and grouping. A database file would compress the tables better, but this costs as much time as everything else.
 #
-# What DuckDB joins or adds up stays in memory where it holds texts, whatever the limit, and takes longer a row the more
-# there are. So most steps of a long log are carried out for some query ids, or query texts, after the others. The rows
-# that they need are written to a folder a part, once; each part is carried out in a schema of its own, where the steps
-# find these rows under the names of the whole tables.
+# DuckDB keeps text in joins and aggregations in memory, whatever the limit, and its time per row grows with the number
+# of rows. So most steps of a long log run in partitions by query id or query text, one after another. The input rows
+# are written once, to one folder per partition. Each partition runs in a schema of its own, in which the steps find its
+# rows under the names of the whole tables.
 
 ROWS_PER_MB = 4_000
-"""Hits that a part may have for each MB of memory."""
+"""Maximum number of hits in a partition for each MB of memory."""
 _SPLIT = {
     "queries_from_log": ("queries", "hits", "events"),
     "statuses": ("searches",),
     "votes": ("stated_preferences",),
     "ratings": ("examinations",),
 }
-"""By the first of some steps by parts: the tables whose rows are then written to a folder a part."""
+"""By the first step of a partitioned sequence: the tables whose rows are written to one folder per partition before."""
 _HANDED_ON = {
     "joined_queries",
     "document_events",
@@ -434,12 +443,12 @@ _HANDED_ON = {
     "summed_votes",
     "ratings",
 }
-"""The tables of a part that are needed when it is done; where lists are asked for, these are, too."""
+"""Tables of a partition that are needed after it is done; if the goal is lists, their tables are needed too."""
 
 
 @contextlib.contextmanager
 def prepared(task: Task, resources: Resources) -> Iterator[Any]:
-    """Yield a DuckDB connection that has the tables and views of all steps but the last, for questions of one's own."""
+    """Yield a DuckDB connection with the tables and views of all steps but the last, for custom queries."""
     with _database(resources) as database:
         database.run(task, resources, all_tables=True)
         yield database.connection
@@ -457,7 +466,7 @@ def _duckdb_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple
 
 @contextlib.contextmanager
 def _database(resources: Resources) -> Iterator[_Database]:
-    """Yield an empty database, with a temporary folder beside it."""
+    """Yield an empty database with a temporary folder."""
     try:
         import duckdb
     except ImportError as error:
@@ -466,7 +475,7 @@ def _database(resources: Resources) -> Iterator[_Database]:
         settings: dict[str, Any] = {
             "memory_limit": f"{resources.memory_mb}MB",
             "temp_directory": folder,
-            # Results are ordered where it matters; else rows need not wait for each other.
+            # Results are sorted explicitly where order matters. Otherwise, preserving the order only costs time.
             "preserve_insertion_order": False,
         }
         if resources.threads:
@@ -475,27 +484,28 @@ def _database(resources: Resources) -> Iterator[_Database]:
         try:
             yield _Database(connection, Path(folder))
         except duckdb.OutOfMemoryException as error:
-            message = f"DuckDB needs more than {resources.memory_mb} MB for a step of the click log"
-            raise ConfigError(f"{message}: allow it more with --memory ({str(error).splitlines()[0][:300]})") from error
+            message = f"a step on the click log needs more than the {resources.memory_mb} MB that DuckDB may use"
+            raise ConfigError(f"{message}: raise --memory ({str(error).splitlines()[0][:300]})") from error
         except duckdb.Error as error:
-            remedy = "bring a damaged file back from a copy, or import the logs again"
+            remedy = "restore a damaged file from a backup, or import the logs again"
             if "Could not write" in str(error):
-                remedy = "make room for it, or name a larger folder with --temporary"
-            raise InputError(f"DuckDB cannot work on the click log: {str(error)[:1000]}: {remedy}") from error
+                remedy = "free disk space, or choose a larger folder with --temporary"
+            raise InputError(f"DuckDB failed on the click log: {str(error)[:1000]}: {remedy}") from error
         finally:
             connection.close()
 
 
 class _Database(NamedTuple):
-    """An open database of DuckDB, and the folder for its files."""
+    """An open DuckDB database."""
 
     connection: Any
     folder: Path
+    """Folder for its files."""
 
     def run(self, task: Task, resources: Resources, all_tables: bool = False) -> tuple[str, Counter[str]]:
-        """Carry out all steps but the last; return its text, and counts of the lists.
+        """Run all steps but the last; return the SQL text of the last step, and counts of the lists.
 
-        ``all_tables``: keep what the parts made of every step, not only what the goal needs.
+        ``all_tables``: keep the tables of every partitioned step, not only those that the goal needs.
         """
         n_parts = self._number_of_parts(task, resources)
         for table in TABLES:
@@ -514,7 +524,7 @@ class _Database(NamedTuple):
     def _run_in_parts(
         self, task: Task, in_order: Sequence[Step], n_parts: int, all_tables: bool
     ) -> tuple[str, Counter[str]]:
-        """Do what `run` does, most steps for a part of the log after the other."""
+        """Like `run`, with most steps run in partitions of the log, one after another."""
         last, counts = in_order[-1], Counter[str]()
         handed_on = {step.name for step in in_order if step.name in _HANDED_ON or (all_tables and step.kept)}
         if task.goal == "impressions":
@@ -538,7 +548,7 @@ class _Database(NamedTuple):
         return last.text, counts
 
     def _split(self, table: str, column: str, n_parts: int) -> None:
-        """Write the rows of a table to a folder a part, by the values of a column."""
+        """Write the rows of a table to one folder per partition, by the hash of a column."""
         folder = self.folder / "split" / column / table
         folder.mkdir(parents=True)
         rows = f"SELECT *, hash({column}) % {n_parts} AS part FROM {table}"  # noqa: S608 - our own names and number
@@ -547,7 +557,7 @@ class _Database(NamedTuple):
     def _carry_out_part(
         self, task: Task, some: Sequence[Step], part_by: str, part: int, handed_on: Collection[str]
     ) -> Counter[str]:
-        """Carry out steps for a part, keep the tables that are handed on, and return the counts of its lists."""
+        """Run steps for one partition, keep the tables in ``handed_on``, and return the counts of its lists."""
         folder = self.folder / f"{part_by}-{part}"
         folder.mkdir(exist_ok=True)
         self.connection.execute("CREATE SCHEMA part")
@@ -569,14 +579,14 @@ class _Database(NamedTuple):
         return counts
 
     def _open_part(self, table: str, files: str) -> None:
-        """Make a table of a part known under the name of the whole; there may be no file of it."""
+        """Make one partition of a table available under the name of the whole table. It may have no files."""
         if list(self.folder.glob(f"{files}.parquet")):
             self._open_files(f"part.{table}", files)
         else:
             self.connection.execute(f"CREATE VIEW part.{table} AS SELECT * FROM main.{table} WHERE FALSE")  # noqa: S608
 
     def _carry_out(self, some: Iterable[Step]) -> None:
-        """Make a file of each step whose rows are kept, and a view of it or of the step's text."""
+        """Run steps: write the rows of a kept step to a file, and create a view of the file or of the step's text."""
         for step in some:
             if step.kept:
                 self._write(step, self.folder)
@@ -593,13 +603,13 @@ class _Database(NamedTuple):
         self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}', hive_partitioning=false)")  # noqa: S608
 
     def _list_counts(self, task: Task) -> Counter[str]:
-        """Return how many lists there are and what they prefer, for pairs."""
+        """Return the number of lists and of preferences, if the goal is pairs."""
         if task.goal != "pairs":
             return Counter()
         return Counter(dict(self.connection.execute(_count_texts(task)[0]).fetchall()))
 
     def _number_of_parts(self, task: Task, resources: Resources) -> int:
-        """Return in how many parts the lists are built, by the rows of the largest table that they come of."""
+        """Return the number of partitions for building the lists, by the row count of the largest input table."""
         n_rows = 0
         for table in ("hits", "events"):
             files = [str(path) for path in task.log.files(table)]
@@ -609,7 +619,7 @@ class _Database(NamedTuple):
         return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
 
     def _open_table(self, table: str, task: Task) -> None:
-        # DuckDB takes the rows of the first file for those of all, and joins in an order by that: the largest is first.
+        # DuckDB estimates the row count from the first file and orders joins by it, so the largest file comes first.
         files = sorted(map(str, task.log.files(table)), key=lambda path: (-os.path.getsize(path), path))
         if files:
             self.connection.read_parquet(files, hive_partitioning=False).create_view(f"logged_{table}")
@@ -619,8 +629,8 @@ class _Database(NamedTuple):
         self.connection.execute(f"CREATE VIEW {table} AS {_input_text(table)}")
 
 
-# Spark SQL: a local Spark, or the cluster that the session, the master or the environment names. Files are read, and
-# results written, by path: on a cluster, log and temporary folder must be on storage that all of its machines see.
+# Spark SQL: a local Spark, or the cluster given by the session, the master, or the environment. Files are read and
+# written by path, so on a cluster the log and the temporary folder must be on storage that all machines can access.
 
 
 def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
@@ -638,7 +648,7 @@ def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[
 
 
 def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
-    """Carry out all steps but the last, which is returned."""
+    """Run all steps but the last and return the last step."""
     for table, columns in TABLES.items():
         schema = ", ".join(f"`{name}` {_SQL_TYPES[kind]}" for name, kind in columns.items())
         files = [str(path.absolute()) for path in task.log.files(table)]
@@ -651,7 +661,7 @@ def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
     for step in before:
         frame = spark.sql(step.text)
         if step.kept:
-            # Through files, not the cache: a plan that holds the plans of all steps before it grows without bound.
+            # Write files instead of caching: a plan that contains the plans of all earlier steps grows without bound.
             frame.write.parquet(str(folder / step.name))
             frame = spark.read.schema(frame.schema).parquet(str(folder / step.name))
         frame.createOrReplaceTempView(step.name)
@@ -659,41 +669,41 @@ def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
 
 
 class Backend(NamedTuple):
-    """Where the steps run, with a line for ``--help``; what they give does not depend on it.
-
-    ``write(task, resources, folder)`` writes the result into a folder and returns its Parquet files in order, and what
-    became of the queries and preferences by name (only of pairs).
-    """
+    """An engine that runs the steps. The result does not depend on the backend."""
 
     summary: str
+    """One line for ``--help``."""
     write: Callable[[Task, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
+    """``write(task, resources, folder)`` writes the result into a folder. It returns the Parquet files in order, and
+    for the goal "pairs" the counts of queries, preferences, votes, and pairs by name."""
 
 
 BACKENDS: dict[str, Backend] = {
-    "duckdb": Backend("one process; what does not fit into memory goes to disk", _duckdb_write),
+    "duckdb": Backend("one process; data that does not fit into memory is written to disk", _duckdb_write),
     "spark": Backend("Spark SQL, local or on a cluster", _spark_write),
 }
-"""The backends by name, as ``--backend`` takes them."""
+"""Backends by name, the values of ``--backend``."""
 
 
 class Computing(TypedDict, total=False):
-    """Which part of a log counts, and what computes the result; every key may be left out."""
+    """Options of a computation; every key may be omitted."""
 
     since: int | None
+    """Start of the time range of impressions, inclusive, in milliseconds since 1970. Undated impressions count as the
+    oldest. The whole log is used for recognising robots."""
     until: int | None
-    """Milliseconds: impressions from ``since`` on and before ``until``; undated ones count as the oldest. Robots are
-    told by the whole log."""
+    """End of the time range, exclusive, in milliseconds since 1970."""
     backend: str
     """``duckdb`` (the default) or ``spark``; the result is the same."""
     resources: Resources | None
-    """Threads, memory, temporary folder, Spark."""
+    """Threads, memory, temporary folder, and Spark master."""
 
 
 def _compute(
     goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
 ) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
-    """Return a folder to be removed, the Parquet files of the result in it, and the counts."""
-    arrow()  # before hours of work, not after them
+    """Return a folder to be removed by the caller, the Parquet files of the result in it, and the counts."""
+    arrow()  # raise MissingExtra now, not after hours of work
     backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
@@ -721,13 +731,13 @@ def _rows(goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing) 
 
 @dataclass
 class PairTable(contextlib.AbstractContextManager["PairTable"]):
-    """Pairs in Parquet files of a temporary folder, sorted by query, better and worse, none of them twice."""
+    """Pairs in Parquet files of a temporary folder, sorted by query, better and worse, without duplicates."""
 
     files: tuple[Path, ...]
-    """The rows in order: the columns query, better, worse (strings) and weight (double, above 0)."""
+    """Files in row order, with the columns query, better, worse (strings) and weight (double, above 0)."""
     counts: dict[str, int]
-    """What became of the queries (``searches``; why left out, by reason; ``impressions`` that were used), of the
-    ``preferences`` they stated, the ``votes`` (a person and a pair) and the ``pairs``."""
+    """Counts by name: ``searches``, the excluded queries by reason, ``impressions`` that were used, ``preferences``
+    that they stated, ``votes`` (a person and a pair), and ``pairs``."""
     _folder: tempfile.TemporaryDirectory[str] = field(repr=False)
 
     def __len__(self) -> int:
@@ -740,7 +750,7 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
             yield from map(Pair, *columns)
 
     def write(self, path: str | os.PathLike[str]) -> int:
-        """Write one Parquet file, readable by its owner, whole or not at all; return the number of pairs."""
+        """Write one Parquet file atomically, readable by its owner only; return the number of pairs."""
         pa = arrow()
         types = [pa.string()] * 3 + [pa.float64()]
         schema = pa.schema([pa.field(*column, nullable=False) for column in zip(PAIR_COLUMNS, types, strict=True)])
@@ -755,24 +765,39 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
 
 
 def make_pairs(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> PairTable:
-    """Return the pairs that the clicks of a log state, with weights.
+    """Return weighted preference pairs from the clicks of a log.
 
-    The weight of (query, better, worse) is the sum over people who stated it: 1 each, or the inverse propensity of the
-    rank of ``better``, reduced where a cap of `PairConfig` is passed. Neither the order of the log nor repeated lines
-    change the result, and, where sessions are logged, neither do clocks, except that robots are told by speed and the
-    range is by time. ``log`` is a `reranker.clicks.log.ClickLog`, or anything with its ``files``.
+    The weight of (query, better, worse) is a sum over the people who stated it: 1 each, or the inverse propensity of
+    the rank of ``better``, reduced if a cap of `PairConfig` is exceeded. The result depends neither on the order of the
+    log nor on repeated lines. If sessions are logged, it does not depend on times either, except for the speed rule for
+    robots and the time range.
 
-    `ConfigError` for an unknown backend; `InputError` if the files cannot be read; `MissingExtra` without the backend's
-    library.
+    Parameters
+    ----------
+    log
+        A `reranker.clicks.log.ClickLog`, or any object with its method ``files``.
+    config
+        Strategy, caps, and robot rules; None: the defaults.
+    **how
+        See `Computing`.
+
+    Raises
+    ------
+    ConfigError
+        For an unknown backend.
+    InputError
+        If the files cannot be read.
+    MissingExtra
+        If the library of the backend is not installed.
     """
     folder, files, counts = _compute("pairs", log, config, how)
     return PairTable(files, _named_counts(counts), folder)
 
 
 def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Impression]:
-    """Yield the shown lists of a log with what was clicked, robots left out, by time (undated first) and query id.
+    """Yield the shown lists of a log with their clicks, without robots, sorted by time (undated first) and query id.
 
-    Of the configuration only ``robots`` and ``session_gap_s`` matter here.
+    Of the configuration only ``robots`` and ``session_gap_s`` are used.
     """
     rows = _rows("impressions", log, config, how)
     for _, group in groupby(rows, key=lambda row: row[0]):
@@ -784,38 +809,38 @@ def impressions(log: LogFiles, config: PairConfig | None = None, **how: Unpack[C
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """How well a document served a query: the ``people`` to whom it was shown, and how many of them clicked it.
-
-    ``examined`` is how many looked at it, by the propensities of the ranks where it stood (``people`` without any).
-    """
+    """Click statistics of one document for one query."""
 
     query: str
     document: str
     people: int
+    """Number of people to whom the document was shown."""
     clicks: int
+    """Number of these people who clicked it."""
     examined: float
+    """Expected number of people who examined it, by the propensities of its ranks; ``people`` without propensities."""
 
     @property
     def share(self) -> float:
-        """Clicks of those who looked: 0 to 1.
+        """Share of clicks among examinations, 0 to 1.
 
-        With P(click) = P(rank is examined) P(document attracts) this estimates the second factor. Where the ranks have
-        propensities of less than a millionth, nobody looked, and any click is a share of 1.
+        With P(click) = P(rank is examined) P(document attracts) this estimates the second factor. If the propensities
+        of its ranks are below a millionth, so that nobody examined it, the share is 1 with any click.
         """
         return min(1.0, self.clicks / self.examined) if self.examined else float(self.clicks > 0)
 
 
 def ratings(log: LogFiles, config: PairConfig | None = None, **how: Unpack[Computing]) -> Iterator[Rating]:
-    """Yield the ratings of all shown documents, by query and document; each person counts once a document.
+    """Yield the ratings of all shown documents, sorted by query and document; each person counts once per document.
 
-    Strategy and caps do not matter here.
+    Strategy and caps are not used.
     """
     for query, document, people, clicks, units in _rows("ratings", log, config, how):
         yield Rating(query, document, int(people), int(clicks), int(units) / 1e6)
 
 
 def _named_counts(counts: dict[str, int]) -> dict[str, int]:
-    """Return the counts under the names and in the order that `PairTable` states."""
+    """Return the counts under the names and in the order documented in `PairTable`."""
     names = (*STATUSES, "kept", "listed", "impressions", "preferences", "votes", "stated", "pairs")
     of = {name: int(counts.get(name, 0)) for name in names}
     return {

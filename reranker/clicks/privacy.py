@@ -1,6 +1,7 @@
-"""Personal data out of click logs: keyed hashes for the ids of people, and marks for what they typed.
+"""Removal of personal data from click logs.
 
-E-mail addresses, card and telephone numbers in a query become marks (`redact`).
+Ids of people become keyed hashes (`Pseudonymiser`). E-mail addresses, card and telephone numbers in a query are
+replaced by placeholders (`redact`).
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from reranker.files import replacing
 Kind = Literal["user", "session", "network", "query"]
 
 KEY_BYTES = 32
-# Sequences that steer a terminal: colours, titles, moves.
+# Escape sequences of terminals: colours, titles, cursor movements.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])|\x9b[0-?]*[ -/]*[@-~]")
-# Controls but white space; soft hyphens and other signs without width; marks of direction; half characters.
+# Control characters except white space; soft hyphens and other invisible characters; direction marks; lone surrogates.
 _HIDDEN = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff"
     "\ufff9-\ufffb\ud800-\udfff]"
 )
 _AT = r"(?:@|＠|%40|[(\[{]at[)\]}])"
 _DOT = r"(?:[.。．｡]|[(\[{]dot[)\]}])"
-# Accents may stand apart from their letters (Unicode's decomposed form).
+# Accents may be separate characters (Unicode's decomposed form).
 _LOCAL = r"(?:\"[^\"]{1,64}\"|[\w\u0300-\u036f.．!#$%&'*+/=?^`{|}~-]{1,64})"
 _NAME = rf"(?:[\w\u0300-\u036f-]{{1,63}}\s?{_DOT}\s?){{1,8}}[^\W\d_][\w\u0300-\u036f-]{{1,62}}"
 _EMAIL = re.compile(rf"{_LOCAL}\s?{_AT}\s?(?:{_NAME}|\[[\w:.]{{3,45}}\])", re.IGNORECASE)
@@ -48,25 +49,25 @@ _MAX_GROUPS, _MIN_DIGITS = 8, 8
 
 
 def redact(text: str) -> str:
-    """Return a query without control characters, and with personal numbers and addresses replaced by marks.
+    """Return a query text without control characters and with personal numbers and addresses replaced by placeholders.
 
-    Rules, by which ``<email>``, ``<card>`` and ``<phone>`` are put:
+    Placeholders and their rules:
 
-    - *e-mail*: a local part, ``@`` (also ``(at)``, ``%40``), and a name with a dot that does not end in a number.
-    - *card*: 13 to 19 digits that begin with 2 to 6 and pass the Luhn check, in one run or in groups of three or more.
-      ISBN-13 begin with 9; one EAN in ten that begins with 2 to 6 passes Luhn by chance and is lost.
-    - *phone*: ``+`` or ``00`` and 8 to 15 digits; 9 to 13 digits that begin with a 0 (in groups, the first has two
+    - ``<email>``: a local part, ``@`` (also ``(at)``, ``%40``), and a name with a dot that does not end in a number.
+    - ``<card>``: 13 to 19 digits that begin with 2 to 6 and pass the Luhn check, in one run or in groups of three or
+      more. ISBN-13 begin with 9. One in ten EANs that begin with 2 to 6 passes Luhn by chance and is replaced too.
+    - ``<phone>``: ``+`` or ``00`` and 8 to 15 digits; 9 to 13 digits that begin with a 0 (in groups, the first has two
       digits or more) or with a bracketed area code of two digits or more; ten digits with a North American area code,
       in one run or as 3-3-4, also after a 1.
 
-    What stays: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, spans of years);
-    digits joined to a letter, unless they are a card; dates; ISBN-13, and ISBN-10 where the word ISBN or its own
-    grouping (a last group of one digit) tells them. A part number or a bare ISBN-10 that looks exactly like a telephone
-    number is taken for one: a lost query costs less than a stored number. National numbers without a 0, such as nine
-    digits beginning with 6 in Spain, cannot be told from part numbers and stay.
+    These are not replaced: fewer than eight digits; runs and groups of other shapes (part numbers, sizes, prices, year
+    ranges); digits next to a letter, unless they are a card number; dates; ISBN-13; and ISBN-10 if the word ISBN or
+    their own grouping (a last group of one digit) identifies them. A part number or a bare ISBN-10 that looks exactly
+    like a telephone number is replaced: a lost query costs less than a stored number. National numbers without a 0,
+    such as nine digits beginning with 6 in Spain, cannot be distinguished from part numbers and are not replaced.
 
-    Digits of every script count. Runs of white space, line ends too, become one space; escape sequences of terminals,
-    control and direction marks, signs without width and lone surrogates are removed.
+    Digits of every script count. Runs of white space, including line ends, become one space. Escape sequences of
+    terminals, control and direction marks, invisible characters and lone surrogates are removed.
     """
     if not (text.isascii() and text.isprintable()):
         text = _HIDDEN.sub("", _ESCAPES.sub("", text))
@@ -77,15 +78,18 @@ def redact(text: str) -> str:
 
 
 class _Group(NamedTuple):
-    """Digits standing together: where they are in the text, and as ASCII."""
+    """A run of consecutive digits."""
 
     start: int
+    """Offset in the text of its first character."""
     end: int
+    """Offset in the text after its last character."""
     digits: str
+    """The digits in ASCII."""
 
 
 def _marked(match: re.Match[str]) -> str:
-    """Return a stretch of digit groups with those that make a card or telephone number replaced."""
+    """Return a sequence of digit groups with card and telephone numbers replaced by placeholders."""
     text = match.string
     groups = [
         _Group(group.start(), group.end(), "".join(str(unicodedata.decimal(digit)) for digit in group.group()))
@@ -106,7 +110,7 @@ def _marked(match: re.Match[str]) -> str:
 
 
 def _mark_at(text: str, groups: list[_Group], place: int) -> tuple[str, int]:
-    """Return the mark of the longest number that begins at a group and how many groups it has; ("", 0) for none."""
+    """Return (placeholder, number of groups) for the longest number that begins at a group; ("", 0) for none."""
     for length in range(min(_MAX_GROUPS, len(groups) - place), 0, -1):
         window = groups[place : place + length]
         if sum(len(group.digits) for group in window) < _MIN_DIGITS:
@@ -126,7 +130,7 @@ def _is_card(window: list[_Group]) -> bool:
 
 
 def _luhn(digits: str) -> bool:
-    """Return whether the check digit fits (ISO/IEC 7812-1, annex B)."""
+    """Return whether the check digit is correct (ISO/IEC 7812-1, annex B)."""
     doubled = (int(digit) * 2 for digit in digits[-2::-2])
     return (sum(map(int, digits[-1::-2])) + sum(value - 9 * (value > 9) for value in doubled)) % 10 == 0
 
@@ -151,12 +155,12 @@ def _is_phone(text: str, window: list[_Group]) -> bool:
 
 
 def _continues(after: str) -> bool:
-    """Return whether a letter follows that is not an extension (``x12``)."""
+    """Return whether a letter follows that does not begin an extension (``x12``)."""
     return after[:1].isalnum() and not (after[0] in "xX" and after[1:].isdecimal())
 
 
 def _is_other(text: str, window: list[_Group], digits: str) -> bool:
-    """Return whether digits are a date, an ISBN, or decimals."""
+    """Return whether digits are a date, an ISBN, or part of a decimal number."""
     lengths = [len(group.digits) for group in window]
     if len(window) > 1 and lengths[-1] == 1 and len(digits) in (10, 13):
         return True
@@ -170,37 +174,38 @@ def _is_other(text: str, window: list[_Group], digits: str) -> bool:
 
 
 class Pseudonymiser:
-    """Keyed hashes of ids: the same id gives the same hash, and nobody without the key can tell which id it was.
+    """Keyed hashes of ids. Equal ids give equal hashes, and ids cannot be recovered from hashes without the key.
 
-    BLAKE2b with a key and the kind as its personalisation, 80 bits in 20 hexadecimal digits: among ten million people
-    two share a hash with probability 4·10⁻¹¹. A user and a session of the same spelling have different hashes.
+    The hash is BLAKE2b with the key, and with the kind of id as its personalisation: 80 bits in 20 hexadecimal digits.
+    Among ten million people, two share a hash with probability 4·10⁻¹¹. A user and a session with the same id have
+    different hashes.
 
-    The ``key`` has 16 to 64 bytes, else `InputError`; keep it as long as people must be found again, and delete it to
-    make all hashes anonymous.
+    The ``key`` must have 16 to 64 bytes; otherwise `InputError` is raised. Keep it as long as you must be able to find
+    people in the log. Delete it to make all hashes anonymous.
     """
 
     def __init__(self, key: bytes) -> None:
         if not 16 <= len(key) <= 64:
-            raise InputError(f"the key has {len(key)} bytes: it must have 16 to 64, at random")
+            raise InputError(f"the key has {len(key)} bytes: it must consist of 16 to 64 random bytes")
         self._key = key
 
     @classmethod
     def repeatable(cls) -> Pseudonymiser:
-        """Return one whose hashes are the same every time, for logs that are removed at once.
+        """Return an instance whose hashes are the same every time, for temporary logs.
 
-        Its key is no secret, so ids that can be guessed can be told from their hashes: never for what is kept.
+        Its key is not secret, so that ids can be guessed from their hashes. Never use it for logs that are retained.
         """
         return cls(blake2b(b"ssi-reranker temporary click log", digest_size=KEY_BYTES).digest())
 
     @property
     def key_id(self) -> str:
-        """What identifies the key without giving it away."""
+        """Identifier of the key, which does not reveal it."""
         return self._hash("key", "")
 
     def of(self, kind: Kind, value: str) -> str:
-        """Return the hash of an id; empty for an empty one.
+        """Return the hash of an id; empty for an empty id.
 
-        Of a network address only the network is hashed (`network_of`); an address that is none gives an empty string.
+        Of an IP address, only the network is hashed (`network_of`). An invalid address gives an empty string.
         """
         cut = network_of(value) if kind == "network" else value
         return self._hash(kind, cut) if cut else ""
@@ -211,10 +216,10 @@ class Pseudonymiser:
 
 
 def network_of(address: str) -> str:
-    """Return the network of an internet address: its /24 or /48; empty where it is no address.
+    """Return the network of an IP address, /24 for version 4 and /48 for version 6; empty for an invalid address.
 
-    A version 4 address in a version 6 one (``::ffff:192.0.2.1``) counts as version 4. Of a list, as proxies write it,
-    the first address counts; a port after it (``192.0.2.1:443``, ``[2001:db8::1]:443``) does not.
+    A version 4 address within a version 6 address (``::ffff:192.0.2.1``) counts as version 4. Of a list, as written by
+    proxies, the first address is used. A port (``192.0.2.1:443``, ``[2001:db8::1]:443``) is ignored.
     """
     text = address.partition(",")[0].strip()
     if text.startswith("["):
@@ -232,9 +237,9 @@ def network_of(address: str) -> str:
 
 
 def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
-    """Return the key kept in a file, made now with 32 random bytes if there is none and ``create`` is set.
+    """Return the key stored in a file. With ``create``, a missing file is created with 32 random bytes.
 
-    `InputError` where the file is missing, can be read by others than its owner, or holds no key.
+    Raises `InputError` if the file is missing, can be read by others than its owner, or does not contain a key.
     """
     place = Path(path)
     try:
@@ -242,25 +247,25 @@ def load_key(path: str | os.PathLike[str], *, create: bool = True) -> bytes:
     except FileNotFoundError:
         if create:
             return _new_key(place)
-        message = f"the key file {str(place)!r} is not there: without it no person can be found in the log"
+        message = f"the key file {str(place)!r} does not exist: without it nobody can be found in the log"
         raise InputError(f"{message}; name it with --key", path=str(place)) from None
     except OSError as error:
         raise InputError(f"the key file {str(place)!r} cannot be read ({error})", path=str(place)) from error
     with os.fdopen(descriptor, "rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & 0o077:
-            message = f"the key file {str(place)!r} has mode {mode:04o}: only its owner may read it"
+            message = f"the key file {str(place)!r} has mode {mode:04o}: only its owner may have access"
             raise InputError(f"{message}; run  chmod 600 {place}", path=str(place))
         key = file.read(65)
     if not 16 <= len(key) <= 64:
         raise InputError(
-            f"the key file {str(place)!r} has {len(key)} bytes or more: a key has 16 to 64", path=str(place)
+            f"the key file {str(place)!r} has {len(key)} bytes or more: a key must have 16 to 64", path=str(place)
         )
     return key
 
 
 def _new_key(path: Path) -> bytes:
-    """Write a new key, complete or not at all, and return the one that is in the file then."""
+    """Write a new key file atomically; return the key that it contains then (another process may have written it)."""
     key = secrets.token_bytes(KEY_BYTES)
     try:
         with replacing(path, private=True, overwrite=False) as file:

@@ -1,18 +1,19 @@
-"""How much less the lower ranks are looked at, and what a click there therefore weighs.
+"""Examination propensities: how often users examine each rank, from which the weight of a click follows.
 
-A click says that a document was looked at *and* liked. The examination propensity p_k is the probability that rank k
-is looked at, relative to the rank looked at most; a click at rank k stands for 1 / p_k likings (inverse propensity
-scoring, Joachims, Swaminathan, Schnabel 2017). Four ways to find p_k, by what the log holds:
+A click means that a document was examined *and* found attractive. The examination propensity p_k is the probability
+that rank k is examined, relative to the rank examined most. A click at rank k counts as 1 / p_k clicks (inverse
+propensity scoring, Joachims, Swaminathan, Schnabel 2017). There are four methods for estimating p_k, depending on the
+log:
 
-- ``randomised``: some lists were shuffled and marked so. Every document is at every rank equally often, so click rates
-  by rank show examination alone. The only way that assumes nothing of the readers.
-- ``em``: the position-based model, P(click) = p_rank * liking(query, document), by expectation maximisation (Wang,
-  Golbandi, Bendersky, Metzler, Najork 2018, with a liking of its own for each query and document in the place of their
+- ``randomised``: some lists were shuffled and marked as such. Every document is at every rank equally often, so the
+  click rate by rank measures examination only. This is the only method without assumptions about users.
+- ``em``: the position-based model, P(click) = p_rank * attraction(query, document), by expectation maximisation (Wang,
+  Golbandi, Bendersky, Metzler, Najork 2018, with a separate attraction for each query and document instead of their
   regression). It needs documents that were seen often, at several ranks for the same query.
-- ``harvest``: the same model, by an equation that holds however rarely each document was seen (Agarwal, Zaitsev, Wang,
-  Li, Najork, Joachims 2019).
-- ``rate``: the click rate by rank itself. Better documents stand higher, so it takes part of their merit for bias: it
-  gives too much to clicks on low ranks.
+- ``harvest``: the same model, estimated by an equation that holds however rarely each document was seen (Agarwal,
+  Zaitsev, Wang, Li, Najork, Joachims 2019).
+- ``rate``: the click rate by rank itself. Better documents are ranked higher, so this method takes part of their merit
+  for position bias and gives too much weight to clicks on low ranks.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
 MIN_SHOWN = 50
-"""Showings that a rank needs to have a propensity of its own; deeper ranks take that of the last that has."""
+"""Minimum impressions of a rank for a propensity of its own. Deeper ranks have the propensity of the last such rank."""
 MAX_RANKS = 100
 MIN_RANDOMISED_CLICKS = 400
-"""Clicks at each rank of shuffled lists from which ``auto`` trusts them alone: a standard error of 5 %."""
+"""Clicks needed at each rank of shuffled lists for ``auto`` to use only them: a standard error of 5 %."""
 _PRIOR_IMPRESSIONS = 0.1
 _MAX_ITERATIONS = 2_000
 _TOLERANCE = 1e-6
@@ -43,22 +44,24 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class ClickCounts:
-    """How often each document of each query was shown at each rank, and clicked there; one entry a combination."""
+    """Impressions and clicks of each document of each query at each rank. All arrays have one entry per combination."""
 
     item: Int64
-    """(m,) int64: Number of (query text, document)."""
+    """(m,) int64: Number of the pair (query text, document)."""
     rank: Int64
-    """(m,) int64: From 1."""
+    """(m,) int64: Displayed rank, from 1."""
     shown: Int64
+    """(m,) int64: Number of impressions."""
     clicked: Int64
+    """(m,) int64: Number of clicked impressions."""
     randomised: Bool
-    """(m,) bool: Showings in shuffled lists are counted apart."""
+    """(m,) bool: Whether the lists were shuffled. Shuffled and other lists have separate entries."""
 
     def __len__(self) -> int:
         return len(self.item)
 
     def only(self, chosen: Bool) -> ClickCounts:
-        """Return some of the entries."""
+        """Return a subset of the entries."""
         return ClickCounts(*(getattr(self, column.name)[chosen] for column in fields(self)))
 
     def by_rank(self) -> tuple[Int64, Int64]:
@@ -68,7 +71,7 @@ class ClickCounts:
 
 
 def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
-    """Return the counts of result lists, from which every propensity is computed."""
+    """Return the counts of result lists, from which all propensities are estimated."""
     counts: dict[tuple[str, str, int, bool], list[int]] = {}
     for impression in impressions:
         for shown in impression.shown:
@@ -88,28 +91,28 @@ def count_clicks(impressions: Iterable[Impression]) -> ClickCounts:
 
 
 def ranks_with_enough(shown: Int64) -> int:
-    """Return how many ranks from 1 on were shown often enough, without a gap."""
+    """Return the number of consecutive ranks, from 1, that have at least `MIN_SHOWN` impressions."""
     enough = shown[:MAX_RANKS] >= MIN_SHOWN
     return len(enough) if enough.all() else int(np.argmin(enough))
 
 
 def comparable_ranks(counts: ClickCounts) -> int:
-    """Return how many ranks from 1 on have enough showings and documents in common with others.
+    """Return the number of ranks, from 1, with enough impressions and with documents in common with other ranks.
 
-    Documents that were never clicked tell no rank from another, and do not count.
+    Documents that were never clicked do not distinguish ranks, and are ignored.
     """
     liked = counts.only(np.isin(counts.item, counts.item[counts.clicked > 0]))
     return min(_linked_ranks(liked), ranks_with_enough(liked.by_rank()[0]))
 
 
 def _linked_ranks(counts: ClickCounts) -> int:
-    """Return how many ranks from 1 on are linked, without a gap, by documents seen at several ranks."""
+    """Return the number of consecutive ranks, from 1, that are linked by documents seen at several ranks."""
     kept = counts.only(counts.rank <= MAX_RANKS)
     if not len(kept):
         return 0
     order = np.lexsort((kept.rank, kept.item))
     item, rank, shown = kept.item[order], kept.rank[order] - 1, kept.shown[order]
-    # Showings that two neighbouring ranks of one document have in common; equal ranks (shuffled and not) link nothing.
+    # Impressions that neighbouring ranks of a document have in common. Equal ranks (shuffled and not) are not a link.
     same = (item[1:] == item[:-1]) & (rank[1:] != rank[:-1])
     common = np.minimum(shown[1:], shown[:-1])[same]
     n = int(rank.max()) + 1
@@ -120,9 +123,9 @@ def _linked_ranks(counts: ClickCounts) -> int:
 
 
 def count_log(log: LogFiles) -> ClickCounts:
-    """Return how often each document of each query was shown at each rank and clicked there, robots left out.
+    """Return the impressions and clicks of each document of each query at each rank, without robots.
 
-    The same as `count_clicks` of the log's impressions; errors as in `reranker.clicks.pairs.make_pairs`.
+    The result equals `count_clicks` of the log's impressions. Errors are as in `reranker.clicks.pairs.make_pairs`.
     """
     with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
         counted = connection.execute(sql_text("click_counts")).fetchnumpy()
@@ -132,16 +135,17 @@ def count_log(log: LogFiles) -> ClickCounts:
 
 
 def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
-    """Return p (n_ranks,), up to a factor, of P(click) = p_rank * liking(query, document); sparse logs do no harm.
+    """Return p (n_ranks,), up to a factor, of P(click) = p_rank * attraction(query, document). Robust to sparse logs.
 
-    Solves, for every rank k over documents i shown N_ik times and clicked C_ik times there, by proportional fitting
-    (each rank's clicks over its expected ones, in turn) ::
+    It solves the following equation for every rank k, over documents i shown N_ik times and clicked C_ik times there.
+    The method is proportional fitting, which multiplies each rank in turn by its clicks over its expected clicks ::
 
         sum_i C_ik = sum_i (sum_k' C_ik') N_ik p_k / (sum_k' N_ik' p_k')
 
-    Its two sides have equal means at the true p whatever the likings are, which need not be estimated.
+    At the true p both sides have equal means for all attractions, so the attractions need not be estimated.
 
-    It is the conditional likelihood of Poisson counts. Source: Agarwal et al. 2019 (intervention harvesting).
+    The solution maximises the conditional likelihood of Poisson counts. Source: Agarwal et al. 2019 (intervention
+    harvesting).
     """
     _, item = np.unique(counts.item, return_inverse=True)
     clicks_of_item = np.bincount(item, counts.clicked)
@@ -163,11 +167,11 @@ def fit_harvest(counts: ClickCounts, n_ranks: int) -> Float64:
 def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
     """Return p (n_ranks,), up to a factor, of the same model by expectation maximisation.
 
-    Likings have a prior too weak to matter. Where documents were seen only a few times each, so many likings to find
-    bend the propensities: `fit_harvest` does not mind.
+    The prior of the attractions is too weak to matter. If documents were seen only a few times each, the large number
+    of attractions to estimate biases the propensities; `fit_harvest` is not affected.
 
-    On clicks that follow a cascade, p_k is about the share of the readers who come as far as rank k, averaged over
-    lists: where that depends much on what stands above, no number for a rank is right.
+    On clicks that follow a cascade model, p_k is approximately the share of users who reach rank k, averaged over
+    lists. If that depends strongly on the documents above, no single number for a rank is correct.
 
     Source: Wang et al. 2018, section 4; Chuklin, Markov, de Rijke 2015, section 4.2.2 (EM of the position-based model).
     """
@@ -184,7 +188,7 @@ def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
     for _ in range(_MAX_ITERATIONS):
         t, g = theta[rank], gamma[item]
         nothing = np.maximum(1 - t * g, 1e-12)
-        # Of the showings without a click: looked at but not liked, and liked but not looked at.
+        # Impressions without a click: examined but not attractive, and attractive but not examined.
         looked = clicks_of_rank + np.bincount(rank, missed * t * (1 - g) / nothing, minlength=n_ranks)
         liked = clicks_of_item + np.bincount(item, missed * g * (1 - t) / nothing)
         mean = float(liked.sum() / of_item.sum())
@@ -202,29 +206,29 @@ def _settled(before: Float64, after: Float64) -> bool:
 
 @dataclass(frozen=True)
 class Propensities:
-    """Examination by rank, relative to the rank that is looked at most (the first, as a rule).
+    """Examination probabilities by rank, relative to the rank that is examined most (usually the first).
 
-    `InputError` for an empty list or a value outside of (0, 1].
+    Raises `InputError` for an empty list or a value outside of (0, 1].
     """
 
     by_rank: tuple[float, ...]
-    """p_1, p_2, ...; above 0, at most 1. Deeper ranks have the last one."""
+    """p_1, p_2, ..., each in (0, 1]. Deeper ranks have the last value."""
     method: str = "given"
-    """How it was found, a key of `METHODS`, or ``given``."""
+    """Estimation method, a key of `METHODS`, or ``given``."""
     n: int = 0
-    """Result lists it rests on."""
+    """Number of result lists from which they were estimated."""
 
     def __post_init__(self) -> None:
         if not self.by_rank or not all(0 < p <= 1 for p in self.by_rank):
             raise InputError(f"propensities {self.by_rank}: give at least one, each a number above 0 and at most 1")
 
     def to_json(self) -> dict[str, Any]:
-        """Return the propensities as JSON has them."""
+        """Return the propensities as JSON-compatible values."""
         return {"by_rank": list(self.by_rank), "method": self.method, "n": self.n}
 
     @classmethod
     def from_json(cls, value: Any) -> Propensities:
-        """Return the propensities that `to_json` wrote, or of a list of numbers; `InputError` for anything else."""
+        """Return the propensities from the output of `to_json` or a list of numbers. Raises `InputError` otherwise."""
         table: dict[str, Any] = {"by_rank": value} if isinstance(value, list) else value
         try:
             return cls(
@@ -232,7 +236,7 @@ class Propensities:
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
-                f"{str(value)[:80]!r} are no propensities: give a JSON object with by_rank, a list of numbers, as "
+                f"{str(value)[:80]!r} are not propensities: give a JSON object with by_rank, a list of numbers, as "
                 f"`ssi clicks propensities --out` writes it"
             ) from error
 
@@ -244,8 +248,8 @@ def _by_rate(counts: ClickCounts, method: str = "rate") -> Propensities:
     if n_ranks == 0 or clicked[0] == 0:
         seen, taken = (int(shown[0]), int(clicked[0])) if len(shown) else (0, 0)
         raise InputError(
-            f"rank 1 was shown {seen} times and clicked {taken} times: propensities need at least {MIN_SHOWN} "
-            f"showings and a click there; give a longer log"
+            f"rank 1 was shown {seen} times and clicked {taken} times, but propensities need at least {MIN_SHOWN} "
+            f"impressions and a click there: give a longer log"
         )
     rate = np.maximum(clicked[:n_ranks], 0.5) / shown[:n_ranks]
     return Propensities(tuple((rate / rate.max()).tolist()), method, int(shown[0]))
@@ -261,12 +265,12 @@ def _from_randomised(counts: ClickCounts) -> Propensities:
 
 
 def _by_model(method: str, fit: Callable[[ClickCounts, int], Float64], counts: ClickCounts) -> Propensities:
-    """Return the fit of the ranks before the first without a link to rank 1: documents seen at several ranks."""
+    """Return the model's estimate for the ranks that documents seen at several ranks link to rank 1 without a gap."""
     n_ranks = comparable_ranks(counts)
     if n_ranks < 2:
         raise InputError(
             f"documents were not seen at several ranks for the same query (or rank 1 was shown fewer than {MIN_SHOWN} "
-            f"times), so that a document's merit and its rank cannot be told apart: use --method randomised (shuffle "
+            f"times), so the effects of document and rank cannot be separated: use --method randomised (shuffle "
             f"a share of the results), or --method rate"
         )
     kept = counts.only(counts.rank <= n_ranks)
@@ -280,19 +284,22 @@ METHODS: dict[str, Callable[[ClickCounts], Propensities]] = {
     "em": partial(_by_model, "em", fit_expectation_maximisation),
     "rate": _by_rate,
 }
-"""Ways to find propensities, by name."""
+"""Estimation methods by name."""
 
 
 def estimate_propensities(counts: ClickCounts, method: str = "auto") -> Propensities:
-    """Return propensities by a method of `METHODS`, or by the soundest that the log allows (``auto``).
+    """Return propensities by a method of `METHODS`, or by the most reliable one that the log allows (``auto``).
 
-    ``auto`` takes randomised lists where each of their ranks has at least 400 clicks. Fewer say more together with the
-    lists that were not shuffled: then, and wherever else the order of results has changed, it harvests, else it takes
-    click rates.
+    ``auto`` uses randomised lists only if each of their ranks has at least 400 clicks. With fewer clicks, all lists
+    together are more reliable: it uses ``harvest`` if the order of results has changed, otherwise ``rate``.
 
-    `ConfigError` for an unknown method; `InputError` if the log does not hold what the method needs: lists marked as
-    shuffled, an order of results that changed (so that merit and rank can be told apart), or enough showings and a
-    click at rank 1.
+    Raises
+    ------
+    ConfigError
+        For an unknown method.
+    InputError
+        If the log does not contain what the method needs: lists marked as shuffled, a result order that changed (so
+        that the effects of document and rank can be separated), or enough impressions and a click at rank 1.
     """
     if method not in ("auto", *METHODS):
         raise ConfigError(f"method is {method!r}: choose auto, {', '.join(METHODS)}", value=method)

@@ -1,10 +1,10 @@
-"""The one form every click log is brought into: three tables and, joined from them, impressions.
+"""The common schema of click logs: three tables, and the impressions that are joined from them.
 
-``queries``, ``hits`` and ``events`` hold what was logged, a row each, with duplicates, in any order. An `Impression` is
-one shown result list with what was done on it.
+``queries``, ``hits`` and ``events`` hold the logged records, one row each, in any order and possibly with duplicates.
+An `Impression` is one shown result list with the actions on its documents.
 
 Ids of people (``session``, ``user``, ``network``) are keyed hashes (`reranker.clicks.privacy`) or empty, never the
-logged values. Times are milliseconds since 1970 in UTC; None where there is none or it cannot be true.
+logged values. Times are milliseconds since 1970 in UTC; None if the time is missing or impossible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Literal
 ColumnType = Literal["string", "int32", "int64", "double", "bool"]
 
 TABLES: dict[str, dict[str, ColumnType]] = {
-    # One row a logged query. ``agent`` is the name of a known robot, or empty; ``randomised`` marks shuffled results.
+    # One row per logged query. ``agent`` is the name of a known robot, or empty; ``randomised`` marks shuffled results.
     "queries": {
         "query_id": "string",
         "query": "string",
@@ -27,9 +27,9 @@ TABLES: dict[str, dict[str, ColumnType]] = {
         "agent": "string",
         "randomised": "bool",
     },
-    # One row a returned document; ``position`` counts from 1 within the logged response.
+    # One row per returned document; ``position`` counts from 1 within the logged response.
     "hits": {"query_id": "string", "position": "int32", "document": "string"},
-    # One row an event. ``ordinal`` is the position as logged (from 0 or from 1), null where none; ``dwell`` in seconds.
+    # One row per event. ``ordinal`` is the position as logged (from 0 or from 1), or null; ``dwell`` is in seconds.
     "events": {
         "query_id": "string",
         "action": "string",
@@ -45,14 +45,14 @@ TABLES: dict[str, dict[str, ColumnType]] = {
         "agent": "string",
     },
 }
-"""Columns of the tables of a click log, in order. Strings are never null (empty instead); numbers may be."""
+"""Columns of the tables of a click log, in order. Strings are never null (empty instead); numbers may be null."""
 
 IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purchase"
-"""Actions that have a meaning here; the readers map other spellings to them and keep all others as they are."""
+"""Actions that the pipeline interprets. Readers map other spellings to them and keep all other actions unchanged."""
 
 
 def arrow() -> Any:
-    """Return the module pyarrow, see `reranker.formats.arrow`, which is imported late: it needs numpy."""
+    """Return the module pyarrow. It is imported late because it loads numpy (see `reranker.formats.arrow`)."""
     from reranker import formats
 
     return formats.arrow("clicks")
@@ -60,19 +60,19 @@ def arrow() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocument:
-    """One document of a shown list and what was done with it."""
+    """One document of a shown list and the actions on it."""
 
     document: str
     rank: int
-    """1-based place in the whole ranking (paging counts on)."""
+    """Displayed rank from 1 in the whole ranking: the second page continues the count of the first."""
     clicked: bool = False
+    """True also for a document that was bought or put into the cart."""
     carted: bool = False
     purchased: bool = False
-    """A document that was bought or put into the cart counts as clicked."""
     time: int | None = None
-    """Milliseconds, of the last click, cart or purchase."""
+    """Time of the last click, cart, or purchase, in milliseconds since 1970."""
     dwell: float | None = None
-    """Longest dwell time of its clicks in seconds, where logged."""
+    """Longest dwell time of its clicks in seconds; None if not logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,18 +81,20 @@ class Impression:
 
     query_id: str
     query: str
-    """The text typed, redacted; runs of white space are one space."""
+    """Query text, redacted; runs of white space are replaced by one space."""
     shown: tuple[ShownDocument, ...]
-    """By rank; no rank and no document twice."""
+    """Shown documents, sorted by rank. Each rank and each document occurs at most once."""
     session: str = ""
+    """Keyed hash of the session id, or empty."""
     user: str = ""
+    """Keyed hash of the user or client id, or empty."""
     network: str = ""
-    """Keyed hashes, or empty."""
+    """Keyed hash of the network address, or empty."""
     time: int | None = None
-    """Milliseconds, of the query."""
+    """Time of the query, in milliseconds since 1970."""
     application: str = ""
     randomised: bool = False
-    """The order was random, so that clicks by rank show examination alone."""
+    """Whether the order was random, so that the click rate by rank measures examination only."""
 
     @property
     def clicked(self) -> tuple[ShownDocument, ...]:

@@ -1,6 +1,6 @@
-"""Candidates → vectors → scores → blend → stable order → page.
+"""Reranking of a search: candidates → vectors → scores → blend → stable order → page.
 
-The names are imported when they are asked for, so that settings can be read without numerical libraries.
+Names are imported lazily, so that settings can be read without numerical libraries.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NAMES = {
     "reranker.rerank.search": ("Reranker",),
     "reranker.rerank.settings": ("RerankSettings",),
 }
-"""The modules that define the public names."""
+"""Modules that define the public names."""
 
 __all__ = [
     "DEFAULT_ALPHA",

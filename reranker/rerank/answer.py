@@ -1,4 +1,4 @@
-"""The page that answers a reranked search."""
+"""The page of results that a reranked search returns."""
 
 from __future__ import annotations
 
@@ -15,43 +15,48 @@ from reranker.rerank.explain import Explanation
 
 @dataclass(frozen=True, slots=True)
 class RerankedPage:
-    """The answer to a search: the hits of the page, in final order.
-
-    ``total`` documents match, by the engine's count; a lower bound where not ``total_is_exact``. ``reranked`` is True
-    where the model took part in the order of this page, ``fallback`` where it should have and the page is in the
-    engine's order instead; ``reason`` is why a page is not reranked, None if it is. ``notices`` are what the reader
-    should know: the default alpha was used, words are unknown, vectors are missing. ``alpha`` is the weight of the
-    model in the scores, its ``alpha_origin`` is ``calibrated``, ``default`` or ``given``. Of ``n_candidates`` in the
-    window, ``n_encoded`` were encoded from their text because they had no vector, and ``n_unscored`` had neither.
-    ``timings_ms`` are by step. ``explanations`` are one a hit where asked for, else none; ``raw`` is the engine's first
-    answer (aggregations, suggestions), hits aside.
-    """
+    """One page of a reranked search."""
 
     query: str
     hits: tuple[RankedHit, ...]
+    """Hits of the page, in final order."""
     total: int
+    """Number of matching documents, as counted by the engine."""
     total_is_exact: bool
+    """False if ``total`` is a lower bound."""
     reranked: bool
+    """True if the model took part in the order of this page."""
     fallback: bool = False
+    """True if reranking failed, so that the page is in the engine's order instead."""
     reason: Reason | None = None
+    """Why the page is not reranked; None if it is."""
     notices: tuple[str, ...] = ()
+    """Notes for the user: the default alpha was used, query words are unknown, vectors are missing."""
     alpha: float | None = None
+    """Weight of the model in the scores, 0 to 1."""
     alpha_origin: str = ""
+    """Where ``alpha`` comes from: ``calibrated``, ``default``, or ``given``."""
     model_id: str = ""
     n_candidates: int = 0
+    """Number of candidates in the window."""
     n_encoded: int = 0
+    """Number of candidates that were encoded from their text because they had no vector."""
     n_unscored: int = 0
+    """Number of candidates that had neither a vector nor a text."""
     timings_ms: Mapping[str, float] = field(default_factory=dict)
+    """Duration of each step in milliseconds."""
     explanations: tuple[Explanation, ...] = ()
+    """One explanation per hit if requested, otherwise empty."""
     raw: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's first response (aggregations, suggestions), without hits."""
 
     @property
     def cause(self) -> str:
-        """Kind of the reason, a `ReasonKind` as a plain string, for metrics and logs; "" if the page is reranked."""
+        """Kind of the reason as a plain string, for metrics and logs; "" if the page is reranked."""
         return "" if self.reason is None else self.reason.kind.value
 
     def to_json(self) -> dict[str, Any]:
-        """Return the answer as JSON values; ``null`` stands for a score that is absent or not finite."""
+        """Return the page as JSON-compatible values. A score that is missing or not finite becomes ``null``."""
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("hits", "explanations", "raw")}
         values["reason"] = "" if self.reason is None else str(self.reason)
         values["notices"] = list(self.notices)

@@ -1,8 +1,8 @@
-"""Fits alpha, how much the model counts beside the engine's own score, to an index, a body and a window.
+"""Calibration: fits alpha, the weight of the model relative to the engine's score, for an index, a body and a window.
 
-It takes queries with known answers, from judgements or from links. Beside alpha it fits the weights of signals, numbers
-of the documents, one after another on a grid: the engine is asked once a query, whatever is tried. Alpha alone is the
-fit without signals.
+It uses queries with known answers, from judgments or from links. In addition to alpha it fits the weights of signals,
+which are numeric fields of the documents, by coordinate search on a grid. The engine is asked only once per query,
+however many values are tried.
 """
 
 from __future__ import annotations
@@ -33,27 +33,26 @@ from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
 T = TypeVar("T")
 TITLE_WORDS = 12
-"""Words of a title that make a query."""
+"""Number of words of a title that form a query."""
 MAX_QUERY_KEYWORDS = 100
-"""Most random words that make a query: engines refuse queries of a thousand clauses."""
+"""Maximum number of random words in a query, because engines reject queries of a thousand clauses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A query and what is known of its answers: grades by document id, relevant above 0.
-
-    ``excluded`` documents are left out of the ranking: the one the query was made from.
-    """
+    """A query with its judgments."""
 
     query: str
     grades: Mapping[str, float]
+    """Grade by document id; a document is relevant if its grade is above 0."""
     excluded: frozenset[str] = frozenset()
+    """Documents that are removed from the ranking: the document from which the query was generated."""
 
 
 def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
     """Return the queries that have at least one relevant document, in the order of the query file.
 
-    `InputError` if no query has one, or a file cannot be read.
+    Raises `InputError` if there is no such query, or if a file cannot be read.
     """
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
@@ -66,7 +65,7 @@ def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = Non
     if not topics:
         raise InputError(
             f"no query of {str(queries)!r} has a relevant document in {str(qrels)!r}: the query ids of both files must "
-            "be the same, and relevant documents have a grade above 0"
+            "match, and relevant documents must have a grade above 0"
         )
     return topics
 
@@ -80,11 +79,30 @@ def topics_of_links(
     rejects: RejectSink | None = None,
     id_field: str | None = None,
 ) -> list[Topic]:
-    """Return one topic a linking document: a short query made of it, the documents it links to as answers.
+    """Return one topic per linking document: a short query generated from it, with the linked documents as answers.
 
-    The encoder's text view reads the documents; its analyzer, without stemming, cuts them into words. ``queries`` is
-    ``title`` (the first words of the first field that has any) or ``keywords:K`` (K random words). `ConfigError` for
-    another value of ``queries``; `InputError` if no link starts at a document of the file.
+    Parameters
+    ----------
+    links, documents
+        Files of links and of documents.
+    encoder
+        Its text view selects the fields of a document. Its analyzer, without stemming, splits them into words.
+    queries
+        How to generate queries: ``title`` (the first words of the first non-empty field) or ``keywords:K`` (K random
+        words).
+    seed
+        Seed for choosing random words.
+    rejects
+        Receives invalid records.
+    id_field
+        Field with the document id.
+
+    Raises
+    ------
+    ConfigError
+        For another value of ``queries``.
+    InputError
+        If no link starts at a document of the file.
     """
     n_words = parse_keywords(queries, ("title",), MAX_QUERY_KEYWORDS)
     targets: dict[str, dict[str, float]] = {}
@@ -92,7 +110,7 @@ def topics_of_links(
         if link.source != link.target:
             targets.setdefault(link.source, {})[link.target] = 1.0
     config = encoder.analyzer.config
-    # An engine is asked for whole words.
+    # Engines search for whole words, so the query must not be stemmed.
     analyzer = make_analyzer(AnalyzerConfig() if config.kind == "engine" else replace(config, stemmer=None))
     topics = []
     for document in read_documents(documents, rejects=rejects, id_field=id_field):
@@ -119,7 +137,7 @@ def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, s
 
 
 def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
-    """Return at most ``limit`` of some things, drawn at random, in their order."""
+    """Return at most ``limit`` randomly sampled elements, in their original order."""
     if len(population) <= limit:
         return list(population)
     places = np.random.default_rng(seed).choice(len(population), size=limit, replace=False)
@@ -127,116 +145,122 @@ def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
 
 
 ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.arange(-6, 6.5, 0.5).tolist()), 1.0)
-"""The alphas tried: the odds alpha / (1 - alpha) in steps of a factor √2, and both ends. The engine's score may be
-scaled by any boost, so equal steps of alpha itself would miss it."""
+"""The grid of alphas. The odds alpha / (1 - alpha) increase by factors of √2, with both ends added. A boost can scale
+the engine's score by any factor, so equal steps of alpha itself could miss the optimum."""
 N_FOLDS: Final = 5
 MAX_ZERO_SHARE: Final = 0.2
 MAX_MISSING: Final = 0.5
-"""Share of the candidates without a number from which on the reader of a fit is told."""
+"""Share of candidates without a number from which a warning is given."""
 
 
 WEIGHTS: Final[tuple[float, ...]] = (0.0, *(2.0**k for k in range(-8, 2)))
-"""The weights of a signal tried. BM25 / c(q) and f are of the order of 1."""
+"""The grid of signal weights. BM25 / c(q) and f are of the order of 1."""
 SIGNAL_ERRORS: Final = 2.0
-"""Standard errors that are taken from what a signal's weight gains: signals are several, and with one of them every
-seventh that carries nothing would count (of draws of noise in the shop of benchmarks/signals.py), with two every
-fiftieth."""
+"""Number of standard errors by which the gain of a signal's weight is reduced before comparing. Several signals are
+tried: with one standard error, every seventh signal without information would be selected (random numbers in the shop
+of benchmarks/signals.py); with two, every fiftieth."""
 MAX_ROUNDS: Final = 4
-"""Rounds over alpha and the weights; most fits rest after two."""
+"""Maximum number of rounds over alpha and the weights. Most fits converge after two."""
 Point = tuple[float, ...]
-"""Alpha and the weight of each signal."""
+"""Alpha, followed by the weight of each signal."""
 
 
 class Gain(NamedTuple):
-    """What one fit is worth above another on held-out queries.
-
-    It is the difference of the means of the measure, with its standard error and the p of a paired t-test.
-    """
+    """Improvement of one fit over another on held-out queries."""
 
     mean: float
+    """Difference of the means of the measure."""
     error: float
+    """Standard error of the difference."""
     p: float
+    """p value of a paired t-test."""
 
     @classmethod
     def of(cls, held_out: Float64, other: Float64) -> Gain:
-        """Return the gain of values, (n_topics,) float64, above those of the other fit."""
+        """Return the gain of values, (n_topics,) float64, over those of the other fit, (n_topics,) float64."""
         test = paired_test(held_out, other)
         return cls(test.difference, test.standard_error, test.p_t_test)
 
     def to_json(self) -> dict[str, float | None]:
-        """Return JSON values; a p that is not a number is null."""
+        """Return JSON-compatible values; an undefined p is null."""
         return {**self._asdict(), "p": None if math.isnan(self.p) else self.p}
 
 
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
-    """A signal with its weight, and ``gain``, what it adds to the others: the same fits less this signal.
-
-    ``missing`` is the share of candidates without a number.
-    """
+    """A signal with its fitted weight."""
 
     signal: Signal
     gain: Gain
+    """Improvement over the same fit without this signal."""
     missing: float
+    """Share of candidates without a number in this field, 0 to 1."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a release keeps of it."""
+        """Return the values that a release stores."""
         return {**self.signal.to_json(), "gain": self.gain.to_json(), "missing": self.missing}
 
 
 class FittedProbability(NamedTuple):
-    """The probability of relevance by f, and how far it is off.
-
-    ``error`` is the mean difference of what it says and the share that is relevant, in ten bins of equally many
-    candidates, on held-out queries; ``share`` of all are relevant.
-    """
+    """A fitted probability of relevance as a function of f, with its error."""
 
     probability: Probability
     error: float
+    """Calibration error on held-out queries: mean difference between predicted probability and observed share of
+    relevant candidates, over ten bins with equal numbers of candidates."""
     share: float
+    """Share of all candidates that are relevant."""
 
     def to_json(self) -> dict[str, float]:
-        """Return JSON values."""
+        """Return JSON-compatible values."""
         return {**self.probability._asdict(), "error": self.error, "share": self.share}
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What `fit_alpha` found: the best ``alpha`` over all queries, and means of the measure that it makes largest.
-
-    The measure is ``nDCG@10`` (judgements) or ``AP`` (links); ``engine``, ``fitted`` and ``model`` are its means in the
-    engine's own order, with alpha and the signals, and for the model alone; ``curve`` is (alpha, mean) without signals,
-    and ``errors`` are the standard errors of what each of these gains over the engine. ``held_out`` is the mean of
-    queries that had no part in choosing their alpha and weights (cross-validated in 5 parts), what to expect; ``gain``
-    is that less the engine's, ``gain_p`` the p of a paired t-test. ``ceiling`` is the mean if the candidates were
-    ordered perfectly: no reranker of this window does better. ``zero_share`` of the candidates have q·d = 0: they were
-    found by words that the model's text view or analyzer does not see. ``n_fallbacks`` queries cannot be reranked.
-    ``signals`` are all that were tried, those of weight 0 too, and ``signals_gain`` what they are worth together above
-    alpha alone. ``probability`` is that of relevance by f, where it was wanted.
-    """
+    """Result of `fit_alpha`."""
 
     alpha: float
+    """The best alpha over all queries."""
     measure: str
+    """The measure that is maximised: ``nDCG@10`` (judgments) or ``AP`` (links)."""
     n_queries: int
     engine: float
+    """Mean of the measure in the engine's order."""
     fitted: float
+    """Mean of the measure with ``alpha`` and the signals."""
     model: float
+    """Mean of the measure with the model's score only."""
     held_out: float
+    """Cross-validated mean (5 folds): each query is ranked with the alpha and weights fitted on the other folds. It is
+    the value to expect on new queries."""
     held_out_error: float
+    """Standard error of ``held_out``."""
     gain: float
+    """``held_out`` - ``engine``."""
     gain_error: float
+    """Standard error of ``gain``."""
     gain_p: float
+    """p value of a paired t-test of ``gain``."""
     ceiling: float
+    """Mean of the measure if the candidates were perfectly ordered: the upper bound for any reranker of this window."""
     zero_share: float
+    """Share of candidates with q·d = 0. They matched words that the model's text view or analyzer does not cover."""
     n_fallbacks: int
+    """Number of queries that cannot be reranked."""
     curve: tuple[tuple[float, float], ...]
+    """Pairs (alpha, mean of the measure), without signals."""
     errors: tuple[float, ...]
+    """Standard error of the gain over the engine for each point of ``curve``."""
     signals: tuple[FittedSignal, ...] = ()
+    """All signals that were tried, including those with weight 0."""
     signals_gain: Gain | None = None
+    """Improvement from all signals together over alpha without signals."""
     probability: FittedProbability | None = None
+    """Probability of relevance as a function of f, if requested."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fit as JSON values, with signals and probability only where wanted; a p of NaN is null."""
+        """Return JSON-compatible values; signals and probability only if requested. A p of NaN is null."""
         wanted = ("signals", "signals_gain", "probability")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in wanted}
         values["gain_p"] = None if math.isnan(self.gain_p) else self.gain_p
@@ -248,25 +272,31 @@ class Fit:
         return values
 
     def weighted(self) -> tuple[Signal, ...]:
-        """Return the signals that count."""
+        """Return the signals with a weight above 0."""
         return tuple(found.signal for found in self.signals if found.signal.weight)
 
 
 class TopicWindow(NamedTuple):
-    """The candidates of a topic: ids, the parts of their scores, (n,) float64, and the ids that are left out."""
+    """The candidates of one topic with the components of their scores."""
 
     ids: list[str]
     model: Float64
+    """(n,) float64: f(q, d)."""
     lexical: Float64
+    """(n,) float64: the engine's score."""
     scale: float
+    """c(q)."""
     kept: Bool
+    """(n,) bool: candidates that must not move."""
     signals: Float64
-    """(n_signals, n) float64: first the numbers, NaN where there is none, and s of them once all windows are there."""
+    """(n_signals, n) float64: raw numbers, NaN if missing, until `Rankings.make_knots` replaces them by s(x)."""
     is_empty: bool
+    """Whether the query is empty for the model."""
     excluded: frozenset[str]
+    """Ids that are removed from the ranking."""
 
     def ranked(self, point: Point) -> list[str]:
-        """Return the ids in final order, each once."""
+        """Return the ids in final order, without duplicates."""
         added = np.array(point[1:]) @ self.signals
         scores = blend(self.model, self.lexical, point[0], self.scale, added)
         if self.is_empty:
@@ -274,17 +304,17 @@ class TopicWindow(NamedTuple):
         return self.answers([self.ids[place] for place in final_order(scores, self.kept).tolist()])
 
     def answers(self, ranked: Sequence[str]) -> list[str]:
-        """Return the ids that count, each once."""
+        """Return the ids that are not excluded, without duplicates."""
         return list(dict.fromkeys(document for document in ranked if document not in self.excluded))
 
 
 @dataclass(slots=True)
 class Rankings:
-    """The windows of some topics, named ``"0"``, ``"1"``, ... by their places, with counts on the way."""
+    """The windows of all topics, which are named ``"0"``, ``"1"``, ... by their positions, with statistics."""
 
     signals: tuple[Signal, ...]
     missing: tuple[float, ...] = ()
-    """Share of the candidates without a number, of each signal."""
+    """Share of the candidates without a number, for each signal."""
     windows: list[TopicWindow] = field(default_factory=list)
     perfect: dict[str, list[str]] = field(default_factory=dict)
     n_zero: int = 0
@@ -292,11 +322,11 @@ class Rankings:
     n_fallbacks: int = 0
 
     def run(self, point: Point) -> dict[str, list[str]]:
-        """Return the ids of every topic, best first, with this alpha and these weights."""
+        """Return the ids of each topic, best first, with this alpha and these weights."""
         return {str(number): window.ranked(point) for number, window in enumerate(self.windows)}
 
     def make_knots(self) -> None:
-        """Give the signals their knots, of all candidates, and the windows s in the place of the numbers."""
+        """Fit each signal's quantile knots on all candidates, then replace raw values by s(x)."""
         numbers = np.concatenate([window.signals for window in self.windows], axis=1)
         self.missing = tuple(np.isnan(numbers).mean(axis=1).tolist())
         self.signals = tuple(signal.with_knots(row) for signal, row in zip(self.signals, numbers, strict=True))
@@ -315,10 +345,10 @@ def rank_topics(
     progress: Progress | None = None,
     signals: tuple[Signal, ...] = (),
 ) -> Rankings:
-    """Ask the engine once a topic and return the candidates, to be ordered by any alpha and weights of the signals.
+    """Ask the engine once per topic and return the candidates, which can then be ranked with any alpha and weights.
 
-    ``signals`` have their kinds (`signals.typed`); the knots are made here, of all candidates. `InputError` for one
-    that no candidate has a number of.
+    ``signals`` must have their kinds set (`signals.typed`). Their knots are fitted here on all candidates. Raises
+    `InputError` for a signal for which no candidate has a number.
     """
     rankings = Rankings(signals)
     for number, topic in enumerate(topics):
@@ -353,22 +383,23 @@ def _rank_topic(
 
 
 class BlendSearch:
-    """The measure of each topic by alpha and weights, each computed once, and the best of them for some topics."""
+    """Search for the best alpha and weights. The measure of each topic at each point is computed once and cached."""
 
     def __init__(self, rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], measure: str) -> None:
         self._rankings, self._qrels, self._measure = rankings, qrels, measure
         self._known: dict[Point, Float64] = {}
 
     def values(self, point: Point) -> Float64:
-        """Return the measure of each topic, (n_topics,) float64."""
+        """Return the measure of each topic at a point, (n_topics,) float64."""
         if point not in self._known:
             self._known[point] = _values(self._qrels, self._rankings.run(point), self._measure)
         return self._known[point]
 
     def best(self, topics: Bool) -> Point:
-        """Return the point that is best for the topics of a mask, (n_topics,) bool, by coordinates.
+        """Return the best point for the topics of a mask, (n_topics,) bool, by coordinate search.
 
-        Alpha first, by `_best`, then each signal's weight, by `_surest`, each with the others held, until none moves.
+        It optimises alpha (`_best`) and then each signal's weight (`_surest`) with all other coordinates fixed, and
+        repeats until none changes.
         """
         point: Point = (0.0,) * (1 + len(self._rankings.signals))
         for _ in range(MAX_ROUNDS):
@@ -382,9 +413,10 @@ class BlendSearch:
         return point
 
     def held_out(self, seed: int, without: int | None = None) -> Float64:
-        """Return each topic's value at the point that is best for the topics of the other parts, (n_topics,) float64.
+        """Return each topic's cross-validated value, (n_topics,) float64: at the best point of the other folds.
 
-        ``seed`` draws the parts; the signal of number ``without`` is left out of the points found, the others held.
+        ``seed`` assigns the folds. ``without`` is the number of a signal that is set to 0 in the points found, with the
+        other coordinates unchanged.
         """
 
         def fitted(others: Bool) -> Float64:
@@ -395,7 +427,7 @@ class BlendSearch:
 
 
 def changed(point: Point, place: int, value: float) -> Point:
-    """Return the point with one value changed."""
+    """Return a copy of the point with one value changed."""
     return (*point[:place], value, *point[place + 1 :])
 
 
@@ -410,20 +442,40 @@ def fit_alpha(
     signals: tuple[Signal, ...] = (),
     probability: bool = False,
 ) -> Fit:
-    """Return the alpha with the largest mean measure, and what it is worth on queries it was not chosen on.
+    """Return the alpha with the largest mean measure, with an estimate of its gain on new queries.
 
-    Of equal means the smallest alpha wins, which stays nearest to the engine's order. Where it gains no more than a
-    standard error over that order alpha is 0: so little is found by chance, and as often lost on other queries. The
-    weights of ``signals`` (`signals.typed`) are found with it, by a stricter rule (`SIGNAL_ERRORS`). With
-    ``probability``, f of the candidates and their judgements say how likely a candidate is relevant; one without a
-    judgement is not.
+    If several alphas have the same mean, the smallest wins, which is closest to the engine's order. If the gain over
+    the engine's order is at most one standard error, alpha is 0, because a gain that small is found by chance and is as
+    often lost on other queries.
 
-    ``measure`` is one of `reranker.evaluation`; ``seed`` draws the parts of the cross-validation. `InputError`
-    if there are fewer topics than 2 * `N_FOLDS`, or no candidate has a number of a signal; `EngineError` if the engine
-    does not answer.
+    Parameters
+    ----------
+    reranker
+        The reranker to calibrate.
+    topics
+        Queries with judgments, at least 2 * `N_FOLDS`.
+    measure
+        A measure of `reranker.evaluation`.
+    body
+        The search body template; None: the default one.
+    seed
+        Seed for assigning the folds of the cross-validation.
+    progress
+        Called after each query.
+    signals
+        Signals (`signals.typed`) whose weights are fitted together with alpha, by a stricter rule (`SIGNAL_ERRORS`).
+    probability
+        Also fit the probability of relevance as a function of f. Candidates without a judgment count as not relevant.
+
+    Raises
+    ------
+    InputError
+        If there are too few topics, or if no candidate has a number for a signal.
+    EngineError
+        If the engine does not answer.
     """
     if len(topics) < 2 * N_FOLDS:
-        raise InputError(f"{len(topics)} queries are too few to fit alpha on: at least {2 * N_FOLDS} are needed")
+        raise InputError(f"{len(topics)} queries are too few to fit alpha: at least {2 * N_FOLDS} are needed")
     rankings = rank_topics(reranker, topics, body, progress, signals)
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
     search = BlendSearch(rankings, qrels, measure)
@@ -464,9 +516,9 @@ def fit_alpha(
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
-    """Return the probability of relevance by f, of all candidates that count and have an f.
+    """Return the probability of relevance as a function of f, fitted on all candidates that have an f.
 
-    `InputError` if f does not tell relevant candidates from others.
+    Raises `InputError` if f does not separate relevant candidates from others.
     """
     scores, relevant, topics = [], [], []
     for number, window in enumerate(rankings.windows):
@@ -486,15 +538,15 @@ def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]]
 
 
 def _logistic(f: Float64, relevant: Float64) -> Probability:
-    """Return the logistic regression of ``relevant``, (n,) float64 of 0 and 1, on f, (n,) float64, by Newton's steps.
+    """Return the logistic regression of ``relevant``, (n,) float64 of 0 and 1, on f, (n,) float64, by Newton's method.
 
-    One relevant and one other candidate are added in the mean (Platt 1999), so that no slope is infinite.
+    One relevant and one irrelevant candidate are added at the mean of f (Platt 1999), so that the slope stays finite.
     """
     middle, spread = (float(f.mean()), float(f.std())) if len(f) else (0.0, 0.0)
     if not 0 < relevant.sum() < len(relevant) or spread == 0:
         raise InputError(
-            "a probability of relevance cannot be fitted: among the candidates some must be relevant, some not, and "
-            "their scores must differ; calibrate on other queries, or leave out --probability"
+            "a probability of relevance cannot be fitted: some candidates must be relevant and others not, and "
+            "their scores must differ. Calibrate on other queries, or omit --probability"
         )
     x = np.stack([np.append((f - middle) / spread, [0.0, 0.0]), np.ones(len(f) + 2)])
     y, weights = np.append(relevant, [0.0, 1.0]), np.zeros(2)
@@ -506,8 +558,8 @@ def _logistic(f: Float64, relevant: Float64) -> Probability:
             break
     if weights[0] <= 0:
         raise InputError(
-            "a probability of relevance cannot be fitted: the model's score does not rise with relevance on these "
-            "queries; train on more, or leave out --probability"
+            "a probability of relevance cannot be fitted: the model's score does not increase with relevance on these "
+            "queries. Train on more data, or omit --probability"
         )
     return Probability(float(weights[0] / spread), float(weights[1] - weights[0] * middle / spread))
 
@@ -521,33 +573,34 @@ def _values(qrels: Mapping[str, Mapping[str, float]], run: Mapping[str, Sequence
 
 
 def _best(values: Float64) -> int:
-    """Return the row of (n_alphas, n_topics) values to take: the best, the first where that gains next to nothing."""
+    """Return the best row of (n_alphas, n_topics) values; the first if its gain is at most one standard error."""
     best = int(np.argmax(values.mean(axis=1)))
     gains = values[best] - values[0]
     return best if gains.mean() > standard_error(gains) else 0
 
 
 def _surest(values: Float64) -> int:
-    """Return the row of (n_weights, n_topics) values that gains most over the first, less `SIGNAL_ERRORS` of its own.
+    """Return the row of (n_weights, n_topics) values with the largest gain over the first, less its standard errors.
 
-    The first where no row gains more than these standard errors; of equal ones the smallest weight.
+    `SIGNAL_ERRORS` standard errors are subtracted. Returns the first row if no other has a positive result. Of equal
+    rows, the one with the smallest weight wins.
     """
     bounds = [gains.mean() - SIGNAL_ERRORS * standard_error(gains) for gains in values - values[0]]
     return int(np.argmax(bounds))
 
 
 def cross_validated(values: Float64, seed: int) -> Float64:
-    """Return each topic's value under the alpha that is best for the topics of the other parts, (n_topics,) float64.
+    """Return each topic's value, (n_topics,) float64, with the alpha that is best for the topics of the other folds.
 
-    ``values`` are (n_alphas, n_topics) float64, those of the engine's order first.
+    ``values`` is (n_alphas, n_topics) float64; its first row belongs to the engine's order.
     """
     return _by_parts(values.shape[1], seed, lambda others: values[_best(values[:, others])])
 
 
 def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Float64:
-    """Return each topic's value, fitted to the topics of the other parts, (n_topics,) float64.
+    """Return each topic's cross-validated value, (n_topics,) float64, by a fit to the topics of the other folds.
 
-    ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all by what is best for these.
+    ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all topics by the best fit for these.
     """
     part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
     held_out = np.empty(n_topics)
@@ -560,9 +613,9 @@ def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Fl
 def keep_in_release(
     engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
 ) -> ControlRecord:
-    """Write the fitted alpha, and the signals that count, into the model's release and return the stored record.
+    """Store the fitted alpha and the signals with a weight in the model's release; return the stored record.
 
-    `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
+    Raises `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
     """
     entry = {
         "alpha": fit.alpha,
@@ -584,26 +637,26 @@ def keep_in_release(
 
 
 def warnings_of(fit: Fit) -> list[str]:
-    """Return what the reader of a fit should worry about."""
+    """Return warnings about a fit for its user."""
     warnings = []
     if fit.zero_share > MAX_ZERO_SHARE:
         warnings.append(
-            f"{fit.zero_share:.0%} of the engine's hits share no word with the query as the model sees both (q·d = 0): "
-            "the text view or the analyzer differs from what the body searches; train with the same fields, or with "
-            "`engine:INDEX/FIELD` as the analyzer"
+            f"{fit.zero_share:.0%} of the engine's hits share no word with the query from the model's point of view "
+            "(q·d = 0): the text view or the analyzer differs from what the body searches. Train with the same fields, "
+            "or with `engine:INDEX/FIELD` as the analyzer"
         )
     doubtful = [one for one in fit.signals if not one.signal.weight or one.missing > MAX_MISSING]
     warnings += [_warning_of(found) for found in doubtful]
     if fit.alpha == 0.0:
         order = "the order of engine and signals" if fit.weighted() else "the engine's order"
         warnings.append(
-            f"no weight of the model gains more than a standard error over the engine alone on {fit.n_queries:,} "
-            f"queries: alpha is 0, {order}; calibrate on more queries, or train on more"
+            f"no weight of the model gains more than a standard error over the engine's order on {fit.n_queries:,} "
+            f"queries, so alpha is 0 ({order}). Calibrate on more queries, or train on more data"
         )
     elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
         warnings.append(
-            f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}): "
-            "calibrate on more queries"
+            f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
+            "Calibrate on more queries"
         )
     if fit.n_fallbacks:
         warnings.append(f"{fit.n_fallbacks} of {fit.n_queries} queries could not be reranked")
@@ -613,9 +666,9 @@ def warnings_of(fit: Fit) -> list[str]:
 def _warning_of(found: FittedSignal) -> str:
     name = f"signal {found.signal.field!r}"
     if found.signal.weight:
-        return f"{name}: {found.missing:.0%} of the candidates have no number there; they count as the middle"
+        return f"{name}: {found.missing:.0%} of the candidates have no number in this field; they get the middle value"
     way = "lower" if found.signal.lower else "higher"
     return (
-        f"{name}: no weight gains more than {SIGNAL_ERRORS:g} standard errors, so it does not count; leave it out, or "
-        f"say {found.signal.field}:{'higher' if found.signal.lower else 'lower'} if {way} is not the better way"
+        f"{name}: no weight gains more than {SIGNAL_ERRORS:g} standard errors, so it is not used. Leave it out, "
+        f"or try {found.signal.field}:{'higher' if found.signal.lower else 'lower'} if {way} is not better"
     )

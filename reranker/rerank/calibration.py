@@ -1,6 +1,6 @@
-"""Calibrations: the weight of the model in the blend, the signals and probabilities, by query body and window.
+"""Calibrations: the weight of the model in the blend, the signals, and the probabilities, by query body and window.
 
-`reranker.rerank.calibrate` fits them; a release keeps them.
+`reranker.rerank.calibrate` fits them. A release stores them.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from reranker.errors import ConfigError
 from reranker.rerank.signals import Signal
 
 DEFAULT_ALPHA: Final = 0.5
-"""Weight of the model before `ssi calibrate` has fitted one; the answer says that it was used."""
+"""Weight of the model before `ssi calibrate` has fitted one. A page that uses it contains a notice."""
 
 
 class ChosenAlpha(NamedTuple):
-    """An alpha and where it comes from: ``given``, ``calibrated`` or ``default``; the signals that were fitted with it.
-
-    An alpha that is given stands alone.
-    """
+    """An alpha with its origin and the signals that were fitted with it."""
 
     value: float
+    """Weight of the model, 0 to 1."""
     origin: str
+    """``given``, ``calibrated``, or ``default``."""
     signals: tuple[Signal, ...] = ()
+    """Signals fitted with this alpha; empty for a given alpha."""
 
 
 DEFAULT: Final = ChosenAlpha(DEFAULT_ALPHA, "default")
 
 
 def check_alpha(alpha: float) -> float:
-    """Return ``alpha``, or raise `ConfigError` where it is not between 0 (the engine alone) and 1 (the model alone)."""
+    """Return ``alpha``. Raises `ConfigError` if it is not between 0 (only the engine) and 1 (only the model)."""
     if not 0.0 <= alpha <= 1.0:
-        raise ConfigError(f"alpha is {alpha}; it lies between 0 (the engine's order) and 1 (the model's order)")
+        raise ConfigError(f"alpha is {alpha}: it must be between 0 (the engine's order) and 1 (the model's order)")
     return float(alpha)
 
 
@@ -55,7 +55,7 @@ _SCORING = (
     "runtime_mappings",
     "derived",
 )
-"""Parts of a body that decide the scores of its hits."""
+"""Parts of a body that determine the scores of its hits."""
 
 
 _FILTERS = frozenset({"filter", "must_not", "minimum_should_match", "min_score"})
@@ -82,14 +82,14 @@ _ALL_MUST_MATCH = frozenset(
         "rescorer",
     }
 )
-"""Where a filter only takes hits away; under ``should`` it would also change the scores of others."""
+"""Clauses in which a filter only removes hits. Under ``should`` it would also change the scores of other hits."""
 
 
 def body_hash(template: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits that name a body template by what decides the scores of its hits.
+    """Return the identifier of a body template, 16 hexadecimal digits, from the parts that determine scores.
 
-    Neither what is only shown (``_source``, highlight, aggregations, page size) counts nor what only filters: a click
-    on a facet leaves alpha and with it the order of what remains as it is.
+    It ignores parts that only affect the display (``_source``, highlight, aggregations, page size) and filters. So
+    alpha, and with it the order of the remaining hits, stays the same if a user clicks on a facet.
     """
     scoring = {name: _without_filters(template[name]) for name in _SCORING if name in template}
     content = json.dumps(candidate_body(scoring, 1), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
@@ -97,7 +97,7 @@ def body_hash(template: Mapping[str, Any]) -> str:
 
 
 def _without_filters(node: Any) -> Any:
-    """Return a query, knn or retriever clause without what only filters, and a ``bool`` of one clause as this one."""
+    """Return a query, knn or retriever clause without filters; a ``bool`` with one clause is replaced by the clause."""
     if isinstance(node, (list, tuple)):
         return [_without_filters(item) for item in node]
     if not isinstance(node, Mapping):
@@ -118,23 +118,23 @@ def _without_filters(node: Any) -> Any:
 
 
 class Probability(NamedTuple):
-    """What turns f into the probability that a candidate is relevant: 1 / (1 + e^-(slope f + offset)), slope > 0.
+    """Probability that a candidate is relevant as a function of f: 1 / (1 + e^-(slope f + offset)), slope > 0.
 
-    So it keeps the order. `reranker.rerank.calibrate` fits it.
+    It is monotonic, so it keeps the order. `reranker.rerank.calibrate` fits it.
     """
 
     slope: float
     offset: float
 
     def of(self, model_scores: Float64) -> Float64:
-        """Return the probabilities of f(q, d), (n,) float64; NaN for NaN."""
+        """Return the probabilities for f(q, d), (n,) float64; NaN for NaN."""
         with np.errstate(over="ignore"):
             values: Float64 = 1.0 / (1.0 + np.exp(-(self.slope * model_scores + self.offset)))
         return values
 
     @classmethod
     def from_json(cls, entry: Any) -> Probability:
-        """Return the probability kept in a release as [slope, offset]; `ConfigError` for anything else."""
+        """Return the probability stored in a release as [slope, offset]. Raises `ConfigError` for anything else."""
         try:
             slope, offset = map(float, entry)
         except (TypeError, ValueError, OverflowError):
@@ -148,31 +148,31 @@ class Probability(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What a release keeps of its fits, by ``<body hash>:<window>``.
-
-    The ``alphas``, 0 to 1, the ``signals`` fitted with them, and the ``probabilities`` of relevance by f.
-    """
+    """The fits stored in a release. Keys of all mappings are ``<body hash>:<window>``."""
 
     alphas: Mapping[str, float] = field(default_factory=dict)
+    """Fitted alphas, 0 to 1."""
     signals: Mapping[str, tuple[Signal, ...]] = field(default_factory=dict)
+    """Signals fitted together with the alpha."""
     probabilities: Mapping[str, Probability] = field(default_factory=dict)
+    """Probabilities of relevance as functions of f."""
 
     def __post_init__(self) -> None:
         for key, alpha in self.alphas.items():
             digits, _, window = key.partition(":")
             if len(digits) != 16 or not window.isdecimal():
                 raise ConfigError(
-                    f"calibration {key!r} is not <16 hex digits of the body>:<window> with a number; "
-                    "run `ssi calibrate` again"
+                    f"the calibration key {key!r} is not <16 hex digits of the body>:<window>, or its alpha is not a "
+                    "number: run `ssi calibrate` again"
                 )
             check_alpha(alpha)
 
     @classmethod
     def from_release(cls, entries: Mapping[str, Any]) -> Calibration:
-        """Return the calibration kept in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
+        """Return the calibration stored in a release: ``{key: {"alpha": 0.7, "signals": [...], ...}}``.
 
-        Signals and probability may be absent. `ConfigError` if an entry has no alpha between 0 and 1, or one of these
-        is damaged.
+        Signals and probability are optional. Raises `ConfigError` if an entry has no alpha between 0 and 1, or if a
+        value is invalid.
         """
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
@@ -180,11 +180,11 @@ class Calibration:
         for key, entry in entries.items():
             alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
             if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
-                raise ConfigError(f"calibration {key!r} of the release has no number alpha; run `ssi calibrate` again")
+                raise ConfigError(f"calibration {key!r} of the release has no numeric alpha: run `ssi calibrate` again")
             alphas[key] = float(alpha)
             listed = entry.get("signals", [])
             if not isinstance(listed, list):
-                raise ConfigError(f"the signals of calibration {key!r} are no list; run `ssi calibrate` again")
+                raise ConfigError(f"the signals of calibration {key!r} are not a list: run `ssi calibrate` again")
             signals[key] = tuple(map(Signal.from_json, listed))
             if "probability" in entry:
                 probabilities[key] = Probability.from_json(entry["probability"])
@@ -196,7 +196,7 @@ class Calibration:
         return f"{template_hash}:{window}"
 
     def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
-        """Return the alpha given by the caller, else the fitted one with its signals, else `DEFAULT_ALPHA`."""
+        """Return the ``given`` alpha, else the fitted one with its signals, else `DEFAULT_ALPHA`."""
         if given is not None:
             return ChosenAlpha(check_alpha(given), "given")
         key = self.key(template_hash, window)

@@ -1,8 +1,8 @@
 """The candidates of a search and their model scores: f(q, d) = (Uq).(Vd) + a q.d.
 
-Vectors and words of the candidates come by one of three routes: a store on this machine (`LocalStore`), the fields that
-come with the engine's hits (`StoredFields`), or not at all, since a script in the engine computes f (`EngineScript`).
-A candidate that a route has nothing for is encoded from its text.
+Vectors and words of the candidates come from one of three routes: a local store (`LocalStore`), fields of the engine's
+hits (`StoredFields`), or a script in the engine that computes f, so that no vectors are transferred (`EngineScript`). A
+candidate for which the route has no vector is encoded from its text.
 """
 
 from __future__ import annotations
@@ -40,33 +40,32 @@ Fields = TypeVar("Fields")
 
 
 class CandidatePart(NamedTuple):
-    """Some of the candidates, at ``places`` (m,) int64, and how they are scored.
-
-    ``score`` gives f(q, d) of each of them, (m,) float32; ``terms``, of places within the part, the lexical rows of
-    these documents, (1, 2**31 - 1) each.
-    """
+    """A subset of the candidates with a way to score them."""
 
     places: Int64
+    """(m,) int64: Positions of these candidates in the window."""
     score: Callable[[QueryVectors], Float32]
+    """Function that returns f(q, d) of each of them, (m,) float32."""
     terms: Callable[[Sequence[int]], list[sp.csr_matrix]]
+    """Function of positions within the subset that returns their lexical rows, (1, 2**31 - 1) each."""
 
 
 @dataclass(slots=True)
 class CandidateVectors:
-    """The vectors of ``n`` candidates, gathered from one or more places."""
+    """The vectors of ``n`` candidates, from one or more sources."""
 
     n: int
     parts: list[CandidatePart] = field(default_factory=list)
 
     def missing(self) -> Int64:
-        """Return the places of the candidates without a vector, ascending."""
+        """Return the positions of the candidates without a vector, ascending."""
         missing = np.ones(self.n, dtype=bool)
         for part in self.parts:
             missing[part.places] = False
         return np.flatnonzero(missing)
 
     def score(self, query: QueryVectors) -> Float64:
-        """Return f(q, d) of each candidate, (n,) float64; NaN where there is no vector, or its score is not finite."""
+        """Return f(q, d) of each candidate, (n,) float64; NaN if there is no vector or the score is not finite."""
         scores = np.full(self.n, np.nan)
         for part in self.parts:
             scores[part.places] = part.score(query)
@@ -74,7 +73,7 @@ class CandidateVectors:
         return scores
 
     def terms(self, places: Sequence[int]) -> list[sp.csr_matrix | None]:
-        """Return the lexical rows of some of the candidates, None for one that has none."""
+        """Return the lexical rows of some of the candidates; None for a candidate without one."""
         rows: dict[int, sp.csr_matrix] = {}
         for part in self.parts:
             row_of = {place: row for row, place in enumerate(part.places.tolist())}
@@ -84,7 +83,7 @@ class CandidateVectors:
         return [rows.get(place) for place in places]
 
     def add_arrays(self, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> None:
-        """Add candidates by Vd, (m, N) float32, and their lexical rows."""
+        """Add candidates by their vectors Vd, (m, N) float32, and their lexical rows."""
         everything = np.arange(len(vectors), dtype=np.int64)
 
         def score(query: QueryVectors) -> Float32:
@@ -95,9 +94,10 @@ class CandidateVectors:
     def add_texts(
         self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]], ids: Sequence[str]
     ) -> int:
-        """Add the candidates at ``places``, encoded from their text, and return how many had any text.
+        """Encode the candidates at ``places`` from their text, add them, and return how many had any text.
 
-        ``ids`` are theirs, by which they have a memory; empty for a text that is no document.
+        ``ids`` are their document ids, which select their memory of queries; an id is empty for a text that is not a
+        document.
         """
         if not len(places):
             return 0
@@ -110,28 +110,28 @@ class CandidateVectors:
 
 
 def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> Float32:
-    """Return f(q, d) of some documents of a matrix of vectors and one of lexical rows, (n_places,) float32."""
+    """Return f(q, d) of the documents at ``places`` of a vector matrix and a lexical matrix, (n_places,) float32."""
     head = (query.vector, query.ids, query.weights, query.identity)
     return score_rows(*head, places, vectors, rows.indptr, rows.indices, rows.data)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalStore:
-    """Route *beside*: the engine returns ids, the vectors lie in a store on this machine."""
+    """Route *beside*: the engine returns ids, and the vectors are in a local store."""
 
     source_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields of ``_source`` that the candidates must come with. None: ids are enough."""
+    """Fields of ``_source`` that the candidates must include; empty: ids are enough."""
     store: VectorStore
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
-        """Return the store's vectors of these hits."""
+        """Return the store's vectors for these hits."""
         return self.vectors_of([hit.id for hit in hits])
 
     def vectors_of(self, ids: Sequence[str]) -> CandidateVectors:
-        """Return the store's vectors of the documents with these ids."""
+        """Return the store's vectors for the documents with these ids."""
         rows = self.store.rows_of(ids)
         places = np.flatnonzero(rows >= 0)
-        # A document stored without text may have one by now, and cannot be scored without.
+        # A document stored without text may have one by now, and cannot be scored without its words.
         places = places[self.store.has_words(rows[places])]
         rows = rows[places]
         vectors = CandidateVectors(len(ids))
@@ -147,9 +147,9 @@ class LocalStore:
 
 @dataclass(frozen=True, slots=True)
 class StoredFields:
-    """Route *fetch*: the packed vectors and words come with the hits, in fields that ``encoder_id`` names.
+    """Route *fetch*: the packed vectors and words come with the hits, in fields whose names contain ``encoder_id``.
 
-    A vector of another length than ``dims`` is as good as none.
+    A vector whose length is not ``dims`` counts as missing.
     """
 
     encoder_id: str
@@ -157,7 +157,7 @@ class StoredFields:
 
     @property
     def source_fields(self) -> tuple[str, ...]:
-        """The packed vector and the packed words."""
+        """Names of the fields with the packed vector and the packed words."""
         return field_name(self.encoder_id, "vec"), field_name(self.encoder_id, "terms")
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
@@ -170,13 +170,13 @@ class StoredFields:
         ]
         vectors = CandidateVectors(len(hits))
         if not self._unpack(whole, vectors):
-            # One bad document must not cost the others their vectors: find out which are whole.
+            # One damaged document must not cost the others their vectors, so they are unpacked one at a time.
             for text in whole:
                 self._unpack([text], vectors)
         return vectors
 
     def _unpack(self, texts: Sequence[tuple[int, str, str]], vectors: CandidateVectors) -> bool:
-        """Add the documents to ``vectors`` and return True, or False where one of them is damaged."""
+        """Add the documents to ``vectors`` and return True; return False if one of them is damaged."""
         if not texts:
             return True
         try:
@@ -190,9 +190,9 @@ class StoredFields:
 
 @dataclass(slots=True)
 class EngineScript:
-    """Route *inside*: the engine is asked a second time, for f of the candidates' ids.
+    """Route *inside*: a second request asks the engine for f of the candidates' ids.
 
-    All indexes behind ``index`` must have the fields that ``encoder_id`` names.
+    All indexes behind ``index`` must have the fields of ``encoder_id``.
     """
 
     engine: Engine
@@ -202,13 +202,13 @@ class EngineScript:
     source_fields: ClassVar[tuple[str, ...]] = ()
 
     def fields(self) -> InsideFields:
-        """Return the fields that the engine computes with; asked for once, errors as `fields_of_index`."""
+        """Return the fields from which the engine computes f. They are read once; errors as in `fields_of_index`."""
         if self._fields is None:
             self._fields = fields_of_index(self.engine, self.index, self.encoder_id, "inside", inside_fields)
         return self._fields
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
-        """Return the engine's scores of these hits; a document without a vector has none. Another query asks again."""
+        """Return the engine's scores of these hits for this query. A document without a vector has no score."""
         vectors = CandidateVectors(len(hits))
         scores = self._scores(hits, query, timeout_s)
         places = np.flatnonzero(~np.isnan(scores))
@@ -223,10 +223,10 @@ class EngineScript:
         return vectors
 
     def _scores(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None) -> Float32:
-        """Return f of the hits, (n,) float32, NaN for those that the engine could not score."""
+        """Return f of the hits, (n,) float32; NaN for those that the engine could not score."""
         fields = self.fields()
         scores = np.full(len(hits), np.nan, dtype=np.float32)
-        # An alias may stand for several indexes that hold the same id.
+        # An alias may name several indexes that contain the same id.
         n_indexes = len({hit.index for hit in hits})
         step = MAX_HITS // max(n_indexes, 1)
         for start in range(0, len(hits), step):
@@ -239,7 +239,7 @@ class EngineScript:
         return scores
 
     def _words(self, hits: Sequence[Hit]) -> list[sp.csr_matrix]:
-        """Return the lexical rows that the engine has of some documents; an empty one where it has gone meanwhile."""
+        """Return the engine's lexical rows of some documents; an empty row for a deleted document."""
         terms = self.fields().terms
         body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [terms]}
         stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
@@ -252,20 +252,20 @@ class EngineScript:
 
 
 Route = LocalStore | StoredFields | EngineScript
-"""A way to the vectors of the engine's hits."""
+"""A route to the vectors of the engine's hits."""
 
 
 def route_of(
     name: str, model: RankingModel | None, store: VectorStore | None, engine: Engine, index: str
 ) -> Route | None:
-    """Return the way to the vectors, or None where there is no model or no store.
+    """Return the route to the vectors, or None if there is no model or no store.
 
-    `EncoderMismatch` if the store holds another encoder's vectors.
+    Raises `EncoderMismatch` if the store contains another encoder's vectors.
     """
     if model is not None and store is not None and store.encoder_id != model.encoder_id:
         raise EncoderMismatch(
-            f"the store at {str(store.path)!r} is of encoder {store.encoder_id[:12]}, the model needs "
-            f"{model.encoder_id[:12]}: write a store with this model",
+            f"the store at {str(store.path)!r} was written by encoder {store.encoder_id[:12]}, but the model has "
+            f"encoder {model.encoder_id[:12]}: write a store with this model",
             store=store.encoder_id,
             model=model.encoder_id,
         )
@@ -285,18 +285,34 @@ def fields_of_index(
     route: str,
     read: Callable[[Mapping[str, Any], str, Capabilities], Fields | None],
 ) -> Fields:
-    """Return what all indexes behind a name have of an encoder for route *inside*, or *first-stage*.
+    """Return the fields of an encoder that all indexes behind a name have, for route *inside* or *first-stage*.
 
-    ``read(properties of a mapping, encoder id, capabilities)`` returns the fields, None where one is missing.
-    `EncoderMismatch` if an index has none of this encoder; the message names the command that writes them;
-    `Unsupported` if the engine has no such fields at all; `EngineError` if it does not answer.
+    Parameters
+    ----------
+    engine, index
+        The index or alias.
+    encoder_id
+        The encoder.
+    route
+        Name of the route, for messages.
+    read
+        Function of (properties of a mapping, encoder id, capabilities) that returns the fields; None if one is missing.
+
+    Raises
+    ------
+    EncoderMismatch
+        If an index has no fields of this encoder. The message contains the command that writes them.
+    Unsupported
+        If the engine does not support such fields.
+    EngineError
+        If the engine does not answer.
     """
     capabilities = engine.capabilities()
     first_stage = route == "first-stage"
     if not (capabilities.hnsw if first_stage else capabilities.vector_product):
         remedy = "search by vectors: use --retrieve bm25"
         if not first_stage:
-            remedy = "compute scores by itself: use --route fetch or beside"
+            remedy = "compute scores itself: use --route fetch or beside"
         raise Unsupported(f"{capabilities.kind} cannot {remedy}", engine=capabilities.kind)
     kinds: list[Fields] = []
     for name in engine.index_names(index):
@@ -311,17 +327,17 @@ def fields_of_index(
         if fields not in kinds:
             kinds.append(fields)
     if not kinds:
-        raise EncoderMismatch(f"there is no index {index!r} on {engine.spec}: make it with `ssi index`")
+        raise EncoderMismatch(f"there is no index {index!r} on {engine.spec}: create it with `ssi index`")
     if len(kinds) > 1:
         raise EncoderMismatch(
-            f"the indexes behind {index!r} have different fields of encoder {encoder_id[:ID_DIGITS]}: write one of "
-            f"them again with `ssi index --rebuild --routes {route}`"
+            f"the indexes behind {index!r} have different fields of encoder {encoder_id[:ID_DIGITS]}: rebuild one of "
+            f"them with `ssi index --rebuild --routes {route}`"
         )
     return kinds[0]
 
 
 def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None:
-    """Raise `FallbackError` if more of ``n`` candidates are without a score than the share that may be."""
+    """Raise `FallbackError` if the share of candidates without a score is larger than ``allowed``."""
     if n_unscored > allowed * n:
         raise FallbackError(
             ReasonKind.UNSCORED,
@@ -331,23 +347,25 @@ def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None
 
 
 class EncodedQuery(NamedTuple):
-    """A query as the model sees it: Uq', the lexical row q, and c(q), the ``scale`` that divides the engine's scores.
-
-    ``n_listed`` words of q are in the query vocabulary; the others count by their hashed ids in q.d alone.
-    """
+    """A query encoded by the model."""
 
     vectors: QueryVectors
+    """Uq' and the lexical row q."""
     scale: float
+    """c(q), by which the engine's scores are divided."""
     n_listed: int
+    """Number of words of q in the query vocabulary. Other words count only in q.d, by their hashed ids."""
 
     @property
     def is_empty(self) -> bool:
-        """True where nothing of the query is left: f is 0 for every document."""
+        """True if no word of the query is left, so that f is 0 for every document."""
         return len(self.vectors.ids) == 0
 
 
 def lexical_scale(idf: AnyFloat) -> float:
-    """Return c(q), the sum of the idf of the query's distinct words; 1 where it would be 0 (no word tells apart).
+    """Return c(q), the sum of the idf of the query's distinct words; 1 if the sum is 0.
+
+    The sum is 0 if every word is in every document.
 
     ``idf`` is ln(N / df) of each distinct word, (n_words,) float.
     """
@@ -356,7 +374,7 @@ def lexical_scale(idf: AnyFloat) -> float:
 
 
 def encode_query(model: RankingModel, query: str) -> EncodedQuery:
-    """Return Uq, q and c(q) of a query text."""
+    """Return a query text encoded as Uq, q and c(q)."""
     encoded = model.encode_queries([query])
     ids, weights = encoded.rows.indices.astype(np.int32), encoded.rows.data.astype(np.float32)
     filled = weights != 0
@@ -369,9 +387,9 @@ def encode_query(model: RankingModel, query: str) -> EncodedQuery:
 def read_whole(
     search: Callable[[int], SearchAnswer], size: int, enough: Callable[[Sequence[Hit]], bool]
 ) -> Sequence[Hit]:
-    """Return the hits of ``search(size)``, asked again with a larger size while that may bring more that are wanted.
+    """Return the hits of ``search(size)``, repeated with a larger size as long as that may return more wanted hits.
 
-    An alias may stand for several indexes that hold the same id: there may be more documents than ids.
+    An alias may name several indexes that contain the same id, so there may be more documents than ids.
     """
     size = min(size, MAX_HITS)
     while True:
@@ -390,9 +408,9 @@ def documents_of(
     preference: str | None,
     timeout_s: float | None,
 ) -> dict[tuple[str, str], Hit]:
-    """Return (concrete index, id) → the document, for those of ``hits`` that are still there.
+    """Return (concrete index, id) → document, for those of ``hits`` that still exist.
 
-    ``body`` finds the documents by their ids; its size is set here.
+    ``body`` searches for the documents by their ids; this function sets its size.
     """
     wanted = {(hit.index, hit.id) for hit in hits}
     size = len({name for _, name in wanted}) * len({name for name, _ in wanted})
@@ -406,33 +424,35 @@ def documents_of(
 
 @dataclass(slots=True)
 class Window:
-    """Candidates in first-stage order with both scores, (n,) float64, and the vectors they were scored with.
-
-    ``lexical`` are the engine's scores, NaN where it gave none; ``model`` are f(q, d), NaN for ``n_unscored``
-    candidates without vector and text; ``n_encoded`` were encoded from their text. ``n_found`` counts all candidates
-    where ``hits`` are not all; ``ranks_known`` is False where these stand in another order than the first stage's.
-    """
+    """Candidates in first-stage order with both scores."""
 
     hits: tuple[Hit, ...]
     lexical: Float64
+    """(n,) float64: the engine's scores, NaN if it returned none."""
     model: Float64
+    """(n,) float64: f(q, d), NaN for a candidate without vector and text."""
     vectors: CandidateVectors
+    """The vectors from which ``model`` was computed."""
     n_encoded: int = 0
+    """Number of candidates that were encoded from their text."""
     n_unscored: int = 0
+    """Number of candidates without vector and text."""
     n_found: int | None = None
+    """Number of candidates in total, if ``hits`` contains only some of them; None: all."""
     ranks_known: bool = True
+    """False if ``hits`` are in another order than the first stage's, so that first-stage ranks are unknown."""
 
     @property
     def n(self) -> int:
-        """Candidates in all."""
+        """Total number of candidates."""
         return len(self.hits) if self.n_found is None else self.n_found
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Asks one index (or alias) for candidates and scores them by one route.
+    """Retrieves candidates from one index (or alias) and scores them by one route.
 
-    ``route`` is None where there is no model or no store: candidates can be asked for, not scored.
+    ``route`` is None if there is no model or no store. Candidates can then be retrieved, but not scored.
     """
 
     engine: Engine
@@ -450,10 +470,10 @@ class Candidates:
         with_source: bool = False,
         doc_values: Sequence[Mapping[str, str]] = (),
     ) -> SearchAnswer:
-        """Return the engine's first ``size`` hits with what the route needs of them, and in ``fields`` the doc values.
+        """Return the engine's first ``size`` hits with the fields that the route needs.
 
-        ``with_source`` adds the ``_source`` that the body shows; without it, and without ``answers`` (aggregations),
-        there is nothing to show.
+        Doc values are in ``fields`` of each hit. ``with_source`` adds the ``_source`` that the body shows. ``answers``
+        keeps the parts of the body that are not about hits (aggregations).
         """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
@@ -462,12 +482,12 @@ class Candidates:
             return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
         request["docvalue_fields"] = list(doc_values)
         answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
-        # The body did not ask for them: they are not shown.
+        # The body did not request these doc values, so they are removed from what is shown.
         shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
         return replace(answer, hits=tuple(map(lambda hit, raw: structs.replace(hit, raw=raw), answer.hits, shown)))
 
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
-        """Return the ``_source`` that candidates come with."""
+        """Return the ``_source`` option with which candidates are requested."""
         fields = self.route.source_fields if self.route else ()
         if not with_source:
             return list(fields) or False
@@ -475,9 +495,9 @@ class Candidates:
         return [*source, *fields] if isinstance(source, list) else True
 
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
-        """Return the candidates' scores; those without a vector are encoded from their text.
+        """Return the candidates with their scores. Candidates without a vector are encoded from their text.
 
-        `FallbackError` if the deadline passes; `EngineError` if the texts cannot be read.
+        Raises `FallbackError` if the deadline passes, `EngineError` if the texts cannot be read.
         """
         deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))
@@ -504,7 +524,7 @@ class Candidates:
         places: Sequence[int],
         deadline: Deadline,
     ) -> int:
-        """Read the texts of hits without a vector, encode them, and return how many had one."""
+        """Read the texts of hits without a vector, encode them, and return how many had a text."""
         fields = [spec.path for spec in model.encoder.view.fields]
         body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}
         sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=deadline.timeout_s())

@@ -1,4 +1,4 @@
-"""Explanations: the pairs of words, the signals and the engine's part that add up to the score of a hit."""
+"""Explanations: the word pairs, signals and engine score that add up to the score of a hit."""
 
 from __future__ import annotations
 
@@ -23,33 +23,37 @@ from reranker.text.vocabulary import HASH_BASE, Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """One row of an explanation.
+    """One term of a score, with the formula of its ``value`` depending on ``kind``.
 
-    ``identity`` is a word of the query that is also in the document, ``memory`` one of queries that the document was
-    relevant for in training, with what that adds to the word's weight in the text; ``learned`` is a pair of words the
-    model has learned to relate. ``signal`` is a number of the document: ``document_word`` is its field, ``weight`` its
-    w. ``others``, all pairs not shown, and ``engine``, its own score, have no words and weight 0. So has ``learned``
-    where the text that was encoded is not at hand: then it is the whole learned part, (Uq').(Vd'), and what the memory
-    adds is in ``identity``.
-
-    ``weight`` of a pair is W_ij: a for identity and memory, U_i . V_j for learned; in the cubic forms and in ``unit``
-    the learned W_ij is that of this document (and query): U_i . (V_j o t(d)), see `reranker.models.scorers`. ``value``
-    is what the row adds to the score: alpha q_i W_ij d_j, of the learned rows for learned and of the lexical rows for
-    identity and memory; w s(x) for ``signal``, and for ``engine`` (1 - alpha) BM25 / c(q).
+    - ``identity``: a query word that is also in the document; alpha q_i W_ij d_j of the lexical rows with W_ij = a.
+    - ``memory``: a word of queries for which the document was relevant in training. The value is what the memory adds
+      to the word's weight in the text; W_ij = a.
+    - ``learned``: a pair of words that the model has learned to relate; alpha q_i W_ij d_j of the learned rows with
+      W_ij = U_i . V_j. In the cubic forms and in ``unit``, W_ij is specific to this document (and query):
+      U_i . (V_j o t(d)), see `reranker.models.scorers`. If the encoded text is not available, there is only one
+      ``learned`` row, without words and with weight 0: the whole learned part (Uq').(Vd'). What the memory adds is then
+      part of ``identity``.
+    - ``others``: all pairs that are not shown.
+    - ``signal``: a number of the document; w s(x).
+    - ``engine``: the engine's own score; (1 - alpha) BM25 / c(q).
     """
 
     kind: Literal["identity", "memory", "learned", "others", "signal", "engine"]
     query_word: str
+    """The query's word; empty for ``others``, ``signal``, and ``engine``."""
     document_word: str
+    """The document's word; for ``signal`` the name of its field; empty for ``others`` and ``engine``."""
     weight: float
+    """W_ij of a pair, w of a signal; 0 for ``others`` and ``engine``."""
     value: float
+    """Amount that is added to the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The contributions to the score of one hit, largest first, then ``others``, the signals and ``engine``.
+    """The contributions to the score of one hit: word pairs, largest first, ``others``, signals, ``engine``.
 
-    Their values sum to ``score`` within 1e-6. ``others`` also holds what rounding of the stored vector adds or takes.
+    Their values sum to ``score`` within 1e-6. ``others`` also contains the rounding error of the stored vector.
     """
 
     id: str
@@ -58,32 +62,33 @@ class Explanation:
 
 
 DocumentRows: TypeAlias = tuple[sp.csr_matrix, sp.csr_matrix | None, sp.csr_matrix | None]
-"""A hit's lexical row, what of it the memory of queries adds (None: not told apart), and the row that V read (None: not
-known), of one row each."""
+"""Rows of a hit, one row each: the lexical row; the part of it that the memory of queries adds (None: unknown); and the
+row from which V computed the vector (None: unknown)."""
 
 
 DEFAULT_PAIRS = 8
 
 
 MAX_PAIRS = 1_000_000
-"""Pairs of words of one hit whose learned weights are computed: some 50 ms."""
+"""Maximum number of word pairs of one hit whose learned weights are computed, which takes about 50 ms."""
 
 
 RESERVED = 0.1
-"""Share of the deadline that explaining leaves to sending the page."""
+"""Share of the deadline that is reserved for sending the page after explaining."""
 
 
 _SAME_WEIGHT = 2e-3
-"""Relative difference of weights of one text: above the rounding of a sparse field, below that of another text."""
+"""Maximum relative difference of weights of the same text: above the rounding of a sparse field, below the difference
+between two texts."""
 
 
 def explanations_of(
     model: RankingModel, text: str, ranking: Ranking, page: Sequence[RankedHit], deadline: Deadline
 ) -> tuple[Explanation, ...]:
-    """Return why each hit of the page has its score; ``text`` is the query's.
+    """Return an explanation for each hit of the page; ``text`` is the query text.
 
-    `FallbackError` if less than `RESERVED` of the deadline is left before all hits are explained: the page is worth
-    more in time, without explanations.
+    Raises `FallbackError` if less than `RESERVED` of the deadline is left before all hits are explained, because a page
+    in time without explanations is more useful than a late one.
     """
     if ranking.scored is None:
         return ()
@@ -96,7 +101,7 @@ def explanations_of(
     explanations: list[Explanation] = []
     for hit in page:
         if deadline.left_s < RESERVED * (deadline.limit_s or 0.0):
-            message = f"explanations were left out: {len(explanations)} of {len(page)} hits took too long"
+            message = f"explanations were omitted: explaining {len(explanations)} of {len(page)} hits took too long"
             raise FallbackError(ReasonKind.DEADLINE, message)
         if hit.rank > len(scored.order):
             explanations.append(Explanation(hit.id, hit.score, ()))
@@ -106,20 +111,20 @@ def explanations_of(
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         stored = None if hit.unscored or hit.model_score is None else terms[place]
         document = None if stored is None else _rows(model, stored, hit)
-        signals = () if hit.unscored else alpha.signals  # without a blended score it shows the engine's part alone
+        signals = () if hit.unscored else alpha.signals  # a hit without a blended score shows only the engine's score
         numbers = [(signal, float(added([signal], [window.hits[place]])[0])) for signal in signals]
-        beside = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
-        beside.append(Contribution("engine", "", "", 0.0, lexical))
-        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, beside))
+        additional = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
+        additional.append(Contribution("engine", "", "", 0.0, lexical))
+        explanations.append(explain_hit(model, words, document, alpha.value, name, hit, additional))
     return tuple(explanations)
 
 
 def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
-    """Return the rows of a hit whose lexical row is stored; None for what is not known of them.
+    """Return the rows of a hit whose lexical row is stored; None for rows that are unknown.
 
-    With lexical settings d' is not stored (only Vd' is): it is that of the text that came with the hit, unless this is
-    another text than was encoded, in part or since changed, so that it gives another lexical row than the stored one.
-    What the memory of queries adds is the stored row without that of the text alone, in the words of the memory.
+    With lexical settings d' is not stored (only Vd' is). It is computed from the text that came with the hit, unless
+    that text is only a part of the encoded text or has changed since, which shows in a lexical row other than the
+    stored one. The memory's part is the stored row minus the row of the text, restricted to the words of the memory.
     """
     encoder = model.encoder
     if encoder.lexical is None:
@@ -150,18 +155,33 @@ def explain_hit(
     alpha: float,
     name: Callable[[int, bool], str],
     hit: RankedHit,
-    beside: Sequence[Contribution],
+    additional: Sequence[Contribution],
     n_pairs: int = DEFAULT_PAIRS,
 ) -> Explanation:
     """Return the explanation of one hit.
 
-    ``query`` is the query alone; ``document`` the hit's rows, None for a hit without a score of the model;
-    ``name(word id, True for the query's side)`` returns the word; ``beside`` are the rows of the signals and of the
-    engine, as they were added to the score; ``n_pairs`` are shown.
+    If the row that V read is unknown, word pairs cannot be separated, and the weights of more than `MAX_PAIRS` pairs
+    take too long to compute. In both cases (Uq').(Vd') becomes one row of kind ``learned`` without words, so that the
+    rows still add up to the score.
 
-    Without the row that V read no pair of words can be told from another, and the weights of more than `MAX_PAIRS`
-    pairs take too long to compute. (Uq').(Vd') is then one row of kind ``learned``, without words, so that the rows
-    still add up to the score.
+    Parameters
+    ----------
+    model
+        The model.
+    query
+        The encoded query, one row.
+    document
+        The hit's rows; None for a hit without a model score.
+    alpha
+        Weight of the model.
+    name
+        Function of (word id, True for the query's side) that returns the word.
+    hit
+        The hit.
+    additional
+        The rows of the signals and of the engine, as they were added to the score.
+    n_pairs
+        Number of word pairs to show.
     """
     rows, whole = [], []
     if document is not None:
@@ -176,8 +196,8 @@ def explain_hit(
             whole = [Contribution("learned", "", "", 0.0, value)]
     shown = sorted(rows, key=lambda row: -abs(row.value))[:n_pairs]
     rows = sorted([*shown, *whole], key=lambda row: -abs(row.value))
-    others = hit.score - math.fsum(row.value for row in (*rows, *beside))
-    rows += [Contribution("others", "", "", 0.0, others), *beside]
+    others = hit.score - math.fsum(row.value for row in (*rows, *additional))
+    rows += [Contribution("others", "", "", 0.0, others), *additional]
     return Explanation(hit.id, hit.score, tuple(rows))
 
 
@@ -189,12 +209,12 @@ def _learned_pairs(
     name: Callable[[int, bool], str],
     n_pairs: int,
 ) -> list[Contribution]:
-    """Return the ``n_pairs`` non-zero contributions of pairs of words of largest magnitude, largest first."""
+    """Return the ``n_pairs`` non-zero contributions of word pairs with the largest magnitude, largest first."""
     pairs: list[Contribution] = []
-    # In this document: where the model's form is not linear, a pair's weight depends on the words beside it.
+    # If the model's form is not linear, the weight of a pair depends on the other words of this document.
     learned = model.pair_weights(query, document)
     values = alpha * query.data.astype(np.float64)[:, None] * learned * document.data.astype(np.float64)[None, :]
-    # Naming a word costs more than computing its pair: name only what can be shown.
+    # Looking up a word costs more than computing its pair, so only the shown words are looked up.
     for at in np.argsort(-np.abs(values), axis=None, kind="stable")[:n_pairs].tolist():
         i, j = divmod(at, len(document.indices))
         if values[i, j] != 0.0:
@@ -211,7 +231,7 @@ def _same_words(
     name: Callable[[int, bool], str],
     kind: Literal["identity", "memory"],
 ) -> list[Contribution]:
-    """Return the non-zero contributions of the words that both lexical rows have."""
+    """Return the non-zero contributions of the words that occur in both lexical rows."""
     pairs: list[Contribution] = []
     ids, in_query, in_document = np.intersect1d(
         query.indices, document.indices, assume_unique=True, return_indices=True
@@ -224,7 +244,7 @@ def _same_words(
 
 
 class WordNames:
-    """The words behind ids: from the vocabularies, and for unlisted words from the texts at hand."""
+    """Words by id: from the vocabularies, and for unlisted words from the available texts."""
 
     def __init__(self, model: RankingModel, query: str) -> None:
         self._model = model
@@ -232,13 +252,13 @@ class WordNames:
         self.read([query], model.query_vocabulary)
 
     def read(self, texts: list[str], vocabulary: Vocabulary) -> None:
-        """Remember the unlisted words of some texts."""
+        """Store the unlisted words of some texts."""
         for tokens in self._model.encoder.analyzer.tokens(texts):
             ids = vocabulary.ids(tokens).tolist()
             self._unlisted.update({i: word for i, word in zip(ids, tokens, strict=True) if i >= HASH_BASE})
 
     def __call__(self, word_id: int, of_query: bool) -> str:
-        """Return the word, or a stand-in where no text at hand has it."""
+        """Return the word, or a placeholder if no available text contains it."""
         vocabulary = self._model.query_vocabulary if of_query else self._model.encoder.document_vocabulary
         if word_id < len(vocabulary.words):
             return vocabulary.words[word_id]

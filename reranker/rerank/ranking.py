@@ -1,18 +1,18 @@
-"""What a reranked search is asked, the order of its hits by one score, and the page that answers, with its reasons.
+"""The request of a reranked search, the blended score that orders its hits, and the resulting page.
 
-The score is alpha f + (1 - alpha) BM25 / c(q), and what the signals add, where there are any: numbers of the document
-(`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, f (unit
-rows) does not: c(q) takes that growth out, so that one alpha serves short and long queries. c depends on the query
-alone, so the blend is linear in BM25 and every route, also one inside the engine, can compute it. ::
+The score is alpha f + (1 - alpha) BM25 / c(q), plus the contributions of signals, which are numbers of the document
+(`reranker.rerank.signals`). BM25 grows with the number and the rarity of the query's words, while f (of unit rows) does
+not. Dividing by c(q) removes this growth, so that one alpha works for short and long queries. c depends only on the
+query, so the blend is linear in BM25 and can be computed on every route, including inside the engine ::
 
     c(q) = sum over the distinct words i of q of idf_i
 
-is BM25's own upper bound of one field, up to a constant factor that differs between engines (OpenSearch leaves k1 + 1
-out since 3.0, the others keep it) and that alpha absorbs: tf / (tf + k1 (...)) is below 1. It was chosen over the
-highest BM25 of the answer, which depends on the documents: adding one document would reorder the others, and pages
-would not fit.
+c(q) is BM25's own upper bound for one field, because tf / (tf + k1 (...)) is below 1, up to a constant factor. The
+factor differs between engines (OpenSearch omits k1 + 1 since 3.0, the others keep it), and alpha absorbs it. The
+highest BM25 of the response was not chosen, because it depends on the documents: adding one document would reorder the
+others, and consecutive pages would not fit together.
 
-An alpha, and the signals beside it, belong to a query body and a window; `reranker.rerank.calibrate` fits them.
+An alpha and its signals belong to a query body and a window; `reranker.rerank.calibrate` fits them.
 """
 
 from __future__ import annotations
@@ -34,44 +34,56 @@ from reranker.rerank.candidates import EncodedQuery, Window
 from reranker.text.view import TextView
 
 PINNED_SCORE: Final = 1e30
-"""A ``_score`` above this is no similarity: a pinned query puts its documents at 1.7e38 and above."""
+"""A ``_score`` above this value is not a similarity: a pinned query gives its documents scores of 1.7e38 and above."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One search, as all its steps need it.
-
-    ``body`` is the search body with the query's text in its place, ``template`` without; ``first`` and ``size`` are the
-    page; ``preference`` says which shard copies answer; by ``alpha`` the scores are blended.
-    """
+    """One search request."""
 
     query: str
     body: Mapping[str, Any]
+    """The search body with the query text filled in."""
     template: Mapping[str, Any]
+    """The search body with its ``{{query}}`` placeholder."""
     first: int
+    """Position of the first hit of the page, from 0."""
     size: int
+    """Number of hits of the page."""
     preference: str
+    """Selects the shard copies that answer."""
     deadline: Deadline
     alpha: ChosenAlpha = DEFAULT
+    """The weight by which the scores are blended."""
 
     @property
     def doc_values(self) -> list[dict[str, str]]:
-        """What candidates come with for the signals: ``docvalue_fields`` of a body."""
+        """``docvalue_fields`` of the candidates, from which the signals are computed."""
         return [signal.request() for signal in self.alpha.signals]
 
 
 def preference_of(query: str) -> str:
-    """Return the preference of a query's requests: one copy of each shard, since scores of copies differ."""
+    """Return the preference of a query's requests: one copy of each shard, because copies score differently."""
     return f"ssi-{hashlib.blake2b(query.encode('utf-8', 'surrogatepass'), digest_size=8).hexdigest()}"
 
 
 def blend(
     model_scores: Float64, lexical_scores: Float64, alpha: float, scale: float, signals: Float64 | None = None
 ) -> Float64:
-    """Return alpha f + (1 - alpha) BM25 / c(q) + signals, (n,) float64; NaN where a part that counts is not finite.
+    """Return alpha f + (1 - alpha) BM25 / c(q) + signals, (n,) float64; NaN if a part with weight is not finite.
 
-    Both scores, f(q, d) and the engine's ``_score``, are (n,) float64; one of weight 0 may be anything. ``scale`` is
-    c(q) > 0; ``signals``, (n,) float64, are what they add together, None for nothing.
+    Parameters
+    ----------
+    model_scores
+        (n,) float64: f(q, d). Ignored if ``alpha`` is 0.
+    lexical_scores
+        (n,) float64: the engine's ``_score``. Ignored if ``alpha`` is 1.
+    alpha
+        Weight of the model, 0 to 1.
+    scale
+        c(q) > 0.
+    signals
+        (n,) float64: sum of the signals' contributions; None: 0.
     """
     scores = np.zeros(len(model_scores)) if signals is None else signals.copy()
     if alpha > 0.0:
@@ -83,15 +95,15 @@ def blend(
 
 
 def final_order(scores: Float64, kept: Bool) -> Int64:
-    """Return the candidates' places in final order: by (-score, first-stage rank), kept ones where they were.
+    """Return the candidates' positions in final order: sorted by (-score, first-stage rank), kept ones in place.
 
-    The first-stage rank settles every tie, so ids never have to. ``scores``, (n,) float64, are in first-stage order;
-    NaN keeps a candidate in place, as ``kept``, (n,) bool, does.
+    The first-stage rank breaks every tie, so ids are never needed. ``scores``, (n,) float64, are in first-stage order.
+    A candidate with NaN keeps its place, and so does one in ``kept``, (n,) bool.
 
     Returns
     -------
     (n,) int64
-        A permutation: element r is the first-stage place of the candidate at final place r.
+        A permutation: element r is the first-stage position of the candidate at final position r.
     """
     order = np.arange(len(scores), dtype=np.int64)
     free = np.flatnonzero(~(kept | np.isnan(scores)))
@@ -100,9 +112,10 @@ def final_order(scores: Float64, kept: Bool) -> Int64:
 
 
 def why_not(body: Mapping[str, Any]) -> Reason | None:
-    """Return why the hits of a body all keep the engine's order, or None if they may be reranked.
+    """Return why all hits of a body must keep the engine's order, or None if they may be reranked.
 
-    Besides what `not_rerankable` names: ``collapse``, where a hit stands for a group that the engine chose and ranked.
+    In addition to the reasons of `not_rerankable`, this is ``collapse``, where a hit represents a group that the engine
+    chose and ranked.
     """
     if body.get("collapse") is not None:
         text = "the body collapses hits into groups, which keep the engine's order"
@@ -111,7 +124,7 @@ def why_not(body: Mapping[str, Any]) -> Reason | None:
 
 
 def pinned_ids(body: Mapping[str, Any]) -> frozenset[str]:
-    """Return the ids that a ``pinned`` query anywhere in the body puts on top (``ids``, ``docs`` or ``documents``)."""
+    """Return the ids that ``pinned`` queries in the body put on top (``ids``, ``docs`` or ``documents``)."""
     return frozenset(_pinned(body.get("query")) | _pinned(body.get("retriever")))
 
 
@@ -132,8 +145,8 @@ def _pinned(node: Any) -> set[str]:
 def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -> Bool:
     """Return which hits must not move, (n,) bool.
 
-    Recognised: the documents of a ``pinned`` query, any hit with a pinned query's score (also when a rule of the
-    engine applied it), and the first ``keep_top`` hits, for teams that keep their own on top.
+    These are the documents of a ``pinned`` query, any hit with a pinned query's score (also if a rule of the engine
+    applied it), and the first ``keep_top`` hits, for teams that put their own hits on top.
     """
     pinned = pinned_ids(body)
     kept = [
@@ -144,7 +157,7 @@ def kept_in_place(hits: Sequence[Hit], body: Mapping[str, Any], keep_top: int) -
 
 
 def default_template(view: TextView) -> dict[str, Any]:
-    """Return the body template used where the team gives none: BM25 over the model's text fields with its weights."""
+    """Return the default body template: BM25 over the model's text fields with their weights."""
     weights = view.weights
     fields = [
         spec.path if weight == 1.0 else f"{spec.path}^{weight:g}"
@@ -156,21 +169,20 @@ def default_template(view: TextView) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the order of a window was made of.
-
-    ``scores``, (n,) float64, are blended, in first-stage order, NaN where there is none; ``kept``, (n,) bool, must not
-    move; element r of ``order``, (n,) int64, is the first-stage place of the hit at final place r.
-    """
+    """A scored window, with all values from which its final order was computed."""
 
     window: Window
     query: EncodedQuery
     alpha: ChosenAlpha
     scores: Float64
+    """(n,) float64: blended scores in first-stage order, NaN if there is none."""
     kept: Bool
+    """(n,) bool: hits that must not move."""
     order: Int64
+    """(n,) int64: element r is the first-stage position of the hit at final position r."""
 
     def hit(self, rank: int) -> RankedHit:
-        """Return the hit at a 1-based place of the final order; without a blended score it shows the engine's part."""
+        """Return the hit at a final rank, from 1. Without a blended score it has only the engine's part."""
         place = int(self.order[rank - 1])
         hit, score, model_score = self.window.hits[place], float(self.scores[place]), float(self.window.model[place])
         unscored = math.isnan(score)
@@ -193,26 +205,25 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The engine's hits with the final order of their window; ranked hits are made for the page alone.
-
-    ``hits`` are in first-stage order, and those past the window stay in it; ``scored`` is None where all do. ``offset``
-    hits of the engine stand before these.
-    """
+    """The engine's hits with the final order of their window. `RankedHit` objects are created only for the page."""
 
     hits: Sequence[Hit]
+    """Hits in first-stage order, which those after the window keep."""
     scored: Scored | None = None
+    """The scored window; None if all hits keep the first-stage order."""
     offset: int = 0
+    """Number of the engine's hits before ``hits``."""
     notices: list[str] = field(default_factory=list)
 
     def page(self, first: int, last: int) -> tuple[RankedHit, ...]:
-        """Return the hits at the 0-based places first, ..., last - 1 of the final order, as far as there are any."""
+        """Return the hits at the 0-based final positions first, ..., last - 1, as far as they exist."""
         return tuple(self._hit(place) for place in range(first, min(last, len(self.hits))))
 
     def _hit(self, place: int) -> RankedHit:
         if self.scored is not None and place < len(self.scored.order):
             return self.scored.hit(place + 1)
         hit, rank = self.hits[place], place + 1 + self.offset
-        score = hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0  # what JSON can hold
+        score = hit.score if hit.score is not None and math.isfinite(hit.score) else 0.0  # JSON cannot hold NaN
         return RankedHit(
             id=hit.id,
             index=hit.index,
@@ -226,19 +237,19 @@ class Ranking:
 
 
 def engine_part(lexical: float, alpha: float, scale: float) -> float:
-    """Return (1 - alpha) BM25 / c(q), 0 where the engine gave no score or it does not count."""
+    """Return (1 - alpha) BM25 / c(q); 0 if the engine returned no score or its weight is 0."""
     return 0.0 if alpha == 1.0 or not math.isfinite(lexical) else (1.0 - alpha) * (lexical / scale)
 
 
 def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) -> list[str]:
-    """Return what the reader of a reranked page should know about how its scores came to be."""
+    """Return notices for the user of a reranked page about how its scores were computed."""
     notices = []
     if alpha.origin == "default":
         notices.append(
             f"alpha = {alpha.value:g} is the default, not fitted to this index, body and window: run `ssi calibrate`"
         )
     if query.n_listed == 0:
-        notices.append("no word of the query is in the model's vocabulary: it ranks by exact words alone")
+        notices.append("no word of the query is in the model's vocabulary, so it ranks only by exact words")
     if n_encoded:
         notices.append(
             f"{n_encoded} of {n} candidates had no vector of this model and were encoded from their text: "

@@ -1,7 +1,8 @@
-"""Search with reranking in two requests: candidates by the team's own body, ordered here; then what the page shows.
+"""Search with reranking in two requests: the first retrieves candidates, which are ordered here; the second the page.
 
-The first request (the query phase) brings ids, scores and what the route needs; the second (the fetch phase) brings
-the ``_source``, highlights and inner hits of the page alone, and is left out where the first has brought all.
+The first request (the query phase) runs the team's own body and returns ids, scores and the fields that the route
+needs. The second (the fetch phase) returns ``_source``, highlights and inner hits for the page only. It is skipped if
+the first has returned everything.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ from reranker.store import VectorStore
 _log = logging.getLogger(__name__)
 
 NO_STORE: Final = "route beside has no vector store"
-"""Why pages of route *beside* come in the engine's order, where a caller gives no other words."""
+"""Default reason for pages of route *beside* that are in the engine's order because there is no store."""
 MAX_READ = 200
-"""Documents that an engine may read whole, only to show a few of them, to spare a second request."""
+"""Maximum number of documents that the engine may read to show only some of them, in order to save a second request."""
 MAX_BODY_BYTES = 1_000_000
 _SHOWING = (
     "fields",
@@ -89,19 +90,19 @@ _SHOWING = (
 )
 _OF_THE_QUERY = ("highlight", "explain", "script_fields")
 MAX_KINDS = 64
-"""Different ``_source`` options whose sizes are remembered."""
+"""Maximum number of different ``_source`` options for which document sizes are stored."""
 SIZED_PAGES = 16
-"""Pages from one look at the sizes to the next."""
+"""Number of pages between two measurements of document sizes."""
 MIN_PAGE_SECONDS = 0.05
-"""Time for the page's documents when the deadline is nearly over: a page without them helps nobody."""
+"""Minimum timeout for fetching the page when the deadline is nearly over, because ids without documents are useless."""
 
 
 @dataclass(slots=True)
 class NearestDocuments:
-    """A first stage by vectors, which finds documents that share no word with the query.
+    """A first stage by vectors, which also finds documents that share no word with the query.
 
-    They are the ``k`` documents whose vectors, in the field that ``encoder_id`` names, are nearest to the query's and
-    which meet the conditions of the team's body.
+    It retrieves the ``k`` documents that have the nearest vectors to the query's, in the field of ``encoder_id``, and
+    satisfy the filters of the team's body.
     """
 
     engine: Engine
@@ -111,14 +112,14 @@ class NearestDocuments:
     _field: str | None = field(init=False, default=None)
 
     def field_searched(self) -> str:
-        """Return the field to search; asked for once, errors as `fields_of_index`."""
+        """Return the name of the vector field. It is read once; errors as in `fields_of_index`."""
         if self._field is None:
             head = (self.engine, self.index, self.encoder_id)
             self._field = fields_of_index(*head, "first-stage", first_stage_field)
         return self._field
 
     def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
-        """Return the documents found, nearest first; none for a query whose words the model has no vectors of."""
+        """Return the retrieved documents, nearest first; none if the model has no vector for any query word."""
         vector = query.vectors.vector
         if not vector.any():
             return []
@@ -130,26 +131,26 @@ class NearestDocuments:
     def unite(
         self, request: Request, query: EncodedQuery, hits: Sequence[Hit], window: int, source: bool | list[str]
     ) -> tuple[Sequence[Hit], int, str]:
-        """Return the hits of both stages, how many are candidates, and what the reader should know ("" for nothing).
+        """Return (hits of both stages, number of candidates, notice for the user or "").
 
-        They are the engine's window in its order, then the documents found by vectors alone, then the engine's other
-        hits; the engine's alone, with the reason, where the other stage fails.
+        The hits are: the engine's window in its order, then the documents found only by vectors, then the engine's
+        other hits. A document found only by vectors gets the score of the team's own query, 0 if it shares no word, so
+        that all candidates are blended alike. If the vector stage fails, only the engine's hits are returned, and the
+        notice contains the reason.
 
-        Each document found by its vector alone comes with the score that the team's own query gives it, 0 where it
-        shares no word: all candidates are blended alike.
-
-        ``hits`` are the engine's own, of which ``window`` are candidates; ``source`` is the ``_source`` of a candidate.
+        ``hits`` are the engine's own, of which the first ``window`` are candidates. ``source`` is the ``_source``
+        option of candidates.
         """
         width = min(window, len(hits))
         if unread := unread_conditions(request.body):
-            reason = f"the body rules documents out by {', '.join(unread)}, which cannot be taken over"
-            return hits, width, f"documents were searched by words alone: {reason}"
+            reason = f"the body excludes documents by {', '.join(unread)}, which vector search cannot apply"
+            return hits, width, f"the first stage searched only by words: {reason}"
         try:
             known = {(hit.index, hit.id) for hit in hits[:window]}
             new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
             scored = self._scored(request, new, source) if new else []
         except RerankerError as error:
-            return hits, width, f"documents were searched by words alone: {error}"
+            return hits, width, f"the first stage searched only by words: {error}"
         finally:
             request.deadline.note_stage("first stage")
         if not scored:
@@ -157,11 +158,11 @@ class NearestDocuments:
         added = {(hit.index, hit.id) for hit in scored}
         rest = [hit for hit in hits[window:] if (hit.index, hit.id) not in added]
         width += len(scored)
-        notice = f"{len(scored)} of {width} candidates were found by their vectors"
+        notice = f"{len(scored)} of {width} candidates were found only by their vectors"
         return (*hits[:window], *scored, *rest), width, notice
 
     def _scored(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> list[Hit]:
-        """Return hits with the first-stage score of the team's query."""
+        """Return hits with the first-stage scores of the team's query."""
         ids = list({hit.id: None for hit in hits})
         body: Mapping[str, Any] = lexical_body(request.body, ids, len(hits), source, request.doc_values)
         timeout_s = request.deadline.timeout_s()
@@ -171,9 +172,10 @@ class NearestDocuments:
 
 @dataclass(slots=True)
 class Rescorer:
-    """Asks for a page in final order: one request on an index of one shard, else one more for the window's end.
+    """Requests pages that the engine itself has put into final order.
 
-    What it cannot tell: the first-stage ranks of the hits (0 stands for them).
+    An index of one shard needs one request; otherwise another request finds the score at the end of the window.
+    First-stage ranks of the hits are unknown (0).
     """
 
     script: EngineScript
@@ -182,14 +184,14 @@ class Rescorer:
     _one_shard: bool = field(init=False, default=True)
 
     def why_not(self, request: Request) -> str:
-        """Return why the engine cannot order the hits of a body by itself, or an empty string."""
+        """Return why the engine cannot order the hits of a body, or an empty string."""
         if pinned_ids(request.body):
             return "it pins hits, which must not move"
         return why_not_rescored(request.body, self.script.fields())
 
     def body(self, request: Request, query: EncodedQuery, stored: str) -> dict[str, Any]:
-        """Return the body by which the engine itself, by its stored script, gives the order that is served now."""
-        floor = self._floor(request)  # which says how many shards there are
+        """Return the body for which the engine, with its stored script, returns the order that is served now."""
+        floor = self._floor(request)  # this also determines whether there is one shard
         floor = None if self._one_shard else floor
         return self._body(request, query, floor, stored)
 
@@ -203,7 +205,7 @@ class Rescorer:
         return rescore_body(*head, blend=blend, window=self.settings.window, stored=stored)
 
     def suits(self, request: Request) -> bool:
-        """Return True where the engine can order this page: no hit must stay in place, the page is in the window."""
+        """Return True if the engine can order this page: it is in the window, and no hit must stay in place."""
         settings = self.settings
         inside_window = request.first + request.size <= settings.window and request.size > 0
         return (
@@ -216,10 +218,10 @@ class Rescorer:
         )
 
     def order(self, request: Request, query: EncodedQuery, *, with_source: bool) -> tuple[SearchAnswer, Scored] | None:
-        """Return the first hits up to the end of the page in final order, and what it was made of.
+        """Return the first hits up to the end of the page in final order, with their scores.
 
-        None where a document of the window has no vector: it scores highest, to be seen here, and must be encoded
-        from its text, which the engine cannot do.
+        Returns None if a document of the window has no vector. Such a document must be encoded from its text, which the
+        engine cannot do. The script gives it the highest score, so that it is detected here.
         """
         answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
@@ -236,7 +238,7 @@ class Rescorer:
         )
         self._count_shards(answer)
         if one_shard and not self._one_shard:
-            # Every shard has rescored a window of its own: ask again with the end of the whole window known.
+            # Every shard has rescored a window of its own: repeat the request with the score at the end of the window.
             return self._ask(request, query, with_source)
         return answer
 
@@ -244,7 +246,7 @@ class Rescorer:
         self._one_shard &= int((answer.raw.get("_shards") or {}).get("total", 1)) == 1
 
     def _floor(self, request: Request) -> float | None:
-        """Return the score of the window's last hit; None where fewer documents match."""
+        """Return the score of the window's last hit; None if fewer documents match."""
         body = floor_body(request.body, self.settings.window)
         timeout_s = request.deadline.timeout_s()
         engine, index = self.candidates.engine, self.candidates.index
@@ -253,7 +255,7 @@ class Rescorer:
         return answer.hits[0].score if answer.hits else None
 
     def _scored(self, request: Request, query: EncodedQuery, answer: SearchAnswer) -> Scored:
-        """Return the hits with their scores taken apart: f is asked for those of the page."""
+        """Return the hits with their scores split into parts; f is requested for the hits of the page."""
         scores = unmapped(np.array([hit.score for hit in answer.hits], dtype=np.float64))
         n, first = len(answer.hits), request.first
         of_page = self.script.load(answer.hits[first:], query.vectors, request.deadline.timeout_s())
@@ -276,12 +278,13 @@ class Rescorer:
 class Reranker:
     """Reranks the hits of one index (or alias) with one model.
 
-    The order of a page is by (-score, first-stage rank) within the window and the engine's own past it; whatever goes
-    wrong after the engine's first answer, that answer comes back in its own order with ``fallback`` and the reason.
+    Within the window, hits are sorted by (-score, first-stage rank). After it they keep the engine's order. If anything
+    fails after the engine's first response, that response is returned in the engine's order with ``fallback`` and the
+    reason.
 
-    Pages come in the engine's order without a model (one that could not be loaded), and on route *beside* without a
-    store, whose reason carries the text ``no_store``. Without the fitted alphas of a ``calibration`` the default
-    alpha counts. The answer says so.
+    Pages are in the engine's order if there is no model (one that could not be loaded), and on route *beside* if there
+    is no store; the reason then contains the text ``no_store``. Without fitted alphas in ``calibration``, the default
+    alpha is used, and the page contains a notice.
 
     Raises
     ------
@@ -304,13 +307,13 @@ class Reranker:
         no_store: str = NO_STORE,
     ) -> None:
         if route not in ROUTES:
-            raise ConfigError(f"route {route!r} is not one of {', '.join(ROUTES)}")
+            raise ConfigError(f"the route is {route!r}: it must be one of {', '.join(ROUTES)}")
         self.engine, self.index, self.model, self.store, self.route = engine, index, model, store, route
         self.settings = settings or RerankSettings()
         self.calibration = calibration or Calibration()
         self._no_store = no_store
         self._template = None if model is None else default_template(model.encoder.view)
-        self._lacking: tuple[str, ...] = ()
+        self._missing_fields: tuple[str, ...] = ()
         self._sizes = SourceSizes()
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
@@ -321,14 +324,15 @@ class Reranker:
             self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
 
     def check(self, body: Mapping[str, Any] | None = None) -> None:
-        """Raise what would spoil every search by ``body``, for callers that want to know before the first one.
+        """Raise errors that would affect every search with ``body``, so that callers know before the first search.
 
-        Without a body, later pages say which of the model's text fields no document has.
+        Without a body, later pages contain a notice about text fields of the model that no document has.
 
         Raises
         ------
         EncoderMismatch, Unsupported
-            If the index lacks the fields of route *inside* or of the first stage; the message names the command.
+            If the index does not have the fields of route *inside* or of the first stage. The message names the command
+            that writes them.
         InputError
             If there is no body and no document has one of the model's text fields.
         EngineError
@@ -341,12 +345,12 @@ class Reranker:
         if body is None and self.model is not None:
             count, fields = self.engine.count, self.model.encoder.view.fields
             paths = [spec.path for spec in fields] if count(self.index) else []
-            self._lacking = tuple(path for path in paths if not count(self.index, {"exists": {"field": path}}))
-            if len(self._lacking) == len(fields):
+            self._missing_fields = tuple(path for path in paths if not count(self.index, {"exists": {"field": path}}))
+            if len(self._missing_fields) == len(fields):
                 raise InputError(
                     f"no document of index {self.index!r} has one of the model's text fields "
-                    f"({', '.join(self._lacking)}), so that no search by them finds anything: give a search body of "
-                    "your own, or a model of this index's fields"
+                    f"({', '.join(self._missing_fields)}), so searches in them find nothing: give a search body of "
+                    "your own, or use a model trained on this index's fields"
                 )
 
     def search(
@@ -367,39 +371,39 @@ class Reranker:
         ----------
         query : str
         body : mapping or None
-            The team's search body with ``{{query}}`` where the text belongs; None searches the model's text fields.
+            The team's search body with the placeholder ``{{query}}``; None: search the model's text fields.
         size, from_ : int or None
-            The page; None takes the body's, else 10 and 0.
+            The page; None: the values of the body, else 10 and 0.
         explain : bool
-            Also return why each hit of the page has its score.
+            Also return explanations of the scores.
         preference : str or None
-            Which shard copies answer; None derives one from the query, the same for all its pages.
+            Selects the shard copies that answer; None: a value derived from the query, the same for all its pages.
         deadline_ms : float or None
-            Time for this search, where less is left than ``settings.deadline_ms``.
+            Timeout for this search, if it is shorter than ``settings.deadline_ms``.
         off : Reason or None
-            Why this page is to come back in the engine's order; None to rerank it.
+            Reason for not reranking this page; None: rerank it.
 
         Raises
         ------
         EngineError
-            If the engine does not answer the first request: then there is no order to fall back to.
+            If the engine does not answer the first request, so that there is no order to fall back to.
         ConfigError, InputError
-            If body or page cannot be used.
+            If the body or the page is invalid.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
         reason = off or why_not({**request.body, "size": request.size})
-        # Where candidates are added, the engine's order goes on behind them, not behind its own window.
+        # Where candidates are added, the engine's order continues after them, not after the engine's own window.
         past = request.first >= self.settings.window and self._nearest is None
         if reason or past:
-            return self._as_the_engine_has_it(request, reason)
+            return self._engine_page(request, reason)
         return self._reranked_page(request, explain)
 
     def score_window(
         self, query: str, body: Mapping[str, Any] | None = None, signals: tuple[Signal, ...] = ()
     ) -> tuple[Window, EncodedQuery, Bool]:
-        """Return the candidates of a query with both their scores, and which of them must not move.
+        """Return the candidates of a query with both scores, the encoded query, and which candidates must not move.
 
-        Their hits come with the numbers of ``signals``. `FallbackError` if the search would have fallen back;
+        The hits contain the numbers of ``signals``. Raises `FallbackError` if a search would have fallen back,
         `EngineError` if the engine does not answer.
         """
         if self.model is None:
@@ -420,7 +424,7 @@ class Reranker:
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
 
     def probability(self, body: Mapping[str, Any] | None = None) -> Probability | None:
-        """Return what turns f into the probability of relevance, fitted to candidates of ``body``; None: not fitted."""
+        """Return the probability of relevance by f, fitted to candidates of ``body``; None if not fitted."""
         template = self._template if body is None else body
         if not self.calibration.probabilities or template is None:
             return None
@@ -429,14 +433,19 @@ class Reranker:
     def engine_body(
         self, query: str, body: Mapping[str, Any] | None = None, *, stored: str
     ) -> tuple[dict[str, Any], ChosenAlpha]:
-        """Return a search body by which the engine itself gives the order served now, and the alpha in it.
+        """Return a search body for which the engine itself returns the order served now, and the alpha in it.
 
-        ``stored`` is the id of the stored script that blends; the reranker is of route *inside*. `InputError` if the
-        engine cannot order the hits of this body by itself; `EncoderMismatch` or `Unsupported` if the index lacks the
-        fields.
+        ``stored`` is the id of the stored script that blends. The reranker must have route *inside*.
+
+        Raises
+        ------
+        InputError
+            If the engine cannot order the hits of this body by itself.
+        EncoderMismatch, Unsupported
+            If the index does not have the fields.
         """
         if self._rescorer is None:
-            raise ConfigError(f"route {self.route!r} is not computed by the engine; use 'inside'")
+            raise ConfigError(f"route {self.route!r} is not computed by the engine: use route 'inside'")
         request = self._request(query, body)
         if reason := self._rescorer.why_not(request):
             raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
@@ -455,24 +464,24 @@ class Reranker:
         deadline = Deadline(max(min(limits), 0.0) / 1000.0 if limits else None)
         if body is None:
             if self._template is None:
-                raise InputError("no model is loaded, so its text fields are not known: give a search body")
+                raise InputError("no model is loaded, so its text fields are unknown: give a search body")
             body = self._template
         of_body = window_of(body)
         first, size = of_body[0] if first is None else first, of_body[1] if size is None else size
         if first < 0 or size < 0:
-            raise InputError(f"page from {first}, size {size}: neither may be below 0")
+            raise InputError(f"the page begins at {first} and has size {size}: neither may be negative")
         filled = fill_template(body, query)
         if preference is None:
             preference = preference_of(query)
         return Request(query, filled, body, first, size, preference, deadline, self._alpha(body))
 
-    def _as_the_engine_has_it(self, request: Request, reason: Reason | None) -> RerankedPage:
-        """Return the engine's own page: not rerankable, or past the window, where its order goes on."""
+    def _engine_page(self, request: Request, reason: Reason | None) -> RerankedPage:
+        """Return a page in the engine's own order, because it is not rerankable or after the window."""
         body = {**request.body, "from": request.first, "size": request.size}
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         if not reason:
-            text = f"the page begins past the window of {self.settings.window}, where the engine's order goes on"
+            text = f"the page begins after the window of {self.settings.window}, where hits keep the engine's order"
             reason = Reason(ReasonKind.PAST_WINDOW, text)
         ranking = Ranking(answer.hits, offset=request.first)
         request.deadline.note_stage("engine")
@@ -487,7 +496,7 @@ class Reranker:
             try:
                 page = fetch_page(self.engine, self.index, request, page)
             except Exception as error:
-                # Without the page's documents there is nothing to show but ids; their order is the engine's own.
+                # Without the page's documents only ids could be shown, so fall back to the engine's order.
                 reason = reason or _reason_of(error)
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
@@ -506,7 +515,7 @@ class Reranker:
         )
 
     def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, Reason | None, bool]:
-        """Return the engine's answer, its hits ranked, why they are not reranked, and True if they are as shown."""
+        """Return the engine's response, its ranked hits, the reason for a fallback, and True if hits are complete."""
         at_once = request.first == 0 and shows_source_alone(request.body)
         if (ordered := self._order_inside(request, at_once)) is not None:
             return *ordered, None, at_once
@@ -519,9 +528,9 @@ class Reranker:
         except EngineRejected as error:
             if not request.alpha.signals:
                 raise
-            # The mapping has changed since: the search itself must not fail by it.
+            # The mapping has changed since calibration. The search itself must not fail because of that.
             answer = self._candidates.search(*head, with_source=at_once)
-            text = f"the signals could not be read, run `ssi calibrate --signals` again: {error}"
+            text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
             refused = Reason(ReasonKind.NOT_RERANKABLE, text)
         request.deadline.note_stage("candidates")
         if refused:
@@ -530,11 +539,11 @@ class Reranker:
             source = self._candidates.source_of(request.body, with_source=at_once)
             return answer, self._rank(request, answer.hits, source), None, at_once
         except Exception as error:
-            # The promise: search never gets worse because reranking failed, whatever the failure.
+            # A failure of reranking must never make the search worse than without it, so every error is caught.
             return answer, Ranking(answer.hits), _reason_of(error), at_once
 
     def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
-        """Return the page's hits as the engine itself has ordered them; None where that is done here."""
+        """Return the page's hits as ordered by the engine; None if they must be ordered here."""
         if self._rescorer is None:
             return None
         try:
@@ -552,15 +561,15 @@ class Reranker:
         return answer, Ranking(scored.window.hits, scored, notices=notices)
 
     def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
-        """Return the hits, and those that the first stage adds, with the final order of the window.
+        """Return the hits, including those that the first stage adds, with the final order of the window.
 
-        ``hits`` are in first-stage order, with what the route needs; ``source`` is the ``_source`` they came with.
-        `FallbackError` if the candidates cannot be scored in time, or too few of them can; `EngineError` if the engine
-        does not answer.
+        ``hits`` are in first-stage order with the fields that the route needs. ``source`` is the ``_source`` option
+        with which they were requested. Raises `FallbackError` if the candidates cannot be scored in time, or too few of
+        them can; `EngineError` if the engine does not answer.
         """
         query = self._query(request)
         if query.is_empty:
-            message = "the query has no word that tells documents apart, so only the engine can rank for it"
+            message = "the query has no word that distinguishes documents, so only the engine can rank its hits"
             raise FallbackError(ReasonKind.EMPTY_QUERY, message)
         request.deadline.note_stage("query")
         hits, window, notice = self._window(request, query, hits, source)
@@ -577,7 +586,7 @@ class Reranker:
     def _window(
         self, request: Request, query: EncodedQuery, hits: Sequence[Hit], source: bool | list[str]
     ) -> tuple[Sequence[Hit], Window, str]:
-        """Return all hits, the scored candidates among them, and what to say of the first stage; errors as `_rank`."""
+        """Return all hits, the scored candidates among them, and a notice of the first stage; errors as `_rank`."""
         if self.model is None:
             raise _no_model()
         width, notice = self.settings.window, ""
@@ -598,9 +607,9 @@ class Reranker:
         return self.calibration.choose(template_hash, self.settings.window, self.settings.alpha)
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
-        """Return True where the documents shown come with the candidates more cheaply than by a second request."""
+        """Return True if it costs less to get the shown documents with the candidates than by a second request."""
         wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
-        # To an embedded engine, a second request costs less than a document more.
+        # For an embedded engine, a second request costs less than one additional document.
         if not wants_fields and self.engine.in_process:
             return False
         if not wants_fields and depth > MAX_READ:
@@ -621,9 +630,10 @@ class Reranker:
     ) -> RerankedPage:
         scored, notices = ranking.scored, list(ranking.notices)
         if answer.timed_out:
-            notices.append("the engine ran out of time and answered in part")
-        if self._lacking and request.template is self._template:
-            notices.append(f"no document has the model's text fields {', '.join(self._lacking)}: they find nothing")
+            notices.append("the engine ran out of time and returned partial results")
+        if self._missing_fields and request.template is self._template:
+            names = ", ".join(self._missing_fields)
+            notices.append(f"no document has the model's text fields {names}: searches in them find nothing")
         return RerankedPage(
             query=request.query,
             hits=page,
@@ -650,7 +660,7 @@ def _no_model() -> FallbackError:
 
 
 def _reason_of(error: Exception) -> Reason:
-    """Return the reason that the answer states for an error; an unexpected error is logged."""
+    """Return the reason to report for an error; an unexpected error is logged."""
     if isinstance(error, FallbackError):
         return error.reason
     if isinstance(error, EngineError):
@@ -660,20 +670,20 @@ def _reason_of(error: Exception) -> Reason:
 
 
 def shows_nothing(body: Mapping[str, Any]) -> bool:
-    """Return True where the body asks for ids and scores alone, so that the second request can be left out."""
+    """Return True if the body requests only ids and scores, so that the second request can be skipped."""
     return body.get("_source") is False and not any(name in body for name in _SHOWING)
 
 
 def shows_source_alone(body: Mapping[str, Any]) -> bool:
-    """Return True where the body asks for ``_source``, whole or by a list of fields, and nothing else."""
+    """Return True if the body requests only ``_source``, as a whole or by a list of fields."""
     source = body.get("_source", True)
-    # An empty list shows all, which a list with the route's fields in it would not.
+    # An empty list shows all fields, but a list to which the route's fields were added would not.
     listed = isinstance(source, list) and bool(source) and all(isinstance(name, str) for name in source)
     return (source is True or listed) and not any(name in body for name in _SHOWING)
 
 
 def needs_the_query(body: Mapping[str, Any]) -> bool:
-    """Return True where what is shown depends on the query: highlights, explanations, inner hits, named clauses."""
+    """Return True if the displayed parts depend on the query: highlights, explanations, inner hits, named clauses."""
     return any(name in body for name in _OF_THE_QUERY) or _has_key(body.get("query"), {"inner_hits", "_name"})
 
 
@@ -684,9 +694,9 @@ def _has_key(node: Any, names: set[str]) -> bool:
 
 
 class SourceSizes:
-    """How large the documents of an index are as JSON, by what of ``_source`` is shown: from every 16th page or so.
+    """Mean size of an index's documents as JSON, for each ``_source`` option, measured on every 16th page or so.
 
-    Nothing is known before the first page, which therefore takes two requests.
+    Nothing is known before the first page, which therefore needs two requests.
     """
 
     def __init__(self) -> None:
@@ -694,7 +704,7 @@ class SourceSizes:
         self._pages = 0
 
     def note(self, body: Mapping[str, Any], hits: Sequence[RankedHit]) -> None:
-        """Take a page's documents into the mean, unless it is known well enough for now."""
+        """Update the running mean document size, unless the estimate is recent enough."""
         key, self._pages = str(body.get("_source", True)), self._pages + 1
         known = key in self._mean_bytes
         if hits and (self._pages % SIZED_PAGES == 0 if known else len(self._mean_bytes) < MAX_KINDS):
@@ -702,29 +712,29 @@ class SourceSizes:
             self._mean_bytes[key] = 0.8 * self._mean_bytes.get(key, size) + 0.2 * size
 
     def fit(self, body: Mapping[str, Any], n_hits: int, limit_bytes: int) -> bool:
-        """Return True where ``n_hits`` documents are expected to stay within ``limit_bytes``."""
+        """Return True if ``n_hits`` documents are expected to fit into ``limit_bytes``."""
         mean_bytes = self._mean_bytes.get(str(body.get("_source", True)))
         return mean_bytes is not None and n_hits * mean_bytes <= limit_bytes
 
 
 def without_own_fields(hit: RankedHit) -> RankedHit:
-    """Return the hit without this project's own fields."""
+    """Return the hit without the fields that this project has added to the document."""
     source = {name: value for name, value in hit.source.items() if not name.startswith(FIELD_PREFIX)}
     return structs.replace(hit, source=source)
 
 
 def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
-    """Return the page's hits with the ``_source``, highlights and inner hits that the team's body asks for.
+    """Return the page's hits with the ``_source``, highlights and inner hits that the team's body requests.
 
-    A document deleted since the first request keeps its place with an empty source. `EngineError` if the engine does
-    not answer.
+    A document deleted since the first request keeps its place, with an empty source. Raises `EngineError` if the engine
+    does not answer.
     """
     if not page:
         return ()
     shown = request.body
     if not needs_the_query(shown):
         shown = {name: value for name, value in shown.items() if name != "query"}
-    # Our own fields are left out here, not by an exclusion in the request: that makes the engine parse each document.
+    # Our own fields are removed here. An exclusion in the request would make the engine parse each document.
     body = page_body(shown, [hit.id for hit in page])
     timeout_s = request.deadline.timeout_s(at_least=MIN_PAGE_SECONDS)
     documents = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
@@ -736,7 +746,7 @@ def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[Rank
 
 
 def calibration_of(engine: Engine, index: str, model_id: str) -> Calibration:
-    """Return `ControlRecord.calibration` of an index; `EngineError` if the engine does not answer."""
+    """Return `ControlRecord.calibration` of an index. Raises `EngineError` if the engine does not answer."""
     return Calibration.from_release(read_control(engine, index).calibration(model_id))
 
 
@@ -753,19 +763,19 @@ def open_reranker(
 ) -> Reranker:
     """Return a reranker with the release's calibration and, for route *beside*, the store.
 
-    A role that may not read the control index still searches: with the default alpha, which the answer states.
+    A role that may not read the control index can still search, with the default alpha and a notice.
 
-    The store lies at ``store_path``; None: beside the model, where the indexer puts it. ``body`` is what searches will
-    be made by; None: the model's text fields.
+    The store is at ``store_path``; None: next to the model, where the indexer writes it. ``body`` is the search body
+    that searches will use; None: the default body for the model's text fields.
 
     Raises
     ------
     ArtifactError
         If route is *beside* and there is no store.
     EncoderMismatch
-        If the store is another encoder's, or the index lacks the fields that the route or the first stage needs.
+        If the store belongs to another encoder, or the index does not have the fields of the route or first stage.
     Unsupported
-        If the engine cannot carry them.
+        If the engine does not support these fields.
     InputError
         If there is no body, and no document has one of the model's text fields.
     """
@@ -782,20 +792,20 @@ def open_reranker(
 
 
 def read_body(path: Path, *, as_template: bool = False) -> Mapping[str, Any]:
-    """Return the search body of a JSON file, each variable at its default unless it is wanted ``as_template``.
+    """Return the search body of a JSON file, with its variables replaced by their defaults unless ``as_template``.
 
-    `InputError` if the file cannot be read, is too large, or holds no JSON object; `ConfigError` for a variable without
-    a default that is not marked as one that may be absent.
+    Raises `InputError` if the file cannot be read, is too large, or contains no JSON object, and `ConfigError` for a
+    variable that is not optional and has no default.
     """
     try:
         content = path.read_bytes()
         if len(content) > MAX_BODY_BYTES:
-            raise InputError(f"{str(path)!r} has {len(content)} bytes; a search body has at most {MAX_BODY_BYTES}")
+            raise InputError(f"{str(path)!r} has {len(content)} bytes: a search body may have at most {MAX_BODY_BYTES}")
         body = json.loads(content)
     except OSError as error:
         raise InputError(f"the search body {str(path)!r} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"the search body {str(path)!r} is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise InputError(f"the search body {str(path)!r} is a {type(body).__name__}; it must be a JSON object")
+        raise InputError(f"the search body {str(path)!r} is a {type(body).__name__}: it must be a JSON object")
     return body if as_template else fill_variables(body, {})

@@ -10,12 +10,12 @@ from reranker.config import check_ranges
 from reranker.errors import ConfigError
 
 RETRIEVALS = ("bm25", "hybrid")
-"""First stages: the body's own hits, or these united with the documents whose vectors are nearest to the query's."""
+"""First stages: ``bm25`` takes the hits of the body; ``hybrid`` adds the documents with the nearest vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class RerankSettings:
-    """How a search is reranked.
+    """Settings that control how a search is reranked.
 
     Raises
     ------
@@ -33,34 +33,35 @@ class RerankSettings:
         "neighbours": "[1, 10000]",
         "rescore_from": "[1, 10000]",
     }
-    """Legal values, see `reranker.config.check_ranges`."""
+    """Allowed range of each field, see `reranker.config.check_ranges`."""
 
     window: int = 200
-    """Candidates that are reranked; past it the engine's order goes on."""
+    """Number of candidates that are reranked. Hits after the window keep the engine's order."""
     deadline_ms: float | None = 1000
-    """Time for a whole search; past it the engine's order comes back. None: no limit."""
+    """Timeout for a whole search, after which the page falls back to the engine's order. None: no timeout."""
     max_unscored: float = 0.2
-    """Share of candidates, 0 to 1, that may have neither a vector nor a text; past it the engine's order comes back."""
+    """Maximum share of candidates, 0 to 1, with neither a vector nor a text. Above it, the page falls back to the
+    engine's order."""
     keep_top: int = 0
-    """First hits of the engine that never move (a team that puts its own on top)."""
+    """Number of top hits of the engine that never move, for teams that put their own hits on top."""
     alpha: float | None = None
-    """Weight of the model, 0 to 1; None takes the calibrated one."""
+    """Weight of the model, 0 to 1; None: the calibrated weight."""
     one_request_bytes: int = 512 * 1024
-    """Where a body shows nothing but ``_source`` and the window's documents are expected to have no more bytes than
-    this together, they come with the candidates and the second request is spared: its round trip costs more (see
-    benchmarks/bench_search.py), unless the engine is in this process and the route wants no field. 0: always two
-    requests."""
+    """Limit for fetching the window's documents with the candidates, which saves the second request. It applies to
+    bodies that show only ``_source``, and is compared with the expected size of the documents. A second round trip
+    costs more than these bytes (see benchmarks/bench_search.py), unless the engine runs in this process and the route
+    needs no field. 0: always make two requests."""
     retrieve: str = "bm25"
-    """{'bm25', 'hybrid'}: The first stage: the body's own hits, or these and the ``neighbours`` documents of nearest
-    vectors."""
+    """{'bm25', 'hybrid'}: First stage. ``hybrid`` adds the ``neighbours`` documents with the nearest vectors to the
+    hits of the body."""
     neighbours: int = 100
-    """Documents that ``hybrid`` asks for."""
+    """Number of documents that ``hybrid`` retrieves by vectors."""
     rescore_from: int | None = 500
-    """Route *inside* with scripts: from this window on, the engine orders the hits itself and sends the page alone (see
-    benchmarks/bench_routes.py); below, or with None, it sends the candidates' ids and scores, and with them their
-    first-stage ranks."""
+    """Route *inside* with scripts: from this window size on, the engine itself orders the hits and returns only the
+    page (see benchmarks/bench_routes.py). For smaller windows, or with None, it returns the candidates' ids and scores,
+    and with them their first-stage ranks."""
 
     def __post_init__(self) -> None:
         check_ranges(self, **self.RANGES)
         if self.retrieve not in RETRIEVALS:
-            raise ConfigError(f"retrieve is {self.retrieve!r}; it is one of {', '.join(RETRIEVALS)}")
+            raise ConfigError(f"retrieve is {self.retrieve!r}: it must be one of {', '.join(RETRIEVALS)}")

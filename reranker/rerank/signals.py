@@ -1,13 +1,13 @@
-"""Numbers of a document that count beside its words: popularity, recency, price, rating, stock, a smoothed click rate.
+"""Signals: numbers of a document that affect its score, such as popularity, recency, price, rating, or stock.
 
-A signal adds w s(x) to the score of a document, w >= 0. x is the document's number in one field, read from doc values,
-so that it needs no ``_source``: of several the smallest; a date is its milliseconds since 1970, false and true are 0
-and 1. s rises with x from 0 to 1 (falls where lower is better): the share of the candidates, seen when it was fitted,
-whose number is smaller, equal ones counted half; a straight line between `N_KNOTS` quantiles of theirs.
+A signal adds w s(x) to the score of a document, w >= 0. x is the document's number in one field. It is read from doc
+values, so that no ``_source`` is needed. Of several values the smallest is used. A date is converted to milliseconds
+since 1970, false and true to 0 and 1.
 
-So unit, sign and spread of the numbers do not matter, and one beyond all that were seen (an outlier, a date since)
-counts as the last of these. A document without a number, or with one that is not finite, gets 1/2, the mean of s: the
-signal neither lifts nor lowers it.
+s rises with x from 0 to 1 (or falls, where lower is better). It is the share of the candidates seen during fitting
+whose number is smaller, with equal ones counted half, interpolated linearly between `N_KNOTS` quantiles. So unit, sign
+and scale of the numbers do not matter. A number beyond all that were seen (an outlier, a later date) gets the last
+value. A document without a finite number gets 1/2, the mean of s, so that the signal neither raises nor lowers it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_SIGNALS: Final = 8
 NEUTRAL: Final = 0.5
 """s of a document without a number."""
 _LARGEST: Final = 1e300
-"""Knots end here, so that the difference of two is finite."""
+"""Knots are clipped to this magnitude, so that the difference of two is finite."""
 _KINDS: Final = {
     **dict.fromkeys(("long", "integer", "short", "byte", "double", "float", "half_float", "scaled_float"), "number"),
     "date": "date",
@@ -42,19 +42,21 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """One signal: the document's ``field``, and what it adds to a score.
+    """A numeric field of documents with its contribution to the score.
 
-    ``kind`` is ``number``, ``date`` or ``boolean``; ``knots`` are (x, share of smaller numbers), both ascending.
-
-    `ConfigError` if ``weight`` is below 0 or not finite, or the knots are no such table.
+    Raises `ConfigError` if ``weight`` is negative or not finite, or the knots are invalid.
     """
 
     field: str
+    """Name of the document's field."""
     kind: str = "number"
+    """``number``, ``date``, or ``boolean``."""
     lower: bool = False
-    """True where the lower number is better."""
+    """True if a lower number is better."""
     weight: float = 0.0
+    """w, at least 0."""
     knots: tuple[tuple[float, float], ...] = ()
+    """Pairs (x, share of smaller numbers), both ascending."""
 
     def __post_init__(self) -> None:
         numbers, shares = [x for x, _ in self.knots], [share for _, share in self.knots]
@@ -64,15 +66,15 @@ class Signal:
         elif not (math.isfinite(self.weight) and self.weight >= 0):
             wrong = f"weight {self.weight!r} is not a finite number of 0 or more"
         elif not (all(map(math.isfinite, numbers)) and all(a < b for a, b in pairwise(numbers))):
-            wrong = "its knots do not rise"
+            wrong = "the numbers of its knots do not increase"
         elif not (all(0 <= s <= 1 for s in shares) and all(a <= b for a, b in pairwise(shares))):
-            wrong = "the shares of its knots do not rise from 0 to 1"
+            wrong = "the shares of its knots do not increase from 0 to 1"
         if wrong:
             raise ConfigError(f"signal {self.field!r}: {wrong}; run `ssi calibrate --signals` again")
 
     @classmethod
     def from_json(cls, entry: Any) -> Signal:
-        """Return the signal of `to_json`; `ConfigError` for another value."""
+        """Return the signal from the output of `to_json`. Raises `ConfigError` for another value."""
         try:
             field, kind, lower, weight = (entry[name] for name in ("field", "kind", "lower", "weight"))
             knots = tuple((float(x), float(share)) for x, share in entry["knots"])
@@ -81,32 +83,32 @@ class Signal:
             return cls(field, kind, lower, float(weight), knots)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise ConfigError(
-                f"signal {entry!r:.80} of the release is damaged: run `ssi calibrate --signals` again"
+                f"signal {entry!r:.80} of the release is invalid: run `ssi calibrate --signals` again"
             ) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a release keeps of the signal."""
+        """Return the values that a release stores."""
         head = {"field": self.field, "kind": self.kind, "lower": self.lower, "weight": self.weight}
         return {**head, "knots": [list(knot) for knot in self.knots]}
 
     def request(self) -> dict[str, str]:
-        """Return what of ``docvalue_fields`` brings the number."""
+        """Return the entry of ``docvalue_fields`` that requests the number."""
         return {"field": self.field, **({"format": "epoch_millis"} if self.kind == "date" else {})}
 
     def numbers(self, hits: Sequence[Hit]) -> Float64:
-        """Return x of each hit that came with `request`, (n,) float64, NaN where it has none."""
+        """Return x of each hit that was requested with `request`, (n,) float64; NaN if it has none."""
         return np.array([_smallest(hit.fields.get(self.field)) for hit in hits], dtype=np.float64)
 
     def with_knots(self, numbers: Float64) -> Signal:
-        """Return the signal with the knots of some candidates' numbers, (n,) float64, NaN for none.
+        """Return the signal with knots fitted to the candidates' numbers, (n,) float64, NaN for none.
 
-        `InputError` if there is no number among them.
+        Raises `InputError` if all numbers are missing.
         """
         known = np.sort(np.clip(numbers[np.isfinite(numbers)], -_LARGEST, _LARGEST))
         if not len(known):
             raise InputError(
-                f"signal {self.field!r}: no candidate of these queries has a number there; name a field that documents "
-                "have, or leave it out of --signals"
+                f"signal {self.field!r}: no candidate of these queries has a number in this field. Choose a field that "
+                "documents have, or remove it from --signals"
             )
         levels = (np.arange(N_KNOTS) + 0.5) / N_KNOTS
         values = np.unique(np.quantile(known, levels, method="nearest"))
@@ -123,7 +125,7 @@ class Signal:
         return values
 
     def params(self) -> dict[str, Any]:
-        """Return the signal as the engine's script takes it."""
+        """Return the parameters of the signal for the engine's script."""
         x, share = np.array(self.knots).T
         s = 1.0 - share if self.lower else share
         head = {"field": self.field, "kind": self.kind, "weight": self.weight, "neutral": NEUTRAL}
@@ -143,7 +145,7 @@ def _smallest(values: Any) -> float:
 
 
 def added(signals: Sequence[Signal], hits: Sequence[Hit]) -> Float64:
-    """Return what the signals add to the score of each hit, sum over k of w_k s_k(x), (n,) float64."""
+    """Return the contribution of all signals to each hit's score, the sum over k of w_k s_k(x), (n,) float64."""
     total = np.zeros(len(hits))
     for signal in signals:
         total += signal.weight * signal.shares(signal.numbers(hits))
@@ -151,29 +153,37 @@ def added(signals: Sequence[Signal], hits: Sequence[Hit]) -> Float64:
 
 
 def parse_signals(text: str) -> tuple[Signal, ...]:
-    """Return the signals of ``FIELD[:lower],...``, without kind, weight and knots; `ConfigError` for another text."""
+    """Return the signals in ``FIELD[:lower],...``, without kind, weight and knots.
+
+    Raises `ConfigError` for invalid text.
+    """
     signals = []
     for part in text.split(","):
         field, _, direction = part.strip().partition(":")
         if not field or direction not in ("", "higher", "lower"):
             raise ConfigError(
-                f"--signals {text!r:.200}: {part!r:.80} is not legal: write fields separated by commas, FIELD where a "
-                "higher number (a later date) is better, FIELD:lower where a lower one is"
+                f"--signals {text!r:.200}: {part!r:.80} is invalid. Write fields separated by commas: FIELD if a "
+                "higher number (a later date) is better, FIELD:lower if a lower one is"
             )
         signals.append(Signal(field, lower=direction == "lower"))
     names = [signal.field for signal in signals]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise ConfigError(f"--signals names {repeated[0]!r} twice: name each field once")
     if len(names) > MAX_SIGNALS:
-        raise ConfigError(f"--signals names {len(names)} fields; at most {MAX_SIGNALS} are fitted together")
+        raise ConfigError(f"--signals names {len(names)} fields: at most {MAX_SIGNALS} can be fitted together")
     return tuple(signals)
 
 
 def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal, ...]:
-    """Return the signals with the kinds of their fields in all indexes behind a name.
+    """Return the signals with the kinds of their fields, as mapped in all indexes behind a name.
 
-    `InputError` for a field that none of them has, whose type is no number, date or truth value, that has no doc
-    values, or that is of different kinds in them; `EngineError` if the engine does not answer.
+    Raises
+    ------
+    InputError
+        If no index has the field, its type is not numeric, date or boolean, it has no doc values, or it has different
+        kinds in different indexes.
+    EngineError
+        If the engine does not answer.
     """
     mapped: dict[str, dict[str, str]] = {}  # field → type → an index
     for name in engine.index_names(index):
@@ -181,7 +191,7 @@ def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal
             kind = str(definition.get("type")) if definition.get("doc_values", True) else "one without doc values"
             mapped.setdefault(path, {})[kind] = name
     usable = [path for path, types in mapped.items() if all(kind in _KINDS for kind in types)]
-    hint = f"name a number, a date or a truth value; here: {', '.join(sorted(usable)[:20]) or 'none'}"
+    hint = f"name a numeric, date or boolean field; here: {', '.join(sorted(usable)[:20]) or 'none'}"
     found = []
     for signal in signals:
         types = mapped.get(signal.field)
@@ -204,7 +214,7 @@ def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
     for name, definition in properties.items():
         path = f"{prefix}{name}"
         if definition.get("type") == "nested":
-            continue  # its values belong to parts of the document
+            continue  # the values of nested fields belong to parts of the document
         if "properties" in definition:
             yield from _leaves(definition["properties"], f"{path}.")
         else:

@@ -108,7 +108,7 @@ def test_a_range_of_time(site: Site) -> None:
     assert ids(site.log, "events") == ["q4", "q5", "q6"]
     site.bring(since=ago(6))
     assert ids(site.log, "events") == [f"q{n}" for n in range(7)]
-    with pytest.raises(InputError, match="earlier rows were asked for"):
+    with pytest.raises(InputError, match="earlier rows were requested"):
         site.bring(since=ago(8))
 
 

@@ -265,7 +265,7 @@ def _kind(answer: dict[str, Any], query: str, scores: dict[tuple[str, str], dict
     hits = answer["hits"]
     if len({hit["id"] for hit in hits}) < len(hits):
         return "wrong"
-    if any("answered in part" in notice for notice in answer["notices"]):
+    if any("returned partial results" in notice for notice in answer["notices"]):
         return "part"
     if answer["fallback"]:
         return "fallback" if [hit["first_stage_rank"] for hit in hits] == list(range(1, len(hits) + 1)) else "wrong"

@@ -70,7 +70,7 @@ def test_documents_without_a_word_of_the_query_are_found(served: Served) -> None
     plain = reranker_of(served, retrieve="bm25").search(QUERY, BODY, size=100)
     page = reranker_of(served).search(QUERY, BODY, size=100)
     assert page.reranked
-    assert "found by their vectors" in " ".join(page.notices)
+    assert "found only by their vectors" in " ".join(page.notices)
     asked = set(QUERY.split())
     assert all(words_of(served, hit.id) & asked for hit in plain.hits)
     strangers = [hit for hit in page.hits if not words_of(served, hit.id) & asked]
@@ -123,7 +123,7 @@ def test_nearly_all_nearest_documents_are_found(served: Served) -> None:
 def test_the_teams_conditions_hold_for_what_vectors_find(served: Served, body: dict[str, Any]) -> None:
     page = reranker_of(served).search(QUERY, {**body, "_source": ["tag"]}, size=60)
     assert page.reranked
-    assert "found by their vectors" in " ".join(page.notices)
+    assert "found only by their vectors" in " ".join(page.notices)
     assert {hit.source["tag"] for hit in page.hits} == {"x"}
 
 
@@ -182,7 +182,7 @@ def test_an_index_made_by_us_can_be_searched_by_vectors_and_rebuilt(engine: Engi
         reranker.check()
         page = reranker.search(QUERY, BODY)
         assert page.reranked
-        assert "found by their vectors" in " ".join(page.notices)
+        assert "found only by their vectors" in " ".join(page.notices)
     finally:
         for name in [*engine.index_names(index), f"{index}-000001"]:
             if engine.index_names(name):

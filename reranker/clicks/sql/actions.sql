@@ -1,4 +1,4 @@
--- What was done in the queries that were kept, with the rank that the event states.
+-- Actions in the queries that were kept, with the rank as the event states it (from 1).
 SELECT
     t.query_id, t.document, t.seen, t.clicked, t.carted, t.purchased, t.time, t.dwell,
     t.ordinal + 1 - COALESCE(b.base, 1) AS event_rank

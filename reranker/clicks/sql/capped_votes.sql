@@ -1,4 +1,4 @@
--- The votes after the caps: above a cap, votes share its weight.
+-- Votes after the caps. Votes above a cap share the weight of the cap.
 SELECT
     v.query, v.better, v.worse,
     CAST(FLOOR(

@@ -1,4 +1,4 @@
--- What the doctor counts: each query gives one row, its columns are numbers by name.
+-- Numbers for the doctor. Each query returns one row whose column names are the names of the numbers.
 SELECT COUNT(*) AS query_rows FROM queries;
 SELECT COUNT(*) AS hits, COUNT(*) FILTER (regexp_full_match(document, '[0-9]{1,10}')) AS hits_like_numbers
 FROM hits;

@@ -1,4 +1,4 @@
--- One row a document of a query: what was done with it, however often and in whatever order it was logged.
+-- One row per document of a query: which actions occurred, regardless of their order and of duplicates.
 SELECT
     query_id,
     document,

@@ -1,4 +1,4 @@
--- What was shown, with the text that was asked, who asked it, and the probability that the rank is examined.
+-- Shown documents with the query text, the person, and the probability that the rank is examined.
 SELECT k.query, s.document, k.person, s.clicked, e.units AS examined
 FROM counted_impressions AS s
 JOIN kept AS k ON k.query_id = s.query_id

@@ -1,4 +1,4 @@
--- Where an application begins to count: from 0 if one in fifty of its ordinals is 0, else from 1.
+-- First ordinal of each application: 0 if at least one in fifty of its ordinals is 0, else 1.
 SELECT
     s.application,
     CASE WHEN 50 * SUM(CASE WHEN t.ordinal = 0 THEN 1 ELSE 0 END) >= COUNT(*) THEN 0 ELSE 1 END AS base

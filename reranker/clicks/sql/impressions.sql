@@ -1,5 +1,5 @@
--- The lists. Documents that share a rank (two answers logged under one query id) are left out: nothing says which of
--- them stood there.
+-- Result lists. Documents that share a rank (two responses logged with the same query id) are dropped, because the log
+-- does not tell which of them was shown.
 SELECT
     l.query_id,
     l.rank + COALESCE(MIN(p.ranks_before), 0) AS rank,

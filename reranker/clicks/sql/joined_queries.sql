@@ -1,4 +1,4 @@
--- The queries with what is known of them from either side: the query's own row first, the events where it is silent.
+-- Queries joined from both sources. A value of the query's own row has priority; the events fill in missing values.
 SELECT
     COALESCE(s.query_id, t.query_id) AS query_id,
     CASE WHEN s.query <> '' THEN s.query ELSE COALESCE(t.query, '') END AS query,

@@ -1,8 +1,8 @@
--- The last clicked d_i over the unclicked d_j with j < i (spec T14 (2), A28): whoever clicked d_i has most likely looked
--- at what stands above it, and after the last click looked no further. With $$last_by_time, "last" is the latest click,
--- cart or purchase (the lower one of two at the same time; one without a time is the earliest), as A28 has it. The
--- default is the lowest even where times are known: they come from clocks that nobody sets, and a log must give the same
--- pairs whatever these show.
+-- The last clicked d_i over the unclicked d_j with j < i (spec T14 (2), A28). A user who clicked d_i has most likely
+-- examined the documents above it, and examined nothing after the last click. With $$last_by_time, "last" is the latest
+-- click, cart, or purchase, as in A28 (of two at the same time the lower one, and one without a time is the earliest).
+-- The default is the lowest rank even if times are known: times come from client clocks that may be wrong, and a log
+-- must give the same pairs whatever these clocks show.
 SELECT l.query_id, l.document AS better, u.document AS worse, l.rank
 FROM (
     SELECT

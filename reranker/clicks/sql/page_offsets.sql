@@ -1,5 +1,5 @@
--- Later pages: positions count from 1 again while the events count on. Believed where all events of the page agree
--- on a distance of at least the page's length; a smaller one is a slip in counting.
+-- Later pages: positions in the response count from 1 again, but ordinals in the events continue. The difference is used
+-- if all events of the page agree on it and it is at least the length of the page. A smaller one is a counting mistake.
 SELECT query_id, MIN(event_rank - rank) AS ranks_before
 FROM result_lists
 GROUP BY query_id

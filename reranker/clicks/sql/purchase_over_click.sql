@@ -1,5 +1,5 @@
--- Bought documents over those put into the cart, and both over those only clicked; both were looked at, so position says
--- little here. The grades are those of engagement of OpenSearch UBI's actions (peers.md section 5.3).
+-- Bought documents over carted ones, and both over documents that were only clicked. Both documents were examined, so
+-- position bias matters little. The grades follow the engagement of OpenSearch UBI's actions (peers.md section 5.3).
 SELECT b.query_id, b.document AS better, w.document AS worse, b.rank
 FROM clicked_impressions AS b
 JOIN clicked_impressions AS w ON w.query_id = b.query_id

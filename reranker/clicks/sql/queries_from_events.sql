@@ -1,4 +1,4 @@
--- One row a query id, from the events: what the query row lacks, and queries whose own row is missing.
+-- One row per query id, from the events: fills in missing values of query rows, and replaces missing query rows.
 SELECT
     query_id,
     SUBSTR(MAX(LPAD(CAST(LENGTH(query) AS STRING), 9, '0') || query), 10) AS query,

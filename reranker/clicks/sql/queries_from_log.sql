@@ -1,5 +1,5 @@
--- One row a query id, from the logged queries. A query id may carry several texts, one a key typed: the longest
--- counts (the alphabetically last of equally long ones), which needs neither the order of the lines nor a clock.
+-- One row per query id, from the logged queries. A query id may have several texts, one for each key typed. The longest
+-- one is used (of equally long ones the alphabetically last), which depends neither on the order of lines nor on a clock.
 SELECT
     query_id,
     SUBSTR(MAX(LPAD(CAST(LENGTH(query) AS STRING), 9, '0') || query), 10) AS query,

@@ -1,5 +1,5 @@
--- How often a document was clicked of the times it was examined: each person once, clicks over the probability that
--- the best rank it was shown to them at is examined, in millionths.
+-- Clicks and examinations of each document. Each person counts once: examined is the probability, in millionths, that
+-- the best rank at which the document was shown to them is examined.
 SELECT
     query, document,
     COUNT(*) AS people,

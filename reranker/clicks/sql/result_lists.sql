@@ -1,5 +1,5 @@
--- What was shown: the returned documents; where none were logged, those with an impression or click that states a
--- rank, if there is any impression (clicks alone do not tell what was passed over).
+-- Shown documents: those that the engine returned. If no response was logged, the documents with an impression or click
+-- that states a rank, provided that there is any impression (clicks do not tell which documents were skipped).
 SELECT
     f.query_id, f.document, f.rank, a.event_rank,
     COALESCE(a.clicked, FALSE) AS clicked, COALESCE(a.carted, FALSE) AS carted,

@@ -1,4 +1,4 @@
--- The documents that the engine returned; a document returned twice counts where it stood first.
+-- Documents that the engine returned. A document that was returned twice counts at its first position.
 SELECT h.query_id, h.document, MIN(h.position) AS rank
 FROM hits AS h
 JOIN kept AS k ON k.query_id = h.query_id

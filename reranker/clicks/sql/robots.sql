@@ -1,5 +1,5 @@
--- Queries of robots, with the first reason that holds (see RobotRules): 1 agent, 2 clicks a session, 3 speed,
--- 4 clicks a day, 5 one document over and over. The squares give the entropy of order 2 in whole numbers.
+-- Queries of robots, with the first rule that applies (see RobotRules): 1 agent, 2 clicks per session, 3 speed,
+-- 4 clicks per day, 5 repeated clicks on one document. The sum of squares gives the order-2 entropy in integers.
 SELECT query_id, MIN(code) AS code
 FROM (
     SELECT s.query_id, 1 AS code

@@ -1,5 +1,5 @@
--- Who searched, and in which visit. A person is the user, else the session, else this one query. A visit is the
--- logged session; without one, the queries of a user until a pause of $session_gap_ms (undated ones come first).
+-- Searches with their person and visit. A person is the user, else the session, else this one query. A visit is the
+-- logged session, or the queries of a user until a pause of $session_gap_ms if there is none (undated ones come first).
 SELECT
     query_id, query, session, account, network, time, application, agent, randomised,
     CASE WHEN account <> '' THEN 'u' || account WHEN session <> '' THEN 's' || session ELSE 'q' || query_id END

@@ -1,7 +1,7 @@
--- What is said of the document at rank 1, which everybody sees (spec T8, T14 (SSI's rule), A16). Clicked, it stands over
--- the unclicked documents of the list, whatever else was clicked; skipped, under those that were clicked; all other
--- clicks are discarded. The source draws the other document of a pair at random from all; here it is one of the same
--- list, which was at least retrieved for the query.
+-- Preferences about the document at rank 1, which every user examines (spec T8, T14 (SSI's rule), A16). If clicked, it is
+-- preferred over the unclicked documents of the list, whatever else was clicked. If skipped, the clicked documents are
+-- preferred over it. All other clicks are ignored. The source draws the other document of a pair at random from all
+-- documents. Here it comes from the same list, so that it was at least retrieved for the query.
 SELECT
     f.query_id,
     CASE WHEN f.clicked THEN f.document ELSE o.document END AS better,

@@ -1,4 +1,4 @@
--- The preferences with the text that was asked and who asked it.
+-- Preferences with the query text and the person.
 SELECT k.query, p.better, p.worse, k.person, k.visit, k.network, r.units
 FROM preferences AS p
 JOIN kept AS k ON k.query_id = p.query_id

@@ -1,4 +1,4 @@
--- What becomes of each query: kept, or the first reason why not. Undated queries count as the oldest.
+-- Status of each query: kept, or the first reason for excluding it. Undated queries count as the oldest.
 SELECT
     s.query_id,
     CASE

@@ -1,5 +1,5 @@
--- One row a person and pair: the mean weight of its impressions, as often as there were sessions, at most $user_cap.
--- Weights are in millionths, as whole numbers, so that sums do not depend on the order of adding.
+-- One row per person and pair: the mean weight of its impressions, times the number of sessions, at most $user_cap.
+-- Weights are integers in millionths, so that sums do not depend on the order of addition.
 SELECT
     query, better, worse, person,
     MAX(network) AS network,

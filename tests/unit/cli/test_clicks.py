@@ -113,7 +113,7 @@ def test_a_key_of_ones_own(tmp_path: Path, raw: Path) -> None:
         ("import {raw} --log {raw}", 3, ""),
         ("import absent.ndjson --log {log}", 3, "does not exist"),
         ("import {raw} --format csv --log {log}", 2, "'csv'"),
-        ("forget client --log {log}", 3, "is no click log"),
+        ("forget client --log {log}", 3, "is not a click log"),
         ("expire --days -1 --log {log}", 2, "-1"),
         ("expire --days 3 --log {log}", 3, "ssi clicks import LOG --log DIR"),
     ],

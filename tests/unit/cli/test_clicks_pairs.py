@@ -102,7 +102,7 @@ def test_every_export(log: Path, tmp_path: Path, form: str, basis: str) -> None:
         (("--above-only",), "--above-only has no effect with --strategy last-clicked-above-skipped"),
         (("--strategy", "clicked-over-next", "--last-by-time"), "--last-by-time has no effect"),
         (("--since", "yesterday"), "--since 'yesterday' is not a time"),
-        (("--since", "2026-11-02", "--until", "2026-11-01"), "nothing lies between"),
+        (("--since", "2026-11-02", "--until", "2026-11-01"), "the time range is empty"),
         (("--strategy", "best"), "clicked-over-unclicked"),
         (("--backend", "oracle"), "duckdb"),
     ],

@@ -168,9 +168,9 @@ def hardly_any_query_clicked(tables: Tables) -> None:
         (hits_of_another_kind, "shown_documents", "unsound", "same kind of id"),
         (nothing_shown, "lists", "unsound", "query_response_hit_ids"),
         (nothing_shown, "clicks", "unsound", "ids of the shown documents"),
-        (no_clicks, "clicks", "unsound", "action click"),
+        (no_clicks, "clicks", "unsound", "action 'click'"),
         (few_clicks, "clicks", "warning", "longer"),
-        (queries_lost, "queries", "warning", "import ubi_queries"),
+        (queries_lost, "queries", "warning", "Import ubi_queries"),
         (no_texts, "texts", "warning", "user_query"),
         (slipping_ordinals, "ordinals", "warning", "position.ordinal"),
         (robot_agents, "robots", "warning", "crawlers"),
@@ -204,7 +204,7 @@ def test_a_few_positions_0_among_others_are_a_warning(tmp_path: Path) -> None:
     tables = sound()
     without(tables, "hits", lambda _: False)
     changed(tables, "events", "ordinal", lambda row, value: 0 if row % 100 == 0 else value)
-    assert "count from 1 everywhere" in finding(examined(tables, tmp_path), "ordinals").sentence
+    assert "Count from 1 everywhere" in finding(examined(tables, tmp_path), "ordinals").sentence
 
 
 def test_without_results_impressions_say_what_was_shown(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_trec(tmp_path: Path) -> None:
 def test_trec_cannot_hold_ids_with_blanks_and_then_writes_nothing(tmp_path: Path) -> None:
     target = tmp_path / "clicks.qrels"
     target.write_text("before")
-    with pytest.raises(InputError, match="'a b' has white space"):
+    with pytest.raises(InputError, match="'a b' contains white space"):
         write_judgements([*JUDGED, Judgement("q", "a b", 1.0)], target, "trec")
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]

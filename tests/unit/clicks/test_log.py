@@ -155,7 +155,7 @@ def test_what_a_killed_writer_left_is_not_read_and_goes_with_the_next_change(log
 
 def test_two_writers_take_turns(log: ClickLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("reranker.clicks.log.LOCK_TIMEOUT_S", 0.05)
-    with FileLock(log.folder / ".lock"), pytest.raises(InputError, match="changed by another process"):
+    with FileLock(log.folder / ".lock"), pytest.raises(InputError, match="another process is changing the click log"):
         log.add([batch(("q1", ALICE, None))], "one")
     assert log.add([batch(("q1", ALICE, None))], "one", now_ms=NOW_MS)["queries"] == 1
 
@@ -429,7 +429,7 @@ class TestForget:
             transaction.commit()
         with pytest.raises(InputError, match="made with another key"):
             log.forget("alice", type(PRIVACY)(bytes(32)))
-        with pytest.raises(InputError, match="is not there"):
+        with pytest.raises(InputError, match="does not exist"):
             log.privacy()
 
 
@@ -492,9 +492,9 @@ class TestOpening:
         (tmp_path / "empty").mkdir()
         for paths, reason in (
             ([tmp_path / "absent"], "does not exist"),
-            ([tmp_path / "empty"], "is no click log"),
-            ([log.folder, tmp_path / "absent"], "name one click log, or raw files"),
-            ([], "no log was named"),
+            ([tmp_path / "empty"], "is not a click log"),
+            ([log.folder, tmp_path / "absent"], "give one click log, or raw files"),
+            ([], "no log was given"),
         ):
             with pytest.raises(InputError, match=reason):
                 open_logs(paths)
@@ -505,10 +505,13 @@ class TestOpening:
             (b"", "damaged"),
             (b"{", "damaged"),
             (b"[" * 100_000, "damaged"),
-            (b'{"format": "x"}', "of the format x"),
+            (b'{"format": "x"}', "its format is x"),
             (b'{"format": "ssi-click-log", "format_version": 2}', "version 2"),
-            (b'{"parts": [{"path": "../../etc/x.parquet", "table": "..", "rows": 1, "imported": 1}]}', "cannot be one"),
-            (b'{"parts": [{"path": "/etc/a/b", "table": "queries", "rows": 1, "imported": 1}]}', "cannot be one"),
+            (
+                b'{"parts": [{"path": "../../etc/x.parquet", "table": "..", "rows": 1, "imported": 1}]}',
+                "not a valid path",
+            ),
+            (b'{"parts": [{"path": "/etc/a/b", "table": "queries", "rows": 1, "imported": 1}]}', "not a valid path"),
             (b'{"surprise": 1}', "damaged"),
         ],
     )
@@ -525,6 +528,6 @@ class TestOpening:
 
     def test_a_folder_of_something_else_is_left_alone(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("mine")
-        with pytest.raises(InputError, match=r"holds 'notes\.txt' and no click log"):
+        with pytest.raises(InputError, match=r"contains 'notes\.txt' and is not a click log"):
             ClickLog(tmp_path, create=True)
         assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

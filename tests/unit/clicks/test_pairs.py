@@ -443,7 +443,7 @@ def test_a_damaged_file_comes_with_a_remedy(tmp_path: Path) -> None:
     log = write_log(tmp_path, [query("q1")], hits_of("q1", "a", "b"), [click("q1", "b")])
     (damaged,) = log.files("events")
     damaged.write_bytes(damaged.read_bytes()[:-20])
-    with pytest.raises(InputError, match=rf"{damaged.name}.*from a copy, or import the logs again"):
+    with pytest.raises(InputError, match=rf"{damaged.name}.*from a backup, or import the logs again"):
         make_pairs(log, resources=dataclasses.replace(QUICK, folder=tmp_path))
 
 
@@ -461,15 +461,15 @@ def test_a_disk_that_fills_is_told_and_nothing_is_left(n_parts: int, tmp_path: P
     run = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=120
     )
-    assert "InputError: DuckDB cannot work on the click log" in run.stderr
-    assert "make room for it, or name a larger folder with --temporary" in run.stderr
+    assert "InputError: DuckDB failed on the click log" in run.stderr
+    assert "free disk space, or choose a larger folder with --temporary" in run.stderr
     assert not list(tmp_path.glob("ssi-*"))
 
 
 def test_too_little_memory_says_what_to_do(tmp_path: Path) -> None:
     tables = random_logs.tables(random_logs.of_seed(1), most=20_000, n_lists=2_000)
     log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
-    with pytest.raises(ConfigError, match=r"more than 1 MB .* --memory"):
+    with pytest.raises(ConfigError, match=r"more than the 1 MB .* --memory"):
         make_pairs(log, resources=Resources(threads=1, memory_mb=1))
 
 

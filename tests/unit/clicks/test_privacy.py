@@ -104,12 +104,12 @@ def test_a_file_that_holds_no_key_is_refused(tmp_path: Path, data: bytes) -> Non
     path = tmp_path / "key"
     path.write_bytes(data)
     path.chmod(0o600)
-    with pytest.raises(InputError, match="a key has 16 to 64"):
+    with pytest.raises(InputError, match="a key must have 16 to 64"):
         load_key(path)
 
 
 def test_a_missing_key_is_not_replaced_where_one_is_needed(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         load_key(tmp_path / "key", create=False)
     with pytest.raises(InputError, match="cannot be written"):
         load_key(tmp_path / "absent" / "key")

@@ -261,7 +261,7 @@ def test_past_the_deadline_explanations_are_left_out_and_the_page_comes_as_it_is
         assert len(page.explanations) == 10 and not any("explanations" in notice for notice in page.notices)
     else:
         assert page.explanations == ()
-        assert f"explanations were left out: {explained} of 10 hits took too long" in page.notices
+        assert f"explanations were omitted: explaining {explained} of 10 hits took too long" in page.notices
 
 
 @pytest.mark.parametrize("lexical", [None, BM25], ids=["one row", "two rows"])

@@ -348,7 +348,7 @@ def test_a_body_whose_conditions_cannot_be_taken_over_is_searched_by_words_alone
     tenants = [{"bool": {"must": BODY["query"], "filter": {"exists": {"field": name}}}} for name in ("title", "text")]
     page = reranker_of(engine, retrieve="hybrid").search(QUERY, {**BODY, "query": {"bool": {"should": tenants}}})
     assert page.reranked
-    assert any("rules documents out by bool" in notice for notice in page.notices)
+    assert any("excludes documents by bool" in notice for notice in page.notices)
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,11 @@ def test_candidates_without_a_score_do_not_count() -> None:
 @pytest.mark.parametrize(
     ("scores", "chances", "message"),
     [
-        ([[0.0, 1.0]] * 10, [[0, 0]] * 10, "some must be relevant"),
-        ([[0.0, 1.0]] * 10, [[1, 1]] * 10, "some not"),
+        ([[0.0, 1.0]] * 10, [[0, 0]] * 10, "some candidates must be relevant"),
+        ([[0.0, 1.0]] * 10, [[1, 1]] * 10, "others not"),
         ([[1.0, 1.0]] * 10, [[0, 1]] * 10, "must differ"),
-        ([[]] * 10, [[]] * 10, "some must be relevant"),
-        ([[0.0, 1.0]] * 10, [[1, 0]] * 10, "does not rise with relevance"),
+        ([[]] * 10, [[]] * 10, "some candidates must be relevant"),
+        ([[0.0, 1.0]] * 10, [[1, 0]] * 10, "does not increase with relevance"),
     ],
 )
 def test_what_cannot_be_fitted_is_refused(scores: list[Any], chances: list[Any], message: str) -> None:

@@ -309,7 +309,7 @@ def test_another_encoders_store_is_refused(served: Served) -> None:
 def test_bad_arguments_are_refused(served: Served) -> None:
     with pytest.raises(ConfigError, match="route"):
         Reranker(served.engine, served.index, served.model, route="sideways")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="below 0"):
+    with pytest.raises(InputError, match="negative"):
         reranker_of(served).search(QUERY, BODY, from_=-1)
     with pytest.raises(ConfigError, match=r"\{\{query\}\}"):
         reranker_of(served).search(QUERY, {"query": {"match_all": {}}})

@@ -184,7 +184,7 @@ def test_a_damaged_signal_is_refused(entry: Any) -> None:
 def test_entries_without_signals_load_as_before() -> None:
     calibration = Calibration.from_release({"0" * 16 + ":10": {"alpha": 0.5}})
     assert calibration.choose("0" * 16, 10) == ChosenAlpha(0.5, "calibrated", ())
-    with pytest.raises(ConfigError, match="no list"):
+    with pytest.raises(ConfigError, match="not a list"):
         Calibration.from_release({"0" * 16 + ":10": {"alpha": 0.5, "signals": {}}})
 
 
@@ -349,7 +349,7 @@ def test_the_warnings_of_signals(fit: Fit) -> None:
     assert any("80% of the candidates have no number" in told for told in warnings_of(rare))
     useless = replace(fit, signals=(replace(price, signal=replace(price.signal, weight=0.0)),), alpha=0.0)
     texts = " ".join(warnings_of(useless))
-    assert "price:higher if lower is not the better way" in texts and "the engine's order" in texts
+    assert "price:higher if lower is not better" in texts and "the engine's order" in texts
     assert "engine and signals" in " ".join(warnings_of(replace(rare, alpha=0.0)))
 
 

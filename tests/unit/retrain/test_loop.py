@@ -456,7 +456,7 @@ def test_an_index_without_a_live_version_is_compared_with_the_engines_order(
 def test_nothing_to_learn_from(shop: Shop, logs: dict[str, Path]) -> None:
     before = read_control(shop.engine, shop.index)
     ClickLog(shop.path / "empty", create=True)
-    with pytest.raises(NothingToLearn, match="no click in the log"):
+    with pytest.raises(NothingToLearn, match="The log contains no clicks"):
         retrain(shop, shop.path / "empty")
     with pytest.raises(NothingToLearn, match="newest slice"):
         retrain(shop, logs["useful"], settings={"newest": Newest(days=1000.0)})
@@ -515,8 +515,8 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
         query: {name: 1.0 for name in shown[:5]}
         for query, shown in zip(shop.queries, shop.shown(shop.base), strict=True)
     }
-    beside_clicks = LinksAndJudgements((), judged)
-    result = retrain(shop, logs["useful"], beside_clicks=beside_clicks, settings={"dry_run": True})
+    other_evidence = LinksAndJudgements((), judged)
+    result = retrain(shop, logs["useful"], other_evidence=other_evidence, settings={"dry_run": True})
     assert result.outcome == "refused"
     failed = {one["name"] for one in result.verdict["checks"] if not one["passed"]}
     assert failed == {"judgements"}
@@ -526,7 +526,7 @@ def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
     plain = retrain(shop, logs["useful"], settings={"dry_run": True})
-    mixed = retrain(shop, logs["useful"], beside_clicks=LinksAndJudgements((links,)), settings={"dry_run": True})
+    mixed = retrain(shop, logs["useful"], other_evidence=LinksAndJudgements((links,)), settings={"dry_run": True})
     assert mixed.data["other"] == 60
     assert mixed.candidate != plain.candidate
 
