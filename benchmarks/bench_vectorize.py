@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from scale_data import World, write_documents
 
-from indexer.vectorizing import Job, vectorize
+from indexer.vectorizing import VectorizingJob, vectorize
 from reranker.formats import read_documents
 from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import Encoder, RankingModel
@@ -62,7 +62,9 @@ def main() -> int:
             seconds, counts = [], []
             for path in (tenth, tenth, docs):
                 started = time.monotonic()
-                job = Job(path, folder / "model", folder / f"{backend}.parquet", None, f"local[{options.cores}]")
+                job = VectorizingJob(
+                    path, folder / "model", folder / f"{backend}.parquet", None, f"local[{options.cores}]"
+                )
                 counts.append(vectorize(job, backend))
                 seconds.append(time.monotonic() - started)
             rates.append((counts[2] - counts[1]) / (seconds[2] - seconds[1]))

@@ -36,7 +36,7 @@ from simulated_data import SITES, Site
 from papers.click_simulator import DAY_MS, START_MS, LogPlan, PositionBased
 from reranker.baselines.comparison import read_corpus
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, make_pairs, prepared
+from reranker.clicks.pairs import LogFiles, LogTask, PairConfig, Resources, make_pairs, prepared
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.text.rows import inner_products
@@ -128,7 +128,7 @@ def flagged(log: LogFiles) -> dict[str, dict[str, float]]:
     text = """SELECT s.session, BOOL_OR(j.status LIKE 'robot%') FROM statuses AS j
         JOIN searches AS s ON s.query_id = j.query_id GROUP BY s.session"""
     found = {name: {"sessions": 0.0, "flagged": 0.0} for name in ("people", *(one.name for one in ATTACKS))}
-    with prepared(Task(log, PairConfig(), "pairs"), Resources(threads=1)) as connection:
+    with prepared(LogTask(log, PairConfig(), "pairs"), Resources(threads=1)) as connection:
         for session, robot in connection.execute(text).fetchall():
             name = next((one.name for one in ATTACKS if session.startswith(f"{one.name}-")), "people")
             found[name]["sessions"] += 1

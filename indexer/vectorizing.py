@@ -68,7 +68,7 @@ class Row(NamedTuple):
     sample: str = ""
 
 
-class Job(NamedTuple):
+class VectorizingJob(NamedTuple):
     """Input and output of a vectorization."""
 
     docs: Path
@@ -84,7 +84,7 @@ class Job(NamedTuple):
 
 
 def vectorize(
-    job: Job, backend: str = "local", *, rejects: RejectSink | None = None, progress: Progress = no_progress
+    job: VectorizingJob, backend: str = "local", *, rejects: RejectSink | None = None, progress: Progress = no_progress
 ) -> int:
     """Write the vectors of a document file atomically, and return their number.
 
@@ -148,7 +148,7 @@ class _Refused:
         self.rows.append(Row(line, offset, offset + 1, kind=kind, reason=reason, sample=text[:MAX_SAMPLE_CHARS]))
 
 
-def _rows(job: Job, encoder: Encoder, part: FilePart = WHOLE) -> Generator[Any]:
+def _rows(job: VectorizingJob, encoder: Encoder, part: FilePart = WHOLE) -> Generator[Any]:
     """Yield documents and rejected lines of a part of the file in order, in Arrow batches; ids may be repeated."""
     refused = _Refused()
     documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
@@ -175,7 +175,7 @@ def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
     return list(zip(known, pack_rows(encoded.rows, encoder.quantisation), strict=True))
 
 
-def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
+def _spark_rows(job: VectorizingJob, encoder: Encoder) -> Generator[Any]:
     """Yield all rows in order, computed by Spark: each task encodes one part of the file and writes its own file.
 
     Everything is read and written by path, so documents, model and target must be on storage that all machines can
@@ -199,7 +199,7 @@ def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
                 yield from file.iter_batches(batch_size=_READ_ROWS, use_threads=False)
 
 
-def _encode_part(job: Job, encoder_id: str, part: FilePart, folder: str) -> str:
+def _encode_part(job: VectorizingJob, encoder_id: str, part: FilePart, folder: str) -> str:
     """Return the path of a new file with the rows of a part. A damaged input becomes a row with its error."""
     encoder = _encoder_of_worker(job.model)
     if encoder.encoder_id != encoder_id:
@@ -220,7 +220,7 @@ def _encoder_of_worker(model: Path) -> Encoder:
     return load_model(model).encoder
 
 
-BACKENDS: dict[str, Callable[[Job, Encoder], Generator[Any]]] = {"local": _rows, "spark": _spark_rows}
+BACKENDS: dict[str, Callable[[VectorizingJob, Encoder], Generator[Any]]] = {"local": _rows, "spark": _spark_rows}
 """Functions that yield the rows in Arrow batches, by the values of ``--backend``."""
 
 

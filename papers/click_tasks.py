@@ -38,7 +38,7 @@ from reranker.arrays import Int64
 from reranker.clicks.importing import open_logs
 from reranker.clicks.pairs import PairConfig, sql_text
 from reranker.clicks.pairs import impressions as logged
-from reranker.clicks.schema import Impression, arrow
+from reranker.clicks.schema import Impression, pyarrow_module
 from reranker.evaluation import TestTuples
 from reranker.formats import RejectLog, read_links
 
@@ -158,7 +158,7 @@ def stated_by(shown: Sequence[Impression], strategy: str) -> list[tuple[Impressi
     text = sql_text(strategy.replace("-", "_"), above_only="FALSE", last_by_time="FALSE")
     found: list[tuple[Impression, list[tuple[str, str]]]] = [(one, []) for one in shown]
     with duckdb.connect() as database:
-        database.register("clicked_impressions", arrow().Table.from_pylist(rows))
+        database.register("clicked_impressions", pyarrow_module().Table.from_pylist(rows))
         for place, better, worse, _ in database.execute(text).fetchall():
             found[place][1].append((better, worse))
     return found

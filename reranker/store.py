@@ -89,7 +89,7 @@ class IndexRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: dict[str, str]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a store: everything a reader needs to map it."""
 
     format: str
@@ -133,7 +133,7 @@ class StoredFile(NamedTuple):
     n_bytes: int
 
 
-def store_files(root: Path, manifest: Manifest) -> list[StoredFile]:
+def store_files(root: Path, manifest: StoreManifest) -> list[StoredFile]:
     """Return every file that a manifest names, those of the id index first."""
     folder, digests = _folder(root, "index", manifest.index.number), manifest.index.sha256
     names = ("keys.u8", "rows.i8")
@@ -146,7 +146,7 @@ def store_files(root: Path, manifest: Manifest) -> list[StoredFile]:
     return files
 
 
-def _fits_in_memory(manifest: Manifest) -> bool:
+def _fits_in_memory(manifest: StoreManifest) -> bool:
     """Return whether the system has memory for all the files of a store; False where it does not say."""
     try:
         lines = dict(line.split(":") for line in MEMORY.read_text(encoding="ascii").splitlines())
@@ -212,18 +212,18 @@ def _map_array(
         ) from error
 
 
-def _digest(manifest: Manifest) -> str:
+def _digest(manifest: StoreManifest) -> str:
     """Return the sha256 over the manifest without its own ``sha256``."""
     return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=""))).hexdigest()
 
 
-def write_manifest(root: Path, manifest: Manifest) -> None:
+def write_store_manifest(root: Path, manifest: StoreManifest) -> None:
     """Replace the manifest: a reader sees the old one or the new one, also after a crash at any point."""
     content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_digest(manifest))))
     write_file(root / MANIFEST, content)
 
 
-def read_manifest(root: Path) -> Manifest:
+def read_store_manifest(root: Path) -> StoreManifest:
     """Return the checked manifest of a store; `ArtifactError` if there is none, or it is damaged or unknown."""
     path = root / MANIFEST
     try:
@@ -231,7 +231,7 @@ def read_manifest(root: Path) -> Manifest:
             content = file.read(MAX_MANIFEST_BYTES + 1)
         if len(content) > MAX_MANIFEST_BYTES:
             raise ArtifactError(f"{path} is larger than {MAX_MANIFEST_BYTES} bytes: this is no vector store")
-        manifest = msgspec.json.decode(content, type=Manifest)
+        manifest = msgspec.json.decode(content, type=StoreManifest)
     except FileNotFoundError as error:
         raise ArtifactError(
             f"there is no vector store at {str(root)!r} ({MANIFEST} is missing): write one with "
@@ -246,7 +246,7 @@ def read_manifest(root: Path) -> Manifest:
     return manifest
 
 
-def _check_manifest(path: Path, manifest: Manifest) -> None:
+def _check_manifest(path: Path, manifest: StoreManifest) -> None:
     """Raise `ArtifactError` unless the manifest is whole, of this format, and within its limits."""
     if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
         raise ArtifactError(
@@ -435,7 +435,7 @@ class VectorStore:
     """
 
     def __init__(
-        self, root: Path, manifest: Manifest, reading: Reading = "in order", copy: CopyFile | None = None
+        self, root: Path, manifest: StoreManifest, reading: Reading = "in order", copy: CopyFile | None = None
     ) -> None:
         self.path = root
         self.encoder_id = manifest.encoder_id
@@ -466,7 +466,7 @@ class VectorStore:
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
-            manifest = read_manifest(root)
+            manifest = read_store_manifest(root)
             if encoder_id is not None and manifest.encoder_id != encoder_id:
                 raise EncoderMismatch(
                     f"the vector store at {str(root)!r} was made by encoder {manifest.encoder_id[:12]}, the model "
@@ -479,7 +479,7 @@ class VectorStore:
                 store = cls(root, manifest, "ahead" if _fits_in_memory(manifest) else "at random", copy)
             except ArtifactError:
                 # A writer may have published, and removed what this manifest named, since it was read.
-                if attempt + 1 == OPEN_ATTEMPTS or read_manifest(root).sha256 == manifest.sha256:
+                if attempt + 1 == OPEN_ATTEMPTS or read_store_manifest(root).sha256 == manifest.sha256:
                     raise
                 continue
             if verify:
@@ -500,7 +500,7 @@ class VectorStore:
 
     def refreshed(self) -> VectorStore:
         """Return the newest published state: this object if nothing was published since, else a newly opened one."""
-        if read_manifest(self.path).generation == self.generation:
+        if read_store_manifest(self.path).generation == self.generation:
             return self
         return VectorStore.open(self.path, self.encoder_id)
 
@@ -703,7 +703,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
 
     def _open_state(self, encoder_id: str, dims: int, quantisation: Quantisation) -> None:
         if (self.path / MANIFEST).exists():
-            manifest = read_manifest(self.path)
+            manifest = read_store_manifest(self.path)
             if (manifest.encoder_id, manifest.dims) != (encoder_id, dims):
                 raise EncoderMismatch(
                     f"the vector store at {str(self.path)!r} is of encoder {manifest.encoder_id[:12]} with "
@@ -716,7 +716,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             self._keys, self._rows = np.array(store._keys), np.array(store._rows)
         else:
             no_index = IndexRecord(0, 0, {})
-            manifest = Manifest(FORMAT, FORMAT_VERSION, encoder_id, dims, quantisation, 0, [], no_index)
+            manifest = StoreManifest(FORMAT, FORMAT_VERSION, encoder_id, dims, quantisation, 0, [], no_index)
             self._keys, self._rows = np.empty(0, np.uint64), np.empty(0, np.int64)
         self._manifest, self._segments = manifest, list(manifest.segments)
         self._sweep(manifest)
@@ -785,7 +785,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
             self._manifest = msgspec.structs.replace(
                 self._manifest, generation=generation, segments=list(self._segments), index=index
             )
-            write_manifest(self.path, self._manifest)
+            write_store_manifest(self.path, self._manifest)
             self._sweep(self._manifest)
             self._changed = False
         return len(self._keys)
@@ -864,7 +864,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         sync_folder(folder)
         return IndexRecord(number, len(self._keys), digests)
 
-    def _sweep(self, manifest: Manifest) -> None:
+    def _sweep(self, manifest: StoreManifest) -> None:
         """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
         named = {_folder(self.path, "segment", record.number).name for record in manifest.segments}
         named.add(_folder(self.path, "index", manifest.index.number).name)

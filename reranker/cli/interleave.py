@@ -48,7 +48,9 @@ Examples:
 @click.option("--events-index", default="ubi_events", metavar="NAME", help="Index of events.")
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of the resampling.")
 @common.json_option
-def report(logs: tuple[Path, ...], engine_spec: str | None, seed: int, as_json: bool, **options: str) -> None:
+def interleaving_report(
+    logs: tuple[Path, ...], engine_spec: str | None, seed: int, as_json: bool, **options: str
+) -> None:
     """Say which of two interleaved versions visitors prefer, by what they clicked.
 
     LOG... are files that `ssi serve --sink FILE` wrote, or UBI's rows as JSON lines. A click counts for the version

@@ -14,7 +14,7 @@ from reranker.cli import common
 from reranker.engines import Engine
 
 if TYPE_CHECKING:
-    from reranker.engines.scripts import Done, Setup, Step
+    from reranker.engines.scripts import Done, InstallStep, Setup
     from reranker.models.ranking_model import RankingModel
 
 KEY_VARIABLE = "SSI_SERVICE_API_KEY"
@@ -129,7 +129,7 @@ def show(query: str | None, index: str | None, as_json: bool, **options: Any) ->
         click.echo(f"\n# a search {name}\n{addresses.get(name, '')}{json.dumps(body, indent=2, ensure_ascii=False)}")
 
 
-def _show_step(step: Step) -> None:
+def _show_step(step: InstallStep) -> None:
     params = "&".join(f"{name}={value}" for name, value in (step.params or {}).items())
     click.echo(f"\n# {step.what}\n{step.method} {step.path}{f'?{params}' if params else ''}")
     if step.body is not None:
@@ -180,10 +180,10 @@ def install(as_json: bool, **options: Any) -> None:
     With --model: the stored scripts that score by the fields of `--routes inside`. With --service: the engine's own
     reranking by `ssi serve` (an inference endpoint, or a connector with a search pipeline).
     """
-    from reranker.engines.scripts import carry_out, install_steps, licence_of
+    from reranker.engines.scripts import carry_out_steps, install_steps, licence_of
 
     engine, _, setup = _setup(options, secret=True)
-    done = carry_out(engine, install_steps(setup, engine.capabilities(), licence_of(engine)))
+    done = carry_out_steps(engine, install_steps(setup, engine.capabilities(), licence_of(engine)))
     _show_done(done, as_json)
     if all(outcome.state != "done" for outcome in done):
         click.get_current_context().exit(7)
@@ -206,10 +206,10 @@ def remove(as_json: bool, **options: Any) -> None:
     With --model: the stored scripts of its encoder. With --service: the endpoint or the pipeline of --name. Connector
     and remote model stay, their ids are the engine's own.
     """
-    from reranker.engines.scripts import carry_out, remove_steps
+    from reranker.engines.scripts import carry_out_steps, remove_steps
 
     engine, _, setup = _setup(options, secret=False)
-    _show_done(carry_out(engine, remove_steps(setup, engine.capabilities())), as_json)
+    _show_done(carry_out_steps(engine, remove_steps(setup, engine.capabilities())), as_json)
 
 
 def _show_done(done: Sequence[Done], as_json: bool) -> None:

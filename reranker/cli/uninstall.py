@@ -30,7 +30,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
 
     from indexer.garbage import plan_collection, remaining_note, uninstall
     from reranker.engines.protocol import TakesRequests
-    from reranker.engines.scripts import Setup, carry_out, remove_steps
+    from reranker.engines.scripts import Setup, carry_out_steps, remove_steps
 
     engine = common.open_engine_of(engine_spec, retry=True)
     plan = plan_collection(engine, index, everything=True)
@@ -44,7 +44,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
         report = uninstall(engine, plan, rng=np.random.default_rng(), progress=update, notice=common.warn)
     if isinstance(engine, TakesRequests):
         for head in plan.drop:
-            carry_out(engine, remove_steps(Setup(head), engine.capabilities()))
+            carry_out_steps(engine, remove_steps(Setup(head), engine.capabilities()))
     if as_json:
         common.print_json(report.to_json())
     else:

@@ -43,11 +43,11 @@ def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -
     The rows are the same from both backends, and what the index gets is the same with and without them. Gzipped files
     and row groups of Parquet are not split.
     """
-    from indexer.vectorizing import Job, vectorize
+    from indexer.vectorizing import VectorizingJob, vectorize
     from reranker.formats import RejectLog
 
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
-    job = Job(file, options["model_path"], target, options["id_field"], options["spark_master"])
+    job = VectorizingJob(file, options["model_path"], target, options["id_field"], options["spark_master"])
     with common.progress(f"vectorize {file.name}") as update, RejectLog(rejects) as log:
         n_vectors = vectorize(job, options["backend"], rejects=log, progress=update)
     if not log.count:

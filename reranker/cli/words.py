@@ -30,11 +30,11 @@ Examples:
   ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
 """,
 )
-def words() -> None:
+def words_group() -> None:
     """Look into a model: which words it takes for near, and which words of documents it relates to a query."""
 
 
-@words.command(
+@words_group.command(
     "similar",
     short_help="List the words nearest to a word.",
     epilog="""\b
@@ -90,7 +90,7 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
     common.out().print(table)
 
 
-@words.command(
+@words_group.command(
     "dice",
     short_help="List the words that share documents with a word or an n-gram most.",
     epilog="""\b
@@ -174,7 +174,7 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
     common.out().print(table)
 
 
-@words.command(
+@words_group.command(
     "pairs",
     short_help="List the words of documents that a query's words stand for.",
     epilog="""\b
@@ -193,7 +193,7 @@ Examples:
     help="Leave rarer words of documents out, except the query's own.",
 )
 @common.json_option
-def pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
+def word_pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
     """List the words of documents that raise the score of a query most, each with the query's word it comes from.
 
     The weight is what the pair adds to the score of a document in which the word has weight 1.

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from reranker.clicks.log import ClickLog
-from reranker.clicks.pairs import PairConfig, Resources, Task, prepared, sql_text
+from reranker.clicks.pairs import LogTask, PairConfig, Resources, prepared, sql_text
 from reranker.clicks.propensities import MIN_RANDOMISED_CLICKS, MIN_SHOWN
-from reranker.clicks.schema import arrow
+from reranker.clicks.schema import pyarrow_module
 from reranker.engines.protocol import Engine
 from reranker.figures import (
     BLUE,
@@ -449,7 +449,7 @@ def examine(
     EngineError
         If the lookup of shown ids fails.
     """
-    task = Task(log, config or PairConfig(), "impressions")
+    task = LogTask(log, config or PairConfig(), "impressions")
     with prepared(task, resources or Resources()) as connection:
         numbers: dict[str, float] = {}
         for text in sql_text("doctor_numbers", least=MIN_SHOWN).split(";"):
@@ -508,13 +508,13 @@ def query_losses(
         If DuckDB is not installed.
     """
     columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
-    pa = arrow()
+    pa = pyarrow_module()
     types = (pa.string(), pa.string(), pa.int64())
     ranks = pa.table(
         [pa.array(list(column), kind) for column, kind in zip(columns, types, strict=True)],
         names=["query_id", "document", "rank"],
     )
-    with prepared(Task(log, PairConfig(), "impressions"), resources or Resources()) as connection:
+    with prepared(LogTask(log, PairConfig(), "impressions"), resources or Resources()) as connection:
         connection.register("engine_ranks", ranks)
         return [QueryLoss(*row) for row in connection.execute(sql_text("query_losses", least=LEAST_PEOPLE)).fetchall()]
 

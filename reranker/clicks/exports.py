@@ -29,7 +29,7 @@ from reranker.records import Pair
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class ClickJudgement:
     """A judgment of one document for one query text."""
 
     query: str
@@ -42,7 +42,7 @@ class Judgement:
 class Export:
     """An export format for judgments."""
 
-    lines: Callable[[Iterable[Judgement], int], Iterator[str]]
+    lines: Callable[[Iterable[ClickJudgement], int], Iterator[str]]
     """Function of (judgments grouped by query, highest grade) that yields the lines of the file."""
     max_grade: int
     """Default of the highest grade."""
@@ -52,12 +52,14 @@ class Export:
     """One line for ``--help``."""
 
 
-def judgements_of_ratings(ratings: Iterable[Rating], min_people: int = 1) -> Iterator[Judgement]:
+def judgements_of_ratings(ratings: Iterable[Rating], min_people: int = 1) -> Iterator[ClickJudgement]:
     """Yield click shares as judgments, for documents that were shown to at least ``min_people`` people."""
-    return (Judgement(rating.query, rating.document, rating.share) for rating in ratings if rating.people >= min_people)
+    return (
+        ClickJudgement(rating.query, rating.document, rating.share) for rating in ratings if rating.people >= min_people
+    )
 
 
-def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[Judgement]:
+def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[ClickJudgement]:
     """Yield for each document the share of the weight that it won; pairs must be grouped by query."""
     for query, group in groupby(pairs, key=lambda pair: pair.query):
         won: dict[str, float] = {}
@@ -67,7 +69,7 @@ def judgements_of_pairs(pairs: Iterable[Pair]) -> Iterator[Judgement]:
             for document in (pair.better, pair.worse):
                 total[document] = total.get(document, 0.0) + pair.weight
         for document in sorted(total):
-            yield Judgement(query, document, won.get(document, 0.0) / total[document])
+            yield ClickJudgement(query, document, won.get(document, 0.0) / total[document])
 
 
 def grade(value: float, max_grade: int) -> int:
@@ -80,7 +82,7 @@ def query_id(text: str) -> str:
     return "q" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
+def trec_lines(judgements: Iterable[ClickJudgement], max_grade: int) -> Iterator[str]:
     """Yield TREC qrels: query id, 0, document id, and grade, separated by spaces.
 
     Raises `InputError` for a document id with white space.
@@ -92,7 +94,7 @@ def trec_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]
         yield f"{query_id(judgement.query)} 0 {judgement.document} {grade(judgement.value, max_grade)}\n"
 
 
-def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
+def letor_lines(judgements: Iterable[ClickJudgement], max_grade: int) -> Iterator[str]:
     """Yield a LETOR judgment list: first the text of each query as a comment, then lines ``grade qid:n # document``."""
     known = list(judgements)
     texts = dict.fromkeys(judgement.query for judgement in known)
@@ -104,7 +106,7 @@ def letor_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str
         yield f"{grade(judgement.value, max_grade)} qid:{numbers[judgement.query]} # {judgement.document}\n"
 
 
-def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
+def srw_lines(judgements: Iterable[ClickJudgement], max_grade: int) -> Iterator[str]:
     """Yield the body of OpenSearch's ``PUT …/judgments``.
 
     Ratings are written as strings, because a numeric rating makes the import fail (search-relevance#229).
@@ -119,7 +121,7 @@ def srw_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
     yield "\n]}\n"
 
 
-def quepid_lines(judgements: Iterable[Judgement], max_grade: int) -> Iterator[str]:
+def quepid_lines(judgements: Iterable[ClickJudgement], max_grade: int) -> Iterator[str]:
     """Yield Quepid's CSV of ratings: query, docid, rating."""
     yield _csv_line("query", "docid", "rating")
     for judgement in judgements:
@@ -136,7 +138,12 @@ EXPORTS: dict[str, Export] = {
 
 
 def write_judgements(
-    judgements: Iterable[Judgement], path: Path, form: str, *, max_grade: int | None = None, queries: Path | None = None
+    judgements: Iterable[ClickJudgement],
+    path: Path,
+    form: str,
+    *,
+    max_grade: int | None = None,
+    queries: Path | None = None,
 ) -> int:
     """Write judgments to a file and return their number.
 
@@ -168,7 +175,7 @@ def write_judgements(
     seen: dict[str, None] = {}
     count = 0
 
-    def counted() -> Iterator[Judgement]:
+    def counted() -> Iterator[ClickJudgement]:
         nonlocal count
         for judgement in judgements:
             seen[judgement.query] = None

@@ -33,7 +33,7 @@ from filelock import FileLock, Timeout
 
 from reranker.arrays import Bool, Int64
 from reranker.clicks.privacy import Pseudonymiser, load_key
-from reranker.clicks.schema import TABLES, arrow
+from reranker.clicks.schema import TABLES, pyarrow_module
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing, sync_folder, write_file
 
@@ -61,7 +61,7 @@ TIME_COLUMN = {"queries": "time", "hits": QUERY_TIME, "events": "time", PEOPLE: 
 
 
 def _arrow_schema(table: str) -> Any:
-    pa = arrow()
+    pa = pyarrow_module()
     types = {
         "string": pa.string(),
         "int32": pa.int32(),
@@ -87,7 +87,7 @@ def to_tables(batch: Batch) -> dict[str, Any]:
 
 
 def _arrow_table(name: str, columns: Mapping[str, Sequence[Any]]) -> Any:
-    pa = arrow()
+    pa = pyarrow_module()
     schema = _arrow_schema(name)
     unknown = sorted(set(columns) - set(schema.names))
     if unknown:
@@ -114,7 +114,7 @@ def _with_query_time(hits: Any, queries: Any) -> Any:
     """Return hits with the time of their query, if the batch contains the query."""
     if queries is None or not queries.num_rows:
         return hits
-    pc = arrow().compute
+    pc = pyarrow_module().compute
     place = pc.index_in(hits["query_id"], value_set=queries["query_id"])
     column = hits.schema.get_field_index(QUERY_TIME)
     return hits.set_column(column, hits.schema.field(column), pc.take(queries["time"], place))
@@ -164,7 +164,7 @@ class Source(msgspec.Struct, forbid_unknown_fields=True):
     """For an index: where reading continues, as JSON."""
 
 
-class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+class LogManifest(msgspec.Struct, forbid_unknown_fields=True):
     """The state of a click log."""
 
     format: str = FORMAT
@@ -179,7 +179,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     forgotten_sessions: list[str] = []
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_log_manifest(folder: Path) -> LogManifest:
     """Return the manifest of a click log.
 
     Raises `InputError` if it is missing, damaged, or of another version.
@@ -188,7 +188,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise damaged(path, f"it is larger than {MAX_MANIFEST_BYTES:,} bytes")
-        manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
+        manifest = msgspec.json.decode(path.read_bytes(), type=LogManifest)
     except FileNotFoundError:
         message = f"{str(folder)!r} is not a click log: it has no file {MANIFEST}"
         raise InputError(f"{message}. Create one with  ssi clicks import LOG --log DIR", path=str(folder)) from None
@@ -204,7 +204,7 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> None:
+def write_log_manifest(folder: Path, manifest: LogManifest) -> None:
     """Replace the manifest atomically. It is on disk when this function returns."""
     write_file(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=1), private=True)
 
@@ -224,12 +224,12 @@ def _write_part(path: Path, table: Any) -> None:
     """Write an Arrow table as one Parquet file atomically."""
     make_folder(path.parent)
     with replacing(path, private=True) as file:
-        arrow().parquet.write_table(table, file, compression="zstd", write_statistics=True)
+        pyarrow_module().parquet.write_table(table, file, compression="zstd", write_statistics=True)
 
 
 def read_part(path: Path, table: str) -> Any:
     """Return a part as an Arrow table. Raises `InputError` if it is missing or damaged."""
-    pa = arrow()
+    pa = pyarrow_module()
     try:
         with open(path, "rb") as file:
             return pa.parquet.read_table(file, schema=_arrow_schema(table), partitioning=None)
@@ -237,7 +237,7 @@ def read_part(path: Path, table: str) -> Any:
         raise damaged(path, str(error)[:200]) from error
 
 
-def _remove_leftovers(folder: Path, manifest: Manifest) -> None:
+def _remove_leftovers(folder: Path, manifest: LogManifest) -> None:
     """Remove files that a killed writer left over."""
     named = {folder / part.path for part in manifest.parts}
     leftovers = [path for table in STORED for path in (folder / table).glob("*/*") if path not in named]
@@ -274,7 +274,7 @@ def _days_of(table: Any, column: str) -> Int64:
 
 def times_of(table: Any, column: str) -> Int64:
     """Return the milliseconds of each row, (n,) int64; -1 for rows without a time."""
-    times: Int64 = arrow().compute.fill_null(table[column], -1).to_numpy()
+    times: Int64 = pyarrow_module().compute.fill_null(table[column], -1).to_numpy()
     return times
 
 
@@ -286,8 +286,10 @@ def _by_day(table: Any, column: str) -> list[tuple[str, int | None, int | None, 
     mixed = np.isin(days, rare) & (len(names) > MAX_DAYS)
     parts: list[tuple[str, int | None, int | None, Any]] = []
     if mixed.any():
-        parts.append((MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(arrow().array(mixed))))
-        table, days = table.filter(arrow().array(~mixed)), days[~mixed]
+        parts.append(
+            (MIXED, int(days[mixed].min()), int(days[mixed].max()), table.filter(pyarrow_module().array(mixed)))
+        )
+        table, days = table.filter(pyarrow_module().array(~mixed)), days[~mixed]
     order = np.argsort(days, kind="stable")
     if not (np.diff(order) == 1).all():
         table, days = table.take(order), days[order]
@@ -327,7 +329,7 @@ class ClickLog:
         self.folder = Path(folder)
         if create and not (self.folder / MANIFEST).exists():
             _create(self.folder)
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_log_manifest(self.folder)
         """Content of the log at the time when this object opened it or last changed it."""
         # Parts searched for the clients of forgotten people, so that imports of many files do not read them every time.
         self._searched: frozenset[str] = frozenset()
@@ -407,7 +409,7 @@ class ClickLog:
 
     def _look(self) -> None:
         """Read the current manifest and remove files that it does not name."""
-        self.manifest = read_manifest(self.folder)
+        self.manifest = read_log_manifest(self.folder)
         _remove_leftovers(self.folder, self.manifest)
 
     def forget(self, user: str, privacy: Pseudonymiser, *, now_ms: int | None = None) -> dict[str, int]:
@@ -467,7 +469,7 @@ class LogTransaction:
         self._held: dict[str, list[Any]] = {}
         self._n_held = 0
         self._gone: list[Path] = []
-        self._manifest = manifest = read_manifest(folder)
+        self._manifest = manifest = read_log_manifest(folder)
         self._forgotten = Forgotten(
             dict(manifest.forgotten), set(manifest.forgotten_queries), set(manifest.forgotten_sessions)
         )
@@ -504,7 +506,7 @@ class LogTransaction:
     def _spill(self) -> None:
         """Write all held rows as parts, which the next commit publishes."""
         for name, tables in self._held.items():
-            whole, today = arrow().concat_tables(tables), self.now_ms // DAY_MS
+            whole, today = pyarrow_module().concat_tables(tables), self.now_ms // DAY_MS
             for label, first, last, rows in _by_day(whole, TIME_COLUMN[name]):
                 path = self._write(f"{name}/day={label}", rows)
                 self._manifest.parts.append(LogPart(path, name, rows.num_rows, today, first, last))
@@ -521,7 +523,7 @@ class LogTransaction:
         manifest = self._manifest
         if source is not None and not any(known is source for known in manifest.sources):
             manifest.sources.append(source)
-        write_manifest(self.folder, manifest)
+        write_log_manifest(self.folder, manifest)
         for name, count in self._put.items():
             self.added[name] += count
         self._put = Counter()
@@ -555,7 +557,7 @@ class LogTransaction:
         return removed
 
 
-def _check_key(folder: Path, manifest: Manifest, privacy: Pseudonymiser) -> None:
+def _check_key(folder: Path, manifest: LogManifest, privacy: Pseudonymiser) -> None:
     if manifest.key_id and privacy.key_id != manifest.key_id:
         raise InputError(f"the click log {str(folder)!r} was made with another key: give its key file with --key")
 
@@ -580,12 +582,12 @@ def _create(folder: Path) -> None:
     with _locked(folder):
         if (folder / MANIFEST).exists():
             return  # another process has created it in the meantime
-        manifest = Manifest()
+        manifest = LogManifest()
         for table in STORED:
             path = f"{table}/day={UNDATED}/part-00000000.parquet"
             _write_part(folder / path, _arrow_schema(table).empty_table())
             manifest.parts.append(LogPart(path, table, 0, 0))
-        write_manifest(folder, manifest)
+        write_log_manifest(folder, manifest)
 
 
 def _is_own(name: str) -> bool:
@@ -614,11 +616,11 @@ class Forgotten:
         for name in kept.keys() & {"queries", "events", PEOPLE}:
             # Keep the links of clients first seen after forgetting: forgetting the person again must find their rows.
             gone = self._until(kept[name], "user") if name == PEOPLE else self._theirs(kept[name])
-            kept[name] = kept[name].filter(arrow().array(~gone))
+            kept[name] = kept[name].filter(pyarrow_module().array(~gone))
         if "hits" in kept:
             before, after = (_query_ids(named["queries"]) if "queries" in named else set() for named in (tables, kept))
             gone_ids = (before | self._known(kept["hits"])) - after
-            kept["hits"] = kept["hits"].filter(arrow().array(~_among(kept["hits"], "query_id", gone_ids)))
+            kept["hits"] = kept["hits"].filter(pyarrow_module().array(~_among(kept["hits"], "query_id", gone_ids)))
         return {name: table for name, table in kept.items() if table.num_rows}
 
     def _theirs(self, table: Any) -> Bool:
@@ -652,7 +654,7 @@ def _clients_found_later(log: ClickLog, searched: Set[str]) -> dict[int, set[str
     known = log.manifest.forgotten
     clients: dict[int, set[str]] = {}
     for _, table in _tables(log, (PEOPLE,) if known else (), searched):
-        linked = table.filter(arrow().array(_among(table, "alias", set(known))))
+        linked = table.filter(pyarrow_module().array(_among(table, "alias", set(known))))
         for alias, client in zip(linked["alias"].to_pylist(), linked["user"].to_pylist(), strict=True):
             if client and client not in known:
                 clients.setdefault(known[alias], set()).add(client)
@@ -685,7 +687,7 @@ class _Person:
         for part, table in _tables(self._log):
             gone = self._gone(part.table, table)
             if gone.any():
-                yield part, None if gone.all() else table.filter(arrow().array(~gone))
+                yield part, None if gone.all() else table.filter(pyarrow_module().array(~gone))
 
     def _gone(self, name: str, table: Any) -> Bool:
         if name == "hits":
@@ -720,7 +722,7 @@ def _expired_parts(log: ClickLog, first_day: int) -> Iterator[tuple[LogPart, Any
         elif part.first_day is not None and part.first_day < first_day:
             table = read_part(log.folder / part.path, part.table)
             kept = _days_of(table, TIME_COLUMN[part.table]) >= first_day
-            yield part, table.filter(arrow().array(kept))
+            yield part, table.filter(pyarrow_module().array(kept))
 
 
 def _tables(
@@ -742,13 +744,13 @@ def _ids(
     """Return the non-empty values of a column in the chosen rows of some tables."""
     ids: set[str] = set()
     for _, table in _tables(log, names):
-        ids.update(table[column].filter(arrow().array(chosen(table))).to_pylist())
+        ids.update(table[column].filter(pyarrow_module().array(chosen(table))).to_pylist())
     return ids - {""}
 
 
 def _among(table: Any, column: str, wanted: Set[str]) -> Bool:
     """Return which rows have one of the wanted values, (n,) bool."""
-    pa = arrow()
+    pa = pyarrow_module()
     rows: Bool = pa.compute.is_in(table[column], value_set=pa.array(sorted(wanted), pa.string())).to_numpy()
     return rows
 

@@ -27,7 +27,7 @@ from pathlib import Path
 from string import Template
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpack
 
-from reranker.clicks.schema import TABLES, Impression, ShownDocument, arrow
+from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.files import replacing
@@ -223,7 +223,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LogTask:
     """A computation on a click log."""
 
     log: LogFiles
@@ -237,7 +237,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LogStep:
     """One SQL step of a computation."""
 
     name: str
@@ -327,16 +327,16 @@ _AFTER_LISTS: dict[Goal, tuple[str, ...]] = {
 }
 
 
-def steps(task: Task) -> list[Step]:
+def steps(task: LogTask) -> list[LogStep]:
     """Return the steps of a task in order. The last step gives the result, sorted."""
     values = _values(task)
     texts = {name: name for name in (*_TO_LISTS, *_AFTER_LISTS[task.goal])}
     if "preferences" in texts:
         texts["preferences"] = task.config.strategy.replace("-", "_")
-    return [Step(name, sql_text(file, **values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
+    return [LogStep(name, sql_text(file, **values), name in _KEPT, _PART_BY.get(name)) for name, file in texts.items()]
 
 
-def _count_texts(task: Task) -> tuple[str, str]:
+def _count_texts(task: LogTask) -> tuple[str, str]:
     """Return the SQL texts that count queries, votes, and pairs as (name, n), after the steps of the goal "pairs".
 
     The first counts rows that are partitioned by query, so that the counts of partitions add up. The second counts the
@@ -375,7 +375,7 @@ def sql_text(name: str, **values: str | int) -> str:
     return Template(read_text(name)).substitute(values)
 
 
-def _values(task: Task) -> dict[str, str]:
+def _values(task: LogTask) -> dict[str, str]:
     """Return the values of a task for the placeholders of the SQL texts."""
     config = task.config
     rules = config.robots or RobotRules()
@@ -447,14 +447,14 @@ _HANDED_ON = {
 
 
 @contextlib.contextmanager
-def prepared(task: Task, resources: Resources) -> Iterator[Any]:
+def prepared(task: LogTask, resources: Resources) -> Iterator[Any]:
     """Yield a DuckDB connection with the tables and views of all steps but the last, for custom queries."""
     with _database(resources) as database:
         database.run(task, resources, all_tables=True)
         yield database.connection
 
 
-def _duckdb_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+def _duckdb_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     path = folder / f"{task.goal}.parquet"
     with _database(resources) as database:
         last, counts = database.run(task, resources)
@@ -502,7 +502,7 @@ class _Database(NamedTuple):
     folder: Path
     """Folder for its files."""
 
-    def run(self, task: Task, resources: Resources, all_tables: bool = False) -> tuple[str, Counter[str]]:
+    def run(self, task: LogTask, resources: Resources, all_tables: bool = False) -> tuple[str, Counter[str]]:
         """Run all steps but the last; return the SQL text of the last step, and counts of the lists.
 
         ``all_tables``: keep the tables of every partitioned step, not only those that the goal needs.
@@ -522,7 +522,7 @@ class _Database(NamedTuple):
         return self._run_in_parts(task, in_order, n_parts, all_tables)
 
     def _run_in_parts(
-        self, task: Task, in_order: Sequence[Step], n_parts: int, all_tables: bool
+        self, task: LogTask, in_order: Sequence[LogStep], n_parts: int, all_tables: bool
     ) -> tuple[str, Counter[str]]:
         """Like `run`, with most steps run in partitions of the log, one after another."""
         last, counts = in_order[-1], Counter[str]()
@@ -555,7 +555,7 @@ class _Database(NamedTuple):
         self.connection.execute(f"COPY ({rows}) TO $to (FORMAT parquet, PARTITION_BY (part))", {"to": str(folder)})
 
     def _carry_out_part(
-        self, task: Task, some: Sequence[Step], part_by: str, part: int, handed_on: Collection[str]
+        self, task: LogTask, some: Sequence[LogStep], part_by: str, part: int, handed_on: Collection[str]
     ) -> Counter[str]:
         """Run steps for one partition, keep the tables in ``handed_on``, and return the counts of its lists."""
         folder = self.folder / f"{part_by}-{part}"
@@ -585,7 +585,7 @@ class _Database(NamedTuple):
         else:
             self.connection.execute(f"CREATE VIEW part.{table} AS SELECT * FROM main.{table} WHERE FALSE")  # noqa: S608
 
-    def _carry_out(self, some: Iterable[Step]) -> None:
+    def _carry_out(self, some: Iterable[LogStep]) -> None:
         """Run steps: write the rows of a kept step to a file, and create a view of the file or of the step's text."""
         for step in some:
             if step.kept:
@@ -594,7 +594,7 @@ class _Database(NamedTuple):
             else:
                 self.connection.execute(f"CREATE VIEW {step.name} AS {step.text}")
 
-    def _write(self, step: Step, folder: Path) -> None:
+    def _write(self, step: LogStep, folder: Path) -> None:
         file = str(folder / f"{step.name}.parquet")
         self.connection.execute(f"COPY ({step.text}) TO $file (FORMAT parquet)", {"file": file})
 
@@ -602,13 +602,13 @@ class _Database(NamedTuple):
         path = str(self.folder / f"{files}.parquet").replace("'", "''")
         self.connection.execute(f"CREATE VIEW {name} AS SELECT * FROM read_parquet('{path}', hive_partitioning=false)")  # noqa: S608
 
-    def _list_counts(self, task: Task) -> Counter[str]:
+    def _list_counts(self, task: LogTask) -> Counter[str]:
         """Return the number of lists and of preferences, if the goal is pairs."""
         if task.goal != "pairs":
             return Counter()
         return Counter(dict(self.connection.execute(_count_texts(task)[0]).fetchall()))
 
-    def _number_of_parts(self, task: Task, resources: Resources) -> int:
+    def _number_of_parts(self, task: LogTask, resources: Resources) -> int:
         """Return the number of partitions for building the lists, by the row count of the largest input table."""
         n_rows = 0
         for table in ("hits", "events"):
@@ -618,7 +618,7 @@ class _Database(NamedTuple):
                 n_rows = max(n_rows, int(self.connection.execute(text, {"files": files}).fetchall()[0][0]))
         return max(1, math.ceil(n_rows / (ROWS_PER_MB * resources.memory_mb)))
 
-    def _open_table(self, table: str, task: Task) -> None:
+    def _open_table(self, table: str, task: LogTask) -> None:
         # DuckDB estimates the row count from the first file and orders joins by it, so the largest file comes first.
         files = sorted(map(str, task.log.files(table)), key=lambda path: (-os.path.getsize(path), path))
         if files:
@@ -633,7 +633,7 @@ class _Database(NamedTuple):
 # written by path, so on a cluster the log and the temporary folder must be on storage that all machines can access.
 
 
-def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+def _spark_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     target = folder / task.goal
     session = spark_session(
         "ssi clicks pairs", master=resources.spark_master, threads=resources.threads, instead="duckdb"
@@ -647,7 +647,7 @@ def _spark_write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[
     return tuple(sorted(target.glob("part-*.parquet"))), counts
 
 
-def _run_in_spark(spark: Any, task: Task, folder: Path) -> Step:
+def _run_in_spark(spark: Any, task: LogTask, folder: Path) -> LogStep:
     """Run all steps but the last and return the last step."""
     for table, columns in TABLES.items():
         schema = ", ".join(f"`{name}` {_SQL_TYPES[kind]}" for name, kind in columns.items())
@@ -673,7 +673,7 @@ class Backend(NamedTuple):
 
     summary: str
     """One line for ``--help``."""
-    write: Callable[[Task, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
+    write: Callable[[LogTask, Resources, Path], tuple[tuple[Path, ...], dict[str, int]]]
     """``write(task, resources, folder)`` writes the result into a folder. It returns the Parquet files in order, and
     for the goal "pairs" the counts of queries, preferences, votes, and pairs by name."""
 
@@ -703,11 +703,11 @@ def _compute(
     goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
 ) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
     """Return a folder to be removed by the caller, the Parquet files of the result in it, and the counts."""
-    arrow()  # raise MissingExtra now, not after hours of work
+    pyarrow_module()  # raise MissingExtra now, not after hours of work
     backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
-    task = Task(log, config or PairConfig(), goal, how.get("since"), how.get("until"))
+    task = LogTask(log, config or PairConfig(), goal, how.get("since"), how.get("until"))
     folder = tempfile.TemporaryDirectory(prefix="ssi-pairs-", dir=resources.folder)
     try:
         return folder, *BACKENDS[backend].write(task, resources, Path(folder.name))
@@ -718,7 +718,7 @@ def _compute(
 
 def _batches(files: Iterable[Path]) -> Iterator[Any]:
     for path in files:
-        with arrow().parquet.ParquetFile(path) as file:
+        with pyarrow_module().parquet.ParquetFile(path) as file:
             yield from file.iter_batches(batch_size=_BATCH_ROWS, use_threads=False)
 
 
@@ -751,7 +751,7 @@ class PairTable(contextlib.AbstractContextManager["PairTable"]):
 
     def write(self, path: str | os.PathLike[str]) -> int:
         """Write one Parquet file atomically, readable by its owner only; return the number of pairs."""
-        pa = arrow()
+        pa = pyarrow_module()
         types = [pa.string()] * 3 + [pa.float64()]
         schema = pa.schema([pa.field(*column, nullable=False) for column in zip(PAIR_COLUMNS, types, strict=True)])
         with replacing(Path(path), private=True) as file:

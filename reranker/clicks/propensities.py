@@ -28,7 +28,7 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from reranker.arrays import Bool, Float64, Int64
-from reranker.clicks.pairs import LogFiles, PairConfig, Resources, Task, prepared, sql_text
+from reranker.clicks.pairs import LogFiles, LogTask, PairConfig, Resources, prepared, sql_text
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError
 
@@ -127,7 +127,7 @@ def count_log(log: LogFiles) -> ClickCounts:
 
     The result equals `count_clicks` of the log's impressions. Errors are as in `reranker.clicks.pairs.make_pairs`.
     """
-    with prepared(Task(log, PairConfig(), "impressions"), Resources()) as connection:
+    with prepared(LogTask(log, PairConfig(), "impressions"), Resources()) as connection:
         counted = connection.execute(sql_text("click_counts")).fetchnumpy()
     names = ("item", "rank", "shown", "clicked")
     item, rank, shown, clicked = (np.asarray(counted[name], dtype=np.int64) for name in names)

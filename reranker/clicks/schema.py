@@ -51,7 +51,7 @@ IMPRESSION, CLICK, CART, PURCHASE = "impression", "click", "add_to_cart", "purch
 """Actions that the pipeline interprets. Readers map other spellings to them and keep all other actions unchanged."""
 
 
-def arrow() -> Any:
+def pyarrow_module() -> Any:
     """Return the module pyarrow. It is imported late because it loads numpy (see `reranker.formats.arrow`)."""
     from reranker import formats
 

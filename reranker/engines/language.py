@@ -555,7 +555,7 @@ def values_at(value: Json, path: str) -> Iterator[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchRequest:
+class ParsedSearch:
     """A parsed search body."""
 
     query: Node
@@ -569,7 +569,7 @@ class SearchRequest:
     """True, False, or the number up to which hits are counted exactly."""
 
 
-def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
+def parse_body(body: Mapping[str, Any], table: FieldTable) -> ParsedSearch:
     """Parse a body. `Unsupported` for parts outside of the subset, `EngineRejected` for malformed ones."""
     for key in body:
         if key not in BODY_KEYS:
@@ -587,7 +587,7 @@ def parse_body(body: Mapping[str, Any], table: FieldTable) -> SearchRequest:
     source = Selection.parse(body.get("_source", True))
     fields = tuple(_field_of(item) for item in _list("fields", body.get("fields", ())))
     listed = (_doc_value_of(item, table) for item in _list("docvalue_fields", body.get("docvalue_fields", ())))
-    return SearchRequest(query, from_, size, source, fields, tuple(pair for pair in listed if pair), track)
+    return ParsedSearch(query, from_, size, source, fields, tuple(pair for pair in listed if pair), track)
 
 
 def parse_query(query: Json, table: FieldTable, depth: int = 0) -> Node:

@@ -14,7 +14,7 @@ from reranker.engines.language import (
     Extracted,
     FieldTable,
     Node,
-    SearchRequest,
+    ParsedSearch,
     Selection,
     Stored,
     apply_write,
@@ -291,7 +291,7 @@ def _stored(index: str, state: Stored | None, selection: Selection) -> StoredDoc
 
 
 def _answer(
-    ranked: Sequence[tuple[Match, TantivyIndex]], total: int, best: float | None, request: SearchRequest
+    ranked: Sequence[tuple[Match, TantivyIndex]], total: int, best: float | None, request: ParsedSearch
 ) -> SearchAnswer:
     """Return the answer; its ``raw`` body has the format of the real engines."""
     ids: dict[TantivyIndex, list[str]] = {}
@@ -316,7 +316,7 @@ def _answer(
     return SearchAnswer(tuple(hits), int(value), not more, False, raw)
 
 
-def _hit(match: Match, index: str, state: Stored | None, request: SearchRequest) -> Hit:
+def _hit(match: Match, index: str, state: Stored | None, request: ParsedSearch) -> Hit:
     source = state.source if state is not None and state.source is not None else {}
     picked = request.source.apply(source)
     fields = {path: values for path in request.fields if (values := list(values_at(source, path)))}

@@ -64,7 +64,7 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class InstallStep:
     """One request, or the reason why it cannot be sent."""
 
     what: str
@@ -101,7 +101,7 @@ class Step:
 class Done:
     """The result of a step."""
 
-    step: Step
+    step: InstallStep
     state: State
     detail: str = ""
     """Reason, if the step was not possible or was refused."""
@@ -136,7 +136,7 @@ def _fill(value: Any, values: Mapping[str, str]) -> Any:
     return changed_texts(value, filled, names=True)
 
 
-def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+def install_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[InstallStep]:
     """Return the requests that install the setup in the engine, in order.
 
     ``licence`` is the type of the engine's licence (``basic``), or empty if it has none.
@@ -156,7 +156,7 @@ def script_ids(encoder_id: str) -> dict[Literal["model", "blend"], str]:
     return {"model": f"{prefix}model", "blend": f"{prefix}blend"}
 
 
-def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
+def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[InstallStep]:
     """Return the requests that store both scripts for the fields of an encoder."""
     why_not = "" if capabilities.painless else "the engine does not run painless scripts"
     if why_not and capabilities.kind == "elasticsearch":
@@ -164,7 +164,7 @@ def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     fields = script_fields(encoder_id, capabilities)
     note = NOT_RUN if capabilities.kind == "elasticsearch" else ""
     return [
-        Step(
+        InstallStep(
             f"stored script {identifier}",
             "PUT",
             f"/_scripts/{identifier}",
@@ -176,7 +176,7 @@ def _script_steps(encoder_id: str, capabilities: Capabilities) -> list[Step]:
     ]
 
 
-def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[Step]:
+def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str) -> list[InstallStep]:
     numbers = version_numbers(capabilities.version)
     if capabilities.modules is not None and "x-pack-inference" not in capabilities.modules:
         why_not = "this build has no inference API (module x-pack-inference)"
@@ -191,10 +191,10 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
         why_not = ""
     path = f"/_inference/rerank/{quote(setup.name)}"
     body = _template("elasticsearch/inference_custom.json", setup)
-    return [Step(f"inference endpoint {setup.name}", "PUT", path, body, why_not=why_not, note=NOT_RUN)]
+    return [InstallStep(f"inference endpoint {setup.name}", "PUT", path, body, why_not=why_not, note=NOT_RUN)]
 
 
-def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
+def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[InstallStep]:
     modules, numbers = capabilities.modules, version_numbers(capabilities.version)
     missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
     why_not = f"the engine does not have the plugin {missing[0]}" if missing else ""
@@ -203,26 +203,28 @@ def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
     settings = _template("opensearch/cluster_settings.json", setup)
     own = settings["persistent"][TRUSTED]
     settings["persistent"][TRUSTED] = list(dict.fromkeys([*setup.trusted, *own]))
-    trust = Step("trusted address of the service", "PUT", "/_cluster/settings", settings, None, why_not, NOT_RUN)
+    trust = InstallStep("trusted address of the service", "PUT", "/_cluster/settings", settings, None, why_not, NOT_RUN)
     files = [
         ("connector", "POST", "/_plugins/_ml/connectors/_create", "connector", None, "CONNECTOR", "connector_id"),
         ("remote model", "POST", "/_plugins/_ml/models/_register", "model", {"deploy": "true"}, "MODEL", "model_id"),
         (f"search pipeline {setup.name}", "PUT", f"/_search/pipeline/{setup.name}", "pipeline", None, "", ""),
     ]
     return [trust] + [
-        Step(what, method, path, _template(f"opensearch/{file}.json", setup), params, why_not, NOT_RUN, gives, of)
+        InstallStep(
+            what, method, path, _template(f"opensearch/{file}.json", setup), params, why_not, NOT_RUN, gives, of
+        )
         for what, method, path, file, params, gives, of in files
     ]
 
 
-def remove_steps(setup: Setup, capabilities: Capabilities) -> list[Step]:
+def remove_steps(setup: Setup, capabilities: Capabilities) -> list[InstallStep]:
     """Return the requests that remove scripts, endpoint and pipeline; missing ones are skipped.
 
     Connector, remote model and cluster setting of OpenSearch are kept: the engine assigns the ids of the former, and
     others may rely on the latter.
     """
     return [
-        Step(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")
+        InstallStep(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")
         for step in install_steps(setup, capabilities, "")
         if step.method == "PUT" and step.path != "/_cluster/settings"
     ]
@@ -282,7 +284,7 @@ def trusted_of(engine: Engine) -> tuple[str, ...]:
     return ()
 
 
-def carry_out(engine: Engine, steps: Sequence[Step]) -> list[Done]:
+def carry_out_steps(engine: Engine, steps: Sequence[InstallStep]) -> list[Done]:
     """Send the steps and return their results; after a refusal, steps that need its answer are not sent.
 
     Raises `EngineUnavailable` or `EngineAuthError` if the engine does not answer, or rejects the credentials.

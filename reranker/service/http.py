@@ -256,7 +256,7 @@ def _too_deep(limits: Limits) -> ServiceError:
     return ServiceError(422, f"the JSON is nested deeper than {limits.max_json_depth} levels", kind="too_deep")
 
 
-def decoded(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -> Any:
+def decoded_json(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -> Any:
     """Return the value of a JSON text.
 
     The first of the ``decoders`` whose type fits decodes it; without decoders any JSON value is accepted. Raises
@@ -278,7 +278,7 @@ def decoded(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -
 
 
 async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any:
-    """Return the decoded body of a request. Raises the errors of `decoded`, and 415 if Content-Type is not JSON."""
+    """Return the decoded body of a request; raise the errors of `decoded_json`, or 415 for another Content-Type."""
     sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if sent != "application/json" and not sent.endswith("+json"):
         raise ServiceError(
@@ -286,8 +286,8 @@ async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any
         )
     body, limits = await request.body(), request.scope.get(LIMITS_KEY) or Limits()
     if len(body) <= DECODED_AT_ONCE:
-        return decoded(body, limits, *decoders)
-    return await asyncio.to_thread(decoded, body, limits, *decoders)
+        return decoded_json(body, limits, *decoders)
+    return await asyncio.to_thread(decoded_json, body, limits, *decoders)
 
 
 def body_of(kind: type[B], *other_forms: type[B]) -> Any:

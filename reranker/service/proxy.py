@@ -24,9 +24,17 @@ from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank.ranking import why_not
 from reranker.service.gate import CheckedBody
-from reranker.service.http import CONTEXT_KEY, ErrorShape, PlainRoute, RequestContext, ServiceError, decoded, of_error
+from reranker.service.http import (
+    CONTEXT_KEY,
+    ErrorShape,
+    PlainRoute,
+    RequestContext,
+    ServiceError,
+    decoded_json,
+    of_error,
+)
 from reranker.service.modes import SearchCall, SearchOutcome
-from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out, encode, keep
+from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
 _PLACE = "{{query}}"
@@ -252,8 +260,8 @@ def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -
         client_id=visitor,
         deadline=context.deadline,
     )
-    searched = carry_out(state, context, call, query_id)
-    answer = answer_of(searched.outcome, sent.body)
+    searched = carry_out_search(state, context, call, query_id)
+    answer = proxied_answer(searched.outcome, sent.body)
     if sent.ubi:
         answer["ext"] = {"ubi": {"query_id": query_id}}
     return Answer(answer, searched.outcome.page.reranked, searched)
@@ -266,7 +274,7 @@ def passed_on(state: ServiceState, context: RequestContext, api: str, sent: Clie
     return state.ask_engine(lambda: engine.request("POST", path, body, sent.params or None, deadline.timeout_s()))
 
 
-def answer_of(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
+def proxied_answer(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a page in the engine's format.
 
     ``_score`` is the score that ordered the hit: the model's, or the engine's for hits beyond the window.
@@ -326,14 +334,14 @@ def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, An
 
 
 @router.api_route("/{index}/_search", methods=["GET", "POST"])
-async def search(request: Request) -> Response:
+async def proxied_search(request: Request) -> Response:
     """Search with a body in the engine's format."""
     state, context, index = _of(request)
     _check_index(state, index)
     params, content = dict(request.query_params), await request.body()
 
     def work() -> tuple[bytes, Answer]:
-        body = decoded(content, state.settings.limits) if content else {}
+        body = decoded_json(content, state.settings.limits) if content else {}
         answer = answered(state, context, read_search(body, params, state.checked))
         return encode(_as_asked(answer.values, params)), answer
 
@@ -370,7 +378,7 @@ async def searches(request: Request) -> Response:
     turns = asyncio.Semaphore(AT_ONCE)
 
     def work(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer]:
-        header, body = decoded(header_line, limits), decoded(body_line, limits)
+        header, body = decoded_json(header_line, limits), decoded_json(body_line, limits)
         if not isinstance(header, dict):
             raise ServiceError(400, "the header line of a search is not a JSON object")
         _check_index(state, header.pop("index", index))
@@ -401,7 +409,7 @@ async def count(request: Request) -> Response:
     params, content = dict(request.query_params), await request.body()
 
     def work() -> bytes:
-        body = decoded(content, state.settings.limits) if content else {}
+        body = decoded_json(content, state.settings.limits) if content else {}
         return encode(passed_on(state, context, "_count", read_search(body, params, state.checked)))
 
     encoded = await state.run(context, work)

@@ -76,7 +76,7 @@ class SearchRequest(RequestBody):
         return size, first
 
 
-class Hit(BaseModel):
+class SearchHit(BaseModel):
     """One hit of the page. It also has what the engine returned for it (``highlight``, ``inner_hits``, ``fields``)."""
 
     model_config = ConfigDict(extra="allow")
@@ -99,7 +99,7 @@ class SearchResponse(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     query_id: str
-    hits: list[Hit]
+    hits: list[SearchHit]
     total: int
     total_is_exact: bool
     reranked: bool
@@ -117,7 +117,9 @@ router = APIRouter(route_class=JsonRoute, tags=["search"])
 
 
 @router.post("/search", response_model=SearchResponse, responses=COMMON_RESPONSES, operation_id="search")
-async def search(wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State) -> Response:
+async def search_index(
+    wanted: Annotated[SearchRequest, body_of(SearchRequest)], context: Context, state: State
+) -> Response:
     """Search the index; hits are returned in the order of the served version.
 
     If anything fails after the first stage has answered, its hits are returned in the engine's order with ``fallback``
@@ -126,7 +128,7 @@ async def search(wanted: Annotated[SearchRequest, body_of(SearchRequest)], conte
     query_id = str(uuid.uuid4())
 
     def work() -> tuple[bytes, Searched]:
-        searched = carry_out(state, context, call_of(state, wanted, context), query_id)
+        searched = carry_out_search(state, context, call_of(state, wanted, context), query_id)
         return encode(answer_of(state, searched.outcome, searched.mode, query_id)), searched
 
     answer, searched = await state.run(context, work)
@@ -146,7 +148,7 @@ class Searched(NamedTuple):
     """The impression as a row of ``ubi_queries``; None if impressions are not logged."""
 
 
-def carry_out(state: ServiceState, context: RequestContext, call: SearchCall, query_id: str) -> Searched:
+def carry_out_search(state: ServiceState, context: RequestContext, call: SearchCall, query_id: str) -> Searched:
     """Run a search in the current thread, in the mode that applies to it; ``query_id`` identifies the impression."""
     name = mode_of(state.settings, state.modes, call)
     waited_s = context.deadline.spent_s
@@ -316,13 +318,13 @@ async def events(
         message = "too many events from one address or session (--events-per-second); none was queued"
         raise ServiceError(429, message, kind="too_many_events", retry_after_s=wait_s)
     context.notes |= {"events": len(wanted.events)}
-    if not state.sink.events([row_of(event, state.settings.application) for event in wanted.events]):
+    if not state.sink.events([event_row(event, state.settings.application) for event in wanted.events]):
         message = f"the sink is full; none of the {len(wanted.events)} events was queued: send them again"
         raise ServiceError(503, message, kind="sink_full", retry_after_s=2.0)
     return Taken(events=len(wanted.events))
 
 
-def row_of(event: Event, application: str) -> dict[str, Any]:
+def event_row(event: Event, application: str) -> dict[str, Any]:
     """Return the row of ``ubi_events`` for an event; null fields are omitted."""
     row: dict[str, Any] = without_nulls(msgspec.to_builtins(event))
     if "position" in row["event_attributes"]:

@@ -45,7 +45,7 @@ from reranker.service.http import ServiceError
 from reranker.service.settings import MIB, ServiceSettings
 from reranker.service.telemetry import Metrics
 from reranker.store import MANIFEST as STORE_MANIFEST
-from reranker.store import VectorStore, read_manifest, store_files
+from reranker.store import VectorStore, read_store_manifest, store_files
 
 _log = logging.getLogger(__name__)
 KEPT_VERSIONS = 3
@@ -324,14 +324,17 @@ class Versions:
         """Add the hash of the store's manifest, so that a store written since is noticed."""
         if self.settings.route != "beside":
             return wanted
-        return wanted._replace(store=read_manifest(self._store_folder(wanted.path)).sha256)
+        return wanted._replace(store=read_store_manifest(self._store_folder(wanted.path)).sha256)
 
     def attempt(self, wanted: Wanted) -> Attempt:
         """Return the attempt to open a version now; it differs from earlier ones if any of the files changed."""
         paths = [wanted.path / name for name in (MODEL_MANIFEST, *describe_model(wanted.path)["files"])]
         if self.settings.route == "beside":
             folder = self._store_folder(wanted.path)
-            paths += [folder / STORE_MANIFEST, *(file.path for file in store_files(folder, read_manifest(folder)))]
+            paths += [
+                folder / STORE_MANIFEST,
+                *(file.path for file in store_files(folder, read_store_manifest(folder))),
+            ]
         return Attempt(wanted, tuple(map(FileState.of, paths)))
 
     def _bytes_to_copy(self, wanted: Wanted) -> int:
@@ -339,7 +342,7 @@ class Versions:
         if self._work is None or self.settings.route != "beside":
             return 0
         folder = self._store_folder(wanted.path)
-        files = store_files(folder, read_manifest(folder))
+        files = store_files(folder, read_store_manifest(folder))
         return self._work.missing_bytes((file.sha256, file.n_bytes) for file in files)
 
     def tidy(self) -> None:

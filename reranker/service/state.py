@@ -145,7 +145,7 @@ class Breaker:
             self._failed, self._opened, self._probe_until = 0, None, 0.0
 
 
-class Signal:
+class WakeSignal:
     """An event that any thread sets and one coroutine waits for."""
 
     def __init__(self) -> None:
@@ -171,7 +171,7 @@ class Signal:
         return True
 
 
-class Job:
+class BackgroundJob:
     """A background job that may take longer than a request. Only one run is active; the last result is kept."""
 
     def __init__(self) -> None:
@@ -252,7 +252,7 @@ class ServiceState:
         self.threads = Threads(settings.limits.threads)
         self.large_bodies = Places(settings.limits.large_at_once)
         """Concurrency limit for large bodies: each needs many times its size while it is decoded and encoded."""
-        self.doubt = Signal()
+        self.doubt = WakeSignal()
         """Set when a client's search fails and the engine's health is unclear."""
         self.breaker = Breaker(
             settings.breaker_failures,
@@ -268,7 +268,7 @@ class ServiceState:
             self.record,
         )
         self.watcher = Watcher(self.versions, self.metrics, golden)
-        self.jobs: dict[str, Job] = defaultdict(Job)
+        self.jobs: dict[str, BackgroundJob] = defaultdict(BackgroundJob)
         self.large: set[str] = set()
         """Paths whose bodies may have ``limits.max_body_bytes``; on others ``limits.max_search_bytes`` applies."""
         self.public: set[str] = set()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reranker.clicks.log import read_part
-from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, PairConfig, Resources, RobotRules, Task
+from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
 from tests.reference.strategies import FUNCTIONS
 
@@ -466,7 +466,7 @@ _IMPRESSIONS = (
 )
 
 
-def _write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
+def _write(task: LogTask, resources: Resources, folder: Path) -> tuple[tuple[Path, ...], dict[str, int]]:
     """Write the result as one Parquet file, and count what became of the queries."""
     import pyarrow.parquet as pq
 
@@ -477,7 +477,7 @@ def _write(task: Task, resources: Resources, folder: Path) -> tuple[tuple[Path, 
     return (path,), counts
 
 
-def _compute(task: Task) -> tuple[Any, dict[str, int]]:
+def _compute(task: LogTask) -> tuple[Any, dict[str, int]]:
     """Return the result as an Arrow table, and the counts."""
     searches, statuses, lists = _impressions(task)
     if task.goal == "impressions":
@@ -505,7 +505,7 @@ def _compute(task: Task) -> tuple[Any, dict[str, int]]:
     return _table(_PAIRS, pairs), dict(counts)
 
 
-def _impressions(task: Task) -> tuple[dict[str, Search], dict[str, str], list[Impression]]:
+def _impressions(task: LogTask) -> tuple[dict[str, Search], dict[str, str], list[Impression]]:
     """Return the searches, what became of each, and the lists of those kept, by time and query id."""
     config = task.config
     queries, hits, events = (_read(task, table) for table in TABLES)
@@ -525,7 +525,7 @@ def _impressions(task: Task) -> tuple[dict[str, Search], dict[str, str], list[Im
     return searches, statuses, lists
 
 
-def _read(task: Task, table: str) -> list[Row]:
+def _read(task: LogTask, table: str) -> list[Row]:
     return [row for path in task.log.files(table) for row in read_part(path, table).to_pylist()]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from reranker.clicks.exports import (
     EXPORTS,
-    Judgement,
+    ClickJudgement,
     grade,
     judgements_of_pairs,
     judgements_of_ratings,
@@ -23,7 +23,11 @@ from reranker.errors import ConfigError, InputError
 from reranker.formats import read_pairs, read_qrels, read_queries
 from reranker.records import Pair
 
-JUDGED = [Judgement("red shoe", "a", 1.0), Judgement("red shoe", "b", 0.5), Judgement('say "鞋", ok', "d,1", 0.1)]
+JUDGED = [
+    ClickJudgement("red shoe", "a", 1.0),
+    ClickJudgement("red shoe", "b", 0.5),
+    ClickJudgement('say "鞋", ok', "d,1", 0.1),
+]
 
 
 def test_shares_of_clicks() -> None:
@@ -42,11 +46,11 @@ def test_shares_of_clicks() -> None:
 def test_shares_of_won_pairs() -> None:
     pairs = [Pair("p", "a", "b", 3.0), Pair("p", "b", "a", 1.0), Pair("p", "a", "c", 2.0), Pair("q", "c", "a", 0.5)]
     assert list(judgements_of_pairs(pairs)) == [
-        Judgement("p", "a", 5 / 6),
-        Judgement("p", "b", 1 / 4),
-        Judgement("p", "c", 0.0),
-        Judgement("q", "a", 0.0),
-        Judgement("q", "c", 1.0),
+        ClickJudgement("p", "a", 5 / 6),
+        ClickJudgement("p", "b", 1 / 4),
+        ClickJudgement("p", "c", 0.0),
+        ClickJudgement("q", "a", 0.0),
+        ClickJudgement("q", "c", 1.0),
     ]
 
 
@@ -71,7 +75,7 @@ def test_trec_cannot_hold_ids_with_blanks_and_then_writes_nothing(tmp_path: Path
     target = tmp_path / "clicks.qrels"
     target.write_text("before")
     with pytest.raises(InputError, match="'a b' contains white space"):
-        write_judgements([*JUDGED, Judgement("q", "a b", 1.0)], target, "trec")
+        write_judgements([*JUDGED, ClickJudgement("q", "a b", 1.0)], target, "trec")
     assert target.read_text() == "before"
     assert list(tmp_path.iterdir()) == [target]
 
@@ -85,7 +89,7 @@ def test_letor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("judged", [JUDGED, []])
-def test_workbench_ratings_are_strings(tmp_path: Path, judged: list[Judgement]) -> None:
+def test_workbench_ratings_are_strings(tmp_path: Path, judged: list[ClickJudgement]) -> None:
     target = tmp_path / "judgements.json"
     assert write_judgements(judged, target, "srw") == len(judged)
     body = json.loads(target.read_text())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.clicks.importing import open_logs
-from reranker.clicks.log import DAY_MS, MANIFEST, Batch, ClickLog, read_manifest, read_part, to_tables
+from reranker.clicks.log import DAY_MS, MANIFEST, Batch, ClickLog, read_log_manifest, read_part, to_tables
 from reranker.clicks.schema import TABLES
 from reranker.errors import ConfigError, InputError
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines
@@ -354,7 +354,7 @@ class TestForget:
         rows["people"] = {"alias": [ALICE] * 8, "user": clients, "time": [at(1)] * 8}
         log.add([rows], "one", now_ms=NOW_MS)
         log.forget("alice", PRIVACY, now_ms=NOW_MS)
-        noted = list(read_manifest(log.folder).forgotten)
+        noted = list(read_log_manifest(log.folder).forgotten)
         assert len(noted) == 18
         assert noted == sorted(noted)
 
@@ -518,7 +518,7 @@ class TestOpening:
     def test_a_damaged_manifest_is_refused(self, log: ClickLog, data: bytes, reason: str) -> None:
         (log.folder / MANIFEST).write_bytes(data)
         with pytest.raises(InputError, match=reason):
-            read_manifest(log.folder)
+            read_log_manifest(log.folder)
 
     def test_a_damaged_part_is_told(self, log: ClickLog) -> None:
         log.add([batch(("q1", ALICE, None))], "one", now_ms=NOW_MS)

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, example, given, settings
 
 from reranker.clicks.pairs import (
     STRATEGIES,
+    LogTask,
     PairConfig,
     Resources,
     RobotRules,
-    Task,
     impressions,
     make_pairs,
     prepared,
@@ -104,7 +104,7 @@ def test_questions_find_all_tables_however_many_parts(
     tables = random_logs.tables(random_logs.of_seed(SEED), most=80)
     log = write_log(tmp_path, tables.queries, tables.hits, tables.events)
     monkeypatch.setattr("reranker.clicks.pairs.ROWS_PER_MB", len(tables.hits) / (n_parts - 0.5) / ONE_THREAD.memory_mb)
-    task = Task(log, PairConfig(), "impressions")
+    task = LogTask(log, PairConfig(), "impressions")
     questions = """SELECT (SELECT COUNT(*) FROM actions), (SELECT COUNT(*) FROM result_lists),
         (SELECT COUNT(*) FROM counted_impressions)"""
     with prepared(task, ONE_THREAD) as connection:
@@ -170,7 +170,7 @@ def test_every_strategy_in_spark(spark: Any) -> None:
     spark.createDataFrame(rows, f"{columns}, time bigint").createOrReplaceTempView("clicked_impressions")
     config = PairConfig(last_by_time=True)
     for name, strategy in STRATEGIES.items():
-        task = Task(Log({}), PairConfig(name, last_by_time=True), "pairs")
+        task = LogTask(Log({}), PairConfig(name, last_by_time=True), "pairs")
         text = next(step.text for step in steps(task) if step.name == "preferences")
         found = sorted((row["query_id"], row["better"], row["worse"]) for row in spark.sql(text).collect())
         options = {option: getattr(config, option) for option in strategy.options}

@@ -14,7 +14,7 @@ from reranker.engines.scripts import (
     NOT_RUN,
     TRUSTED,
     Setup,
-    carry_out,
+    carry_out_steps,
     example_search,
     install_steps,
     licence_of,
@@ -158,7 +158,7 @@ class Recorder:
 
 def test_steps_that_build_on_each_other_are_filled_in() -> None:
     engine: Any = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1", "status": "CREATED"})
-    done = carry_out(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
+    done = carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
     assert [one.state for one in done] == ["done"] * 4
     bodies = {path: body for _, path, body in engine.sent}
     assert bodies["/_plugins/_ml/models/_register"]["connector_id"] == "C1"
@@ -168,7 +168,7 @@ def test_steps_that_build_on_each_other_are_filled_in() -> None:
 
 def test_after_a_refusal_nothing_is_built_on_it() -> None:
     engine: Any = Recorder(_create=EngineRejected("no", status=400))
-    done = carry_out(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
+    done = carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
     assert [one.state for one in done] == ["done", "refused", "not possible", "not possible"]
     assert [path for _, path, _ in engine.sent][-1] == "/_plugins/_ml/connectors/_create"
 
@@ -177,7 +177,7 @@ def test_removing_what_is_not_there_is_no_error() -> None:
     setup = Setup(ENCODER, SERVICE)
     missing = EngineRejected("not found", status=404)
     engine: Any = Recorder(ssi_0123456789ab_model=missing, ssi_0123456789ab_blend=missing)
-    done = carry_out(engine, remove_steps(setup, FULL_OS))
+    done = carry_out_steps(engine, remove_steps(setup, FULL_OS))
     assert [one.state for one in done] == ["absent", "absent", "done"]
     assert {method for method, _, _ in engine.sent} == {"DELETE"}
     assert len(remove_steps(Setup(ENCODER), FULL_OS)) == 2
@@ -188,9 +188,9 @@ def test_an_engine_that_is_away_or_does_not_know_us_ends_it() -> None:
     for error in (EngineUnavailable("away"), EngineAuthError("who?", status=401)):
         engine: Any = Recorder(ssi_0123456789ab_model=error)
         with pytest.raises(type(error)):
-            carry_out(engine, steps)
+            carry_out_steps(engine, steps)
     engine = Recorder(ssi_0123456789ab_model=EngineAuthError("no rights", status=403))
-    assert carry_out(engine, steps)[0].state == "refused"
+    assert carry_out_steps(engine, steps)[0].state == "refused"
 
 
 def test_the_licence_and_what_is_trusted_are_asked_for() -> None:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from indexer import vectorizing
-from indexer.vectorizing import Job, with_vectors
+from indexer.vectorizing import VectorizingJob, with_vectors
 from reranker.engines import open_engine
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.formats import WHOLE, RejectLog, document_parts
@@ -50,7 +50,7 @@ def vectorize(docs: str = "docs.jsonl", out: str = "vectors.parquet", backend: s
     """Return the rows of the file written, and what was refused."""
     rejects = Path("rejects.jsonl")
     with RejectLog(rejects) as log:
-        n_rows = vectorizing.vectorize(Job(Path(docs), Path("model"), Path(out)), backend, rejects=log)
+        n_rows = vectorizing.vectorize(VectorizingJob(Path(docs), Path("model"), Path(out)), backend, rejects=log)
     rows = pq.read_table(out).to_pylist()
     assert n_rows == len(rows)
     return rows, [json.loads(line) for line in rejects.read_text().splitlines()]
@@ -293,7 +293,7 @@ def test_a_failure_leaves_the_file_that_was_there(folder: Path) -> None:
 
 def test_a_damaged_model_or_another_one_on_a_worker(folder: Path) -> None:
     assert "nowhere" in ssi("vectorize", "--docs", "docs.jsonl", "--model", "nowhere", "--out", "v", code=5).stderr
-    job = Job(folder / "docs.jsonl", folder / "model", folder / "v")
+    job = VectorizingJob(folder / "docs.jsonl", folder / "model", folder / "v")
     vectorizing._encoder_of_worker.cache_clear()
     with pytest.raises(EncoderMismatch, match="same folder"):
         vectorizing._encode_part(job, "0" * 64, WHOLE, str(folder))

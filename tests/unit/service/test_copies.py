@@ -28,7 +28,7 @@ from reranker.service.copies import PREFIX, SHARED_FOLDER, WorkFolder, inherited
 from reranker.service.serving import Serving, Wanted, Watcher
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import ServiceState, open_state
-from reranker.store import MANIFEST, VectorStore, read_manifest, store_files
+from reranker.store import MANIFEST, VectorStore, read_store_manifest, store_files
 from tests.engines.memory import memory_engine
 from tests.served import Served, random_documents, serve
 from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, sibling, small_index
@@ -466,7 +466,9 @@ def test_the_work_folder_is_removed_when_the_service_ends(served: Served, tmp_pa
 
 def test_copies_of_versions_that_are_gone_are_removed(served: Served, tmp_path: Path) -> None:
     site = Site(served, tmp_path, route="beside")
-    store = {file.sha256 for file in store_files(served.store_path, read_manifest(served.store_path)) if file.n_bytes}
+    store = {
+        file.sha256 for file in store_files(served.store_path, read_store_manifest(served.store_path)) if file.n_bytes
+    }
     first, second = (model.manifest["files"] for model in (site.first, site.second))
     of_first, of_second = ({entry["sha256"] for entry in files.values()} for files in (first, second))
     assert set(names(site.state.work)) == store | of_first
@@ -486,11 +488,11 @@ def replace_store(served: Served, path: Path, seed: int) -> Path:
 
 def test_a_store_copied_over_the_served_one_is_taken_when_it_is_whole(served: Served, tmp_path: Path) -> None:
     other = replace_store(served, tmp_path / "other", 9)
-    assert read_manifest(other).generation == read_manifest(served.store_path).generation
+    assert read_store_manifest(other).generation == read_store_manifest(served.store_path).generation
     state = service_over(served, tmp_path, route="beside")
     before = order(state)
     shutil.copy(other / MANIFEST, served.store_path / MANIFEST)
-    files = [file.path for file in store_files(Path(), read_manifest(other)) if file.n_bytes]
+    files = [file.path for file in store_files(Path(), read_store_manifest(other)) if file.n_bytes]
     for number, name in enumerate(files):
         content = (other / name).read_bytes()
         target = served.store_path / name

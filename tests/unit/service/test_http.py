@@ -23,7 +23,15 @@ from reranker.errors import (
     IndexMissing,
     RequestTooLarge,
 )
-from reranker.service.http import DECODED_AT_ONCE, LIMITS_KEY, ServiceError, check_size, decoded, of_engine, receive
+from reranker.service.http import (
+    DECODED_AT_ONCE,
+    LIMITS_KEY,
+    ServiceError,
+    check_size,
+    decoded_json,
+    of_engine,
+    receive,
+)
 from reranker.service.settings import Limits
 
 SMALL = Limits(max_json_depth=3, max_json_values=8)
@@ -97,7 +105,7 @@ def test_size_and_depth_are_those_of_the_decoded_value(value: Any, ascii_only: b
     kind = "too_many" if commas >= many or containers > many else "too_deep" if depth > deep else ""
     assert kind_of(check_size, body, limits) == (422 if kind else 200, kind)
     if not kind:
-        assert decoded(body, limits) == value
+        assert decoded_json(body, limits) == value
 
 
 @pytest.mark.parametrize("piece", [rb"\"", rb'"\"', rb"\\", b'"', b'",', rb'"a\"', b"\\"])
@@ -105,20 +113,20 @@ def test_texts_without_an_end_take_no_longer_than_others(piece: bytes) -> None:
     body = b"[" * 65 + b'"' + piece * (2 * 2**20 // len(piece))
     limits = Limits(max_json_values=10**7)
     started = time.process_time()
-    assert kind_of(decoded, body, limits)[0] in (400, 422)
+    assert kind_of(decoded_json, body, limits)[0] in (400, 422)
     # Square in the length, it would take hours.
     assert time.process_time() - started < 5.0
 
 
 def test_what_fits_no_form_is_told_by_the_first_and_what_is_no_json_as_such() -> None:
     numbers, texts = msgspec.json.Decoder(list[int]), msgspec.json.Decoder(list[str])
-    assert decoded(b"[1]", Limits(), numbers, texts) == [1]
-    assert decoded(b'["a"]', Limits(), numbers, texts) == ["a"]
+    assert decoded_json(b"[1]", Limits(), numbers, texts) == [1]
+    assert decoded_json(b'["a"]', Limits(), numbers, texts) == ["a"]
     with pytest.raises(ServiceError, match="Expected `int`") as error:
-        decoded(b'["a", 1]', Limits(), numbers, texts)
+        decoded_json(b'["a", 1]', Limits(), numbers, texts)
     assert (error.value.status_code, error.value.kind) == (422, "invalid")
     for body in (b"[1", b"", b"[1]]", b"nul", b'["\\ud800"]', b'["\xff"]', b"\xef\xbb\xbf[]"):
-        assert kind_of(decoded, body, Limits()) == (400, "not_json")
+        assert kind_of(decoded_json, body, Limits()) == (400, "not_json")
 
 
 # --- what is said to be JSON

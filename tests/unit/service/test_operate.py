@@ -386,9 +386,9 @@ def test_clicks_are_read_back_from_an_engine(served: Served, tmp_path: Path) -> 
 
 
 def test_a_job_that_fails_is_a_sentence_and_can_be_begun_again() -> None:
-    from reranker.service.state import Job
+    from reranker.service.state import BackgroundJob
 
-    job = Job()
+    job = BackgroundJob()
     for work, value, problem in ((lambda: 1 // 0, None, "internal error"), (lambda: 3, 3, "")):
         assert job.start(work)
         while job.is_running:

@@ -16,8 +16,8 @@ from reranker.deadline import Deadline
 from reranker.errors import EngineUnavailable
 from reranker.service.gate import check_body
 from reranker.service.http import RequestContext, ServiceError
-from reranker.service.search import Event, SearchRequest, call_of, carry_out, keep, row_of, without_nulls
-from reranker.service.state import Signal
+from reranker.service.search import Event, SearchRequest, call_of, carry_out_search, event_row, keep, without_nulls
+from reranker.service.state import WakeSignal
 from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import TEMPLATE, service_over, small_index
@@ -35,7 +35,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 def test_a_signal_is_seen_once_however_often_and_whenever_it_is_set() -> None:
-    signal = Signal()
+    signal = WakeSignal()
     signal.set()
     signal.set()
 
@@ -52,7 +52,7 @@ def test_a_signal_is_seen_once_however_often_and_whenever_it_is_set() -> None:
 
 
 def test_a_thread_wakes_the_one_that_waits_at_once() -> None:
-    signal = Signal()
+    signal = WakeSignal()
 
     async def scenario() -> tuple[bool, float]:
         threading.Timer(0.05, signal.set).start()
@@ -204,7 +204,7 @@ def test_an_answered_search_is_counted_and_logged_once(served: Served, tmp_path:
     submitted: list[Any] = []
     state.shadow.submit = lambda call, row: submitted.append(row)  # type: ignore[method-assign]
     context = RequestContext("r", Deadline(20.0))
-    searched = carry_out(state, context, call_of(state, SearchRequest("word3"), context), "q1")
+    searched = carry_out_search(state, context, call_of(state, SearchRequest("word3"), context), "q1")
     assert (state.answered, sink.rows, context.notes) == (0, [], {}), "nothing before the answer is sure to be sent"
     keep(state, context, searched)
     assert state.answered == 1 and context.notes["mode"] == ("shadow" if shadow else "rerank")
@@ -220,7 +220,7 @@ def test_the_row_of_an_event_leaves_out_what_is_null_and_counts_in_whole_numbers
         b'{"action_name": "click", "query_id": "q", "client_id": null, "event_attributes":'
         b' {"object": {"object_id": "d"}, "position": {"ordinal": 3.0}, "dwell_time": null}}'
     )
-    row = row_of(event, "shop")
+    row = event_row(event, "shop")
     assert row.pop("timestamp").endswith("Z")
     assert row == {
         "action_name": "click",
@@ -230,7 +230,7 @@ def test_the_row_of_an_event_leaves_out_what_is_null_and_counts_in_whole_numbers
     }
     assert type(row["event_attributes"]["position"]["ordinal"]) is int
     bare = decoder.decode(b'{"action_name": "a", "query_id": "q", "event_attributes": {"object": {"object_id": "d"}}}')
-    assert "position" not in row_of(bare, "shop")["event_attributes"]
+    assert "position" not in event_row(bare, "shop")["event_attributes"]
     assert without_nulls({"a": None, "b": {"c": None, "d": 0}, "e": [None], "f": ""}) == {
         "b": {"d": 0},
         "e": [None],

@@ -15,7 +15,7 @@ import pytest
 
 from reranker import store as stores
 from reranker.errors import ArtifactError, RerankerError
-from reranker.store import MANIFEST, StoreWriter, VectorStore, read_manifest, write_manifest
+from reranker.store import MANIFEST, StoreWriter, VectorStore, read_store_manifest, write_store_manifest
 from tests.unit.store.test_store import ENCODER, N, add, values_of
 
 
@@ -70,7 +70,7 @@ def test_a_link_that_is_changed_while_a_store_is_opened_gives_one_store_or_the_o
 ) -> None:
     first, second = write_store(tmp_path / "first"), write_store(tmp_path / "second", ("a", "b", "c"), 2)
     link, opened = tmp_path / "current", 0
-    files = len(stores.store_files(first, read_manifest(first))) + 1
+    files = len(stores.store_files(first, read_store_manifest(first))) + 1
     plain: Any = stores._open_regular
     for turn in range(files):
         link.unlink(missing_ok=True)
@@ -141,25 +141,27 @@ def test_bytes_that_are_no_manifest(tmp_path: Path, name: str) -> None:
 def test_segments_that_do_not_fit_their_files(tmp_path: Path, change: dict[str, Any]) -> None:
     """Also where the manifest has a hash of its own that is right: whoever writes one can compute it."""
     store = write_store(tmp_path / "store")
-    manifest = read_manifest(store)
+    manifest = read_store_manifest(store)
     segments = [msgspec.structs.replace(manifest.segments[0], **change)]
-    write_manifest(store, msgspec.structs.replace(manifest, segments=segments))
+    write_store_manifest(store, msgspec.structs.replace(manifest, segments=segments))
     refused(store)
 
 
 @pytest.mark.parametrize("change", [{"n_entries": 2**62}, {"n_entries": 1}, {"number": 9}, {"sha256": {}}], ids=str)
 def test_an_index_that_does_not_fit_its_files(tmp_path: Path, change: dict[str, Any]) -> None:
     store = write_store(tmp_path / "store")
-    manifest = read_manifest(store)
-    write_manifest(store, msgspec.structs.replace(manifest, index=msgspec.structs.replace(manifest.index, **change)))
+    manifest = read_store_manifest(store)
+    write_store_manifest(
+        store, msgspec.structs.replace(manifest, index=msgspec.structs.replace(manifest.index, **change))
+    )
     refused(store)
 
 
 def test_one_segment_twice_and_none_at_all_are_refused_or_harmless(tmp_path: Path) -> None:
     for segments in (2, 0):
         store = write_store(tmp_path / f"store-{segments}")
-        manifest = read_manifest(store)
-        write_manifest(store, msgspec.structs.replace(manifest, segments=list(manifest.segments) * segments))
+        manifest = read_store_manifest(store)
+        write_store_manifest(store, msgspec.structs.replace(manifest, segments=list(manifest.segments) * segments))
         with suppress(RerankerError):  # any other error is one of the store's own
             opened = VectorStore.open(store, ENCODER, verify=True)
             assert len(opened.rows_of(["a", "nobody"])) == 2

@@ -287,15 +287,15 @@ def test_every_damaged_file_is_seen(tmp_path: Path) -> None:
     "change", [{"format_version": 2}, {"dims": 0}, {"dims": 10**9}, {"quantisation": "pickle"}, {"generation": -1}]
 )
 def test_a_manifest_of_another_kind_is_refused(tmp_path: Path, change: dict[str, object]) -> None:
-    from reranker.store import Manifest, read_manifest, write_manifest
+    from reranker.store import StoreManifest, read_store_manifest, write_store_manifest
 
     with StoreWriter(tmp_path, ENCODER, N) as writer:
         add(writer, ["a"], [1])
-    write_manifest(tmp_path, msgspec.structs.replace(read_manifest(tmp_path), **change))
+    write_store_manifest(tmp_path, msgspec.structs.replace(read_store_manifest(tmp_path), **change))
     with pytest.raises(ArtifactError):
         VectorStore.open(tmp_path)
     assert isinstance(change, dict)
-    assert Manifest.__struct_config__.frozen
+    assert StoreManifest.__struct_config__.frozen
 
 
 def test_a_reader_that_opens_while_a_writer_publishes_gets_a_whole_state(tmp_path: Path) -> None:
