@@ -167,14 +167,14 @@ def retrain(**options: Any) -> None:
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
-        beside_clicks = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
+        other_evidence = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"refused lines: {rejects.summary()}")
         with common.stage_progress() as update:
             listener = Listener(common.say, update)
             result = Retraining(
-                engine, options["index"], log, settings, beside_clicks, listener, options["report"]
+                engine, options["index"], log, settings, other_evidence, listener, options["report"]
             ).run()
     _show_retraining(result, options["as_json"])
     if result.exit_code:

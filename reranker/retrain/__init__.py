@@ -1,1 +1,1 @@
-"""From click logs to a better model: training again, the gate, and going live."""
+"""Retraining: a new model from click logs, the gate that compares it with the live model, and its promotion."""

@@ -1,9 +1,10 @@
-"""The documents of an index as a file to train on; a reading that was stopped goes on where it was.
+"""Export of the documents of an index to a file for training. An interrupted export can be resumed.
 
-A document's place in a view (``_shard_doc``) means nothing in the next view, whose copies and segments are others. The
-number of its last write (``_seq_no``) stays, so documents are read in that order: those written or changed later come
-after all that was read before. A reading that goes on therefore lacks nothing, and has too much only what was deleted
-meanwhile: where it has as many documents as the new view, it has the same.
+A document's position in a point in time (``_shard_doc``) has no meaning in the next one, which has other shard copies
+and segments. The number of its last write (``_seq_no``) is stable, so documents are read in that order, and documents
+written or changed later come after all that were read. A resumed export therefore misses nothing. It can only contain
+too much, namely documents deleted in the meantime. So if it has as many documents as the new point in time, it has the
+same ones.
 """
 
 from __future__ import annotations
@@ -29,34 +30,43 @@ from reranker.text.view import TextView
 
 BATCH = 500
 NOTE_EVERY_S = 5.0
-"""Seconds between two notes of how far a reading is: what a stopped one reads again at most."""
+"""Seconds between two saved positions, so that an interrupted export repeats at most this much reading."""
 
 
 class _Line(NamedTuple):
-    """Where a document's line is in the unsorted file; of one document, lines are ordered by age."""
+    """Location of a document's line in the unsorted file. Lines of the same document are ordered by age."""
 
     id: str
     held_by: str
-    """Its index, with its routing if it has one: the same id may be on several shards."""
+    """Its index, followed by its routing value if it has one, because several shards may contain the same id."""
     at: int
+    """Offset of the line in bytes."""
     n_bytes: int
+    """Length of the line in bytes."""
 
 
 def export_documents(
     engine: Engine, index: str, view: TextView, path: Path, progress: Progress = no_progress, say: Say = no_progress
 ) -> int:
-    """Write the text fields of all documents of an index as JSON lines and return their number.
+    """Write the text fields of all documents of an index as JSON lines and return the number of lines.
 
-    Engines scan in an order of their own, and training depends on the order of its documents: the lines are sorted by
-    id (their places in a first, unsorted file are held in memory, about 150 bytes a document). An id that several
-    indexes of an alias hold is written once, with the text that sorts first.
+    The lines are sorted by id, because the scan order is engine-specific and training depends on the order of
+    documents. Their offsets in a first, unsorted file are held in memory, about 150 bytes per document. An id that
+    several indexes of an alias contain is written once, with the text that sorts first.
 
-    A reading of the same engine, indexes and fields that was stopped goes on (`ReadsByWrites`; others begin anew). The
-    file holds what the index has then: documents changed meanwhile are read again, and where some were deleted, or what
-    was kept is damaged or of other fields or indexes, ``say`` tells so and all is read anew.
+    An interrupted export of the same engine, indexes and fields is resumed if the engine is a `ReadsByWrites`; other
+    engines start again. The file has the index's content at the end of the export: documents changed in the meantime
+    are read again. If documents were deleted, or the saved part is damaged or belongs to other fields or indexes, all
+    documents are read again, and a message is passed to ``say``.
 
-    `NothingToLearn` if the index is empty; `EngineError` if it cannot be read; `ConfigError` if another process is
-    writing the same file.
+    Raises
+    ------
+    NothingToLearn
+        If the index is empty.
+    EngineError
+        If the index cannot be read.
+    ConfigError
+        If another process is writing the same file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     refresh_if_allowed(engine, index)
@@ -70,14 +80,14 @@ def export_documents(
             reading.read(engine, index, fields, progress)
         if not reading.lines:
             note.unlink(missing_ok=True)
-            raise NothingToLearn(f"index {index!r} on {engine.spec} holds no document: fill it with `ssi index`")
+            raise NothingToLearn(f"index {index!r} on {engine.spec} contains no documents: fill it with `ssi index`")
         n_documents = _write_sorted(file, reading.lines, path)
         note.unlink(missing_ok=True)
     return n_documents
 
 
 def forget_documents(path: Path) -> None:
-    """Remove a file of `export_documents`, and what a stopped reading kept for it."""
+    """Remove a file of `export_documents` and the files of an interrupted export."""
     for each in (path, *_beside(path)):
         each.unlink(missing_ok=True)
 
@@ -88,14 +98,14 @@ def _beside(path: Path) -> tuple[Path, Path]:
 
 @contextmanager
 def _unsorted(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
-    """Yield the locked file of lines in the order of reading, and where the note on it is; without a note it goes."""
+    """Yield the locked file of lines in reading order and the path of its saved position."""
     unsorted, note = _beside(path)
     unsorted.touch()
     with unsorted.open("r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"another process is writing {str(path)!r}: wait for its end, or name another") from None
+            raise ConfigError(f"another process is writing {str(path)!r}: wait until it has finished") from None
         try:
             yield file, note
         finally:
@@ -104,19 +114,19 @@ def _unsorted(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
 
 
 def _identity(engine: Engine, index: str, fields: Sequence[str]) -> dict[str, Any] | None:
-    """Return what must be the same for a reading to go on; None where none can."""
+    """Return values that must be equal for resuming an export; None if it cannot be resumed."""
     if not isinstance(engine, ReadsByWrites):
         return None
     try:
         return {"engine": engine.spec, "indexes": engine.index_uuids(index), "fields": list(fields)}
     except EngineAuthError:
-        return None  # a role that may not ask which index it reads
+        return None  # a role without permission to look up the indexes behind the name
 
 
 class Reading:
-    """What was read of an index so far: ``lines`` of a file, and the write up to which all is there.
+    """An export in progress: ``lines`` of a file, and the write number up to which it is complete.
 
-    ``identity`` are the engine, indexes and fields, or None where a reading cannot go on.
+    ``identity`` contains the engine, indexes and fields; None if the export cannot be resumed.
     """
 
     def __init__(self, file: IO[bytes], note: Path, identity: dict[str, Any] | None) -> None:
@@ -125,24 +135,24 @@ class Reading:
         self._seq_no, self._hash = 0, hashlib.sha256()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Discard everything that was read."""
         self._note.unlink(missing_ok=True)
         self.lines, self._seq_no, self._hash = [], 0, hashlib.sha256()
         self._cut(0)
 
     def _cut(self, n_bytes: int) -> None:
-        """End the file after this many bytes, and write on from there."""
+        """Truncate the file to this many bytes and continue writing there."""
         self._file.truncate(n_bytes)
         self._file.seek(n_bytes)
 
     def read(self, engine: Engine, index: str, fields: Sequence[str], progress: Progress) -> bool:
-        """Read the rest, and leave in ``lines`` the newest of each document.
+        """Read the remaining documents; afterwards, ``lines`` contains the newest line of each document.
 
-        False: what was kept is not what the index has; documents were deleted since.
+        Returns False if the saved part does not match the index because documents were deleted since.
         """
         begin, total = self._file.tell(), engine.count(index)
-        # Counted before the view is made: what is changed in between counts here and is read again, so that the numbers
-        # differ and all is read anew.
+        # Count before opening the point in time. A document changed in between is counted here and read again, so the
+        # numbers differ and everything is read again.
         older = engine.count(index, {"range": {"_seq_no": {"lt": self._seq_no}}}) if begin else 0
         noted = time.monotonic()
         for batch in self._batches(engine, index, fields):
@@ -173,7 +183,7 @@ class Reading:
         self._seq_no = batch[-1].seq_no
 
     def _take_note(self) -> None:
-        """Make what was read durable, and then say so."""
+        """Flush the lines to disk, then save the position."""
         make_durable(self._file)
         note = {
             "of": self._identity,
@@ -185,7 +195,7 @@ class Reading:
         write_file(self._note, json.dumps(note).encode("ascii"))
 
     def resume(self, say: Say) -> None:
-        """Take over what a stopped reading noted; where it does not fit or is damaged, say so and begin anew."""
+        """Load the lines of an interrupted export; if they are damaged or do not match, report it and start again."""
         if not self._note.exists():
             self._cut(0)
             return
@@ -195,15 +205,15 @@ class Reading:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             why = f"is damaged ({error!s:.80})"
         if why:
-            say(f"what a stopped reading kept in {self._file.name} {why}: all documents are read again")
+            say(f"the saved part of an interrupted export, {self._file.name}, {why}: all documents are read again")
             self.clear()
         else:
-            say(f"a reading that was stopped goes on after {len(self.lines):,} documents")
+            say(f"an interrupted export continues after {len(self.lines):,} documents")
 
     def _take_over(self, note: Mapping[str, Any]) -> str:
-        """Read the lines that the note vouches for; return why they cannot be used, or ""."""
+        """Load the lines described by the saved position; return the reason if they cannot be used, else ""."""
         if note["of"] != self._identity:
-            return "is of another engine, index or fields"
+            return "belongs to another engine, index or fields"
         n_bytes, seq_no = int(note["bytes"]), int(note["seq_no"])
         self._file.seek(0)
         while self._file.tell() < n_bytes and (line := self._file.readline()):
@@ -213,14 +223,14 @@ class Reading:
             self.lines.append(_Line(json.loads(text)["id"], intern(head.decode()), at, len(text)))
         found = {"bytes": self._file.tell(), "documents": len(self.lines), "sha256": self._hash.hexdigest()}
         if seq_no < 0 or any(note[name] != value for name, value in found.items()):
-            return "is damaged (its content is not what was noted)"
+            return "is damaged (its content does not match its checksum)"
         self._seq_no = seq_no
         self._cut(n_bytes)
         return ""
 
 
 def _write_sorted(unsorted: IO[bytes], lines: Sequence[_Line], path: Path) -> int:
-    """Copy sorted lines, one an id, and return their number."""
+    """Copy the lines sorted, one per id, and return their number."""
     written = 0
     with replacing(path) as target:
         for _, of_id in groupby(lines, key=itemgetter(0)):

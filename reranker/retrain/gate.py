@@ -1,28 +1,30 @@
-"""Whether a new model goes live: both models on what people clicked, and on what judges said.
+"""The gate: compares a new model with the live model on clicks and on judged queries, and decides on promotion.
 
-The clicks were made on the live model's order, which puts its own favourites where people look: counted plainly, a
-click log finds every other model worse. A click at shown rank r therefore counts 1/p(r), p(r) the chance that a person
-looks there (Joachims, Swaminathan, Schnabel 2017), and is asked at which rank either model would have put the document
-among those shown. With w the weights and λ the discount, a model's value is ::
+The clicks were made on the live model's order, which puts its own favourites where people look. Unweighted, a click log
+makes every other model look worse. So a click at displayed rank r counts 1/p(r), where p(r) is the probability that
+rank r is examined (Joachims, Swaminathan, Schnabel 2017). Both models rank the documents that were shown, and a click
+is credited at the rank that each model gives to its document. With w the weights, a model's value is ::
 
     RR   = sum w / rank       / sum w                      over clicks
-    nDCG = sum w / log2(1 + rank) / sum of the same in the order of w, the best that is possible
+    nDCG = sum w / log2(1 + rank) / sum of the same in the order of w, the best possible order
 
-Both are additive over clicks, so that weighting makes them unbiased (the reciprocal rank of the *first* click is not),
-and both are divided once, over all impressions. Dividing within each impression would cancel the weights wherever there
-is one click, and bring the bias back; not dividing would leave a figure in units of p(1), which no click log tells.
+Both are sums over clicks, so that weighting makes them unbiased (the reciprocal rank of the *first* click is not such a
+sum). Both are divided once, over all impressions. Dividing within each impression would cancel the weights of
+impressions with one click and bring the bias back. Without division, the value would be in units of p(1), which is
+unknown.
 
-Documents never shown are unknown, and both models rank the shown ones only, on the ranks at which they were shown.
-Documents of equal score share their places' mean discount, which is what a random order of them has in the long run.
+Nothing is known about documents that were never shown. So both models rank only the shown documents, on the ranks at
+which they were shown. Documents with equal scores share the mean discount of their ranks, which is the expected value
+for a random order.
 
-Weights that are too steep favour any change whatever. Click rates by rank, taken for propensities, are the worst case:
-they credit all of the live order's merit to where people look, so that it seems no better than a random order, and a
-worse model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean)
-guard against that: the new model must beat it, and so must the live one, or the weights are not believed.
+Weights that are too steep favour any change. The worst case is to use click rates by rank as propensities. They
+attribute all merit of the live order to position bias, so that it seems no better than a random order, and a worse
+model with a little merit seems better. Two comparisons with a random order of each list (exact, by its mean) guard
+against this: the new model must be better than random, and so must the live one, otherwise the weights are not trusted.
 
-Ranks are those of serving: blended, as `reranker.rerank` blends. Each distinct query is sent once, as the team's body
-with a filter on the documents that were shown for it: the scores are those of the body alone, since a filter adds
-nothing. Documents are encoded from their stored text, once a document and encoder, so a model is scored before its
+Ranks are those of serving, blended as in `reranker.rerank`. Each distinct query is sent once, as the team's body with a
+filter on the documents that were shown for it. A filter does not change scores, so they are those of the body.
+Documents are encoded from their stored text, once per document and encoder, so that a model can be evaluated before its
 vectors are in any index.
 """
 
@@ -43,23 +45,27 @@ from reranker.retrain.statistics import Interval, clusters_needed, ratio_interva
 
 @dataclass(frozen=True)
 class ShownLists:
-    """Whole impressions, and how both models score what was shown.
+    """Impressions with the scores of both models for the shown documents.
 
-    Rows are the shown documents of all impressions one after the other; those of impression i are
+    Rows are the shown documents of all impressions, concatenated. The rows of impression i are
     ``indptr[i]:indptr[i + 1]``.
     """
 
     indptr: Int64
+    """(n + 1,) int64: Row offsets of the impressions."""
     rank: Int64
-    """(n_rows,) int64: 1-based place at which the document was shown; none twice in an impression."""
+    """(n_rows,) int64: Rank at which the document was shown, from 1; unique within an impression."""
     clicked: Bool
+    """(n_rows,) bool: Whether the document was clicked."""
     live: Float64
+    """(n_rows,) float64: Scores of the live model as served; higher is better. NaN (in both) for a deleted document,
+    which is ignored."""
     candidate: Float64
-    """(n_rows,) float64: Scores as they would be served, bigger is better. NaN in both: the document is gone, and is
-    left out."""
+    """(n_rows,) float64: Scores of the new model, like ``live``."""
     query: Sequence[str]
+    """Query text of each impression."""
     cluster: Sequence[str]
-    """Who searched: all impressions of a user (or session) carry the same value. Empty: nobody else's."""
+    """User (or session) of each impression, the unit of resampling; empty: a cluster of its own."""
 
     def __post_init__(self) -> None:
         n, rows = len(self.indptr) - 1, len(self.rank)
@@ -67,44 +73,48 @@ class ShownLists:
         if n < 0 or lengths != {rows} or self.indptr[-1] != rows or {len(self.query), len(self.cluster)} != {n}:
             raise ShapeMismatch(
                 f"shown lists of {rows} ranks, {sorted(lengths)} clicks and scores, {len(self.query)} queries and "
-                f"{len(self.cluster)} clusters do not fit an indptr of {n + 1}: one value a row, and one an impression"
+                f"{len(self.cluster)} clusters do not fit an indptr of {n + 1}: give one value per row or impression"
             )
         if rows and self.rank.min() < 1:
             raise InputError(f"a document was shown at rank {self.rank.min()}: ranks count from 1")
         if np.any(np.isnan(self.live) != np.isnan(self.candidate)) or np.any(np.isinf([self.live, self.candidate])):
             raise InputError(
-                "a shown document has a finite score by one model and none by the other: score the same documents "
-                "with both, and give NaN in both for a document that is gone"
+                "a shown document has a finite score by only one of the models: score the same documents "
+                "with both, and give NaN in both for a deleted document"
             )
 
 
 @dataclass(frozen=True)
 class JudgedQueries:
-    """nDCG (or another measure) of judged queries by both models: ``query`` n str; ``live``, ``candidate`` (n,)."""
+    """nDCG (or another measure) of judged queries by both models."""
 
     query: Sequence[str]
+    """(n,) str: Query texts."""
     live: Float64
+    """(n,) float64: Values of the live model."""
     candidate: Float64
+    """(n,) float64: Values of the new model."""
 
     def __post_init__(self) -> None:
         if not len(self.query) == len(self.live) == len(self.candidate):
             raise ShapeMismatch(
                 f"{len(self.query)} judged queries have {len(self.live)} live and {len(self.candidate)} new values: "
-                f"give one each"
+                f"give one value per query"
             )
         if not (np.isfinite(self.live).all() and np.isfinite(self.candidate).all()):
-            raise InputError("a judged query has a value that is not finite: leave it out for both models")
+            raise InputError("a judged query has a value that is not finite: remove the query for both models")
 
 
 def shown_lists(
     impressions: Sequence[Impression], live: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]
 ) -> ShownLists:
-    """Return the arrays of impressions and of the scores of their shown documents, in the order shown.
+    """Return impressions and the scores of their shown documents as arrays.
 
-    Impressions without a click are left out: they add 0 to numerators and denominators alike. An impression's cluster
-    is its user, else its session.
+    ``live`` and ``candidate`` have one list of scores per impression, in the order shown. Impressions without a click
+    are dropped, because they add 0 to numerators and denominators. The cluster of an impression is its user, else its
+    session.
 
-    `ShapeMismatch` if an impression and its scores differ in length.
+    Raises `ShapeMismatch` if an impression and its scores differ in length.
     """
     if not len(impressions) == len(live) == len(candidate):
         raise ShapeMismatch(f"{len(impressions)} impressions, {len(live)} and {len(candidate)} lists of scores")
@@ -114,7 +124,7 @@ def shown_lists(
         if not len(impression.shown) == len(old) == len(new):
             raise ShapeMismatch(
                 f"impression {impression.query_id!r} has {len(impression.shown)} documents, {len(old)} live and "
-                f"{len(new)} new scores: give one score a shown document"
+                f"{len(new)} new scores: give one score per shown document"
             )
         if not impression.clicked:
             continue
@@ -131,9 +141,9 @@ def shown_lists(
 
 
 class ClickedLists:
-    """Shown lists with at least one click, by rank, without documents that are gone; the sums are per impression.
+    """Impressions with at least one click. Rows are sorted by displayed rank; deleted documents are dropped.
 
-    ``weight`` of a click is clipped, ``whole_weight`` is not; both are 0 where nothing was clicked.
+    Sums are per impression. ``weight`` of a click is clipped, ``whole_weight`` is not; both are 0 without a click.
     """
 
     def __init__(self, shown: ShownLists, propensities: Sequence[float] | None, max_weight: float) -> None:
@@ -149,7 +159,7 @@ class ClickedLists:
         twice = np.flatnonzero((np.diff(self.owner) == 0) & (np.diff(self.rank) == 0))
         if len(twice):
             query = shown.query[int(judged_within_tolerance[self.owner[twice[0]]])]
-            raise InputError(f"query {query!r} shows two documents at rank {self.rank[twice[0]]}: give one a rank")
+            raise InputError(f"query {query!r} shows two documents at rank {self.rank[twice[0]]}: ranks must be unique")
         self.live, self.candidate = shown.live[rows], shown.candidate[rows]
         clicked = shown.clicked[rows]
         self.n_clicks = int(clicked.sum())
@@ -160,14 +170,14 @@ class ClickedLists:
         self.reciprocal, self.discount = 1.0 / self.rank, 1.0 / np.log2(1.0 + self.rank)
 
     def per_impression(self, rows: Float64) -> Float64:
-        """Return (n,) sums of (n_rows,) values."""
+        """Return the sums of (n_rows,) values over each impression, (n,)."""
         return sums_by(self.owner, rows, self.n)
 
     def gains(self, scores: Float64, places: Float64, weight: Float64 | None = None) -> Float64:
-        """Return, per impression, the weighted sum of what ``places`` are worth, taken in the order of the scores."""
+        """Return for each impression the sum of weight times value, with ``places`` assigned in order of scores."""
         weight = self.weight if weight is None else weight
         order = np.lexsort((-scores, self.owner))
-        new = np.ones(len(order), dtype=bool)  # first of documents of equal score
+        new = np.ones(len(order), dtype=bool)  # True at the first of several documents with equal scores
         new[1:] = (np.diff(self.owner) != 0) | (np.diff(scores[order]) != 0)
         tied = np.cumsum(new) - 1
         shared = sums_by(tied, places) / np.bincount(tied)
@@ -175,28 +185,28 @@ class ClickedLists:
 
     @property
     def ideal(self) -> Float64:
-        """Per impression, the best weighted sum of discounts."""
+        """Return for each impression the largest possible weighted sum of discounts, (n,)."""
         return self.gains(self.weight, self.discount)
 
 
 def click_weights(rank: Int64, propensities: Sequence[float] | None, max_weight: float) -> Float64:
-    """Return min(max p / p(rank), max_weight): clicks count in units of one at the best examined rank.
+    """Return min(max p / p(rank), max_weight), the weights of clicks relative to a click at the most examined rank.
 
-    `ConfigError` if a propensity is not finite and positive.
+    Raises `ConfigError` if a propensity is not finite and positive.
     """
     if propensities is None:
         return np.ones(len(rank))
     p = np.asarray(propensities, dtype=np.float64)
     if p.ndim != 1 or not len(p) or not np.all(np.isfinite(p) & (p > 0)):
         raise ConfigError(
-            f"propensities are {list(propensities)}: give one or more finite values above 0, rank 1 first"
+            f"propensities are {list(propensities)}: give one or more finite values above 0, beginning with rank 1"
         )
     weights: Float64 = np.minimum(p.max() / p[np.minimum(rank, len(p)) - 1], max_weight)
     return weights
 
 
 def _cluster_numbers(clusters: Sequence[str]) -> Int64:
-    """Return a number for each cluster; an empty name is a cluster of its own."""
+    """Return the number of each row's cluster; every empty name is a cluster of its own."""
     numbers: dict[str, int] = {}
     return np.array(
         [numbers.setdefault(name or f"\0{place}", len(numbers)) for place, name in enumerate(clusters)], dtype=np.int64
@@ -205,21 +215,20 @@ def _cluster_numbers(clusters: Sequence[str]) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A measure of both models; ``difference`` is of candidate - live.
-
-    ``compared`` names whose values ``live`` and ``candidate`` are, where one of the orders compared is a random one.
-    """
+    """A measure for two orders, with an interval for their difference."""
 
     name: str
     live: float
     candidate: float
     difference: Interval
+    """Interval of candidate - live."""
     compared: tuple[str, str] = ("live", "new")
+    """Names of the orders to which ``live`` and ``candidate`` belong; one of them may be ``random``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition of going live, in a sentence with its numbers."""
+    """One condition for promotion. ``sentence`` describes the result with its numbers."""
 
     name: str
     passed: bool
@@ -228,104 +237,107 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class QueryChange:
-    """A query's nDCG by both models; the ``share`` of all queries add up to the difference of the whole slice."""
+    """A query's nDCG by both models."""
 
     query: str
     n_impressions: int
     live: float
     candidate: float
     share: float
+    """This query's contribution to the total difference."""
 
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """What the gate says and why."""
+    """Decision of the gate, with its reasons."""
 
     promoted: bool
-    """True where every check passed."""
+    """True if every check passed."""
     checks: tuple[Check, ...]
     measured: tuple[Measured, ...]
-    """``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over random`` and
-    ``judgements``: those that could be."""
+    """The available ones of ``clicks nDCG``, ``clicks RR``, ``clicks nDCG, new over random``, ``clicks nDCG, live over
+    random`` and ``judgements``."""
     losers: tuple[QueryChange, ...] = ()
+    """Queries with the largest losses, worst first: of the clicks if there are any, else of the judgments."""
     winners: tuple[QueryChange, ...] = ()
-    """Those that changed most, worst (best) first: of the clicks where there are any, else of the judgements."""
+    """Queries with the largest gains, best first, from the same source."""
     judged_losers: tuple[QueryChange, ...] = ()
-    """Judged queries that lost most."""
+    """Judged queries with the largest losses."""
     n_impressions: int = 0
+    """Number of impressions compared."""
     n_clicks: int = 0
+    """Number of clicks compared."""
     n_gone: int = 0
-    """Impressions and clicks compared; shown documents left out since neither model has them."""
+    """Number of shown documents that were ignored because they were deleted."""
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The sentences of the checks that failed; of all, where none did."""
+        """Sentences of the failed checks; of all checks if none failed."""
         return tuple(check.sentence for check in self.checks if check.passed == self.promoted)
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as JSON has it."""
+        """Return the verdict as JSON-compatible values."""
         return {**asdict(self), "reasons": list(self.reasons)}
 
 
 def enough(interval: Interval, what: str, config: GateConfig) -> Check:
-    """Return whether enough clusters carry the weight."""
+    """Check that the effective number of clusters is large enough."""
     passed = interval.n_effective >= config.min_clusters
-    sentence = f"{interval.n_clusters:,} {what}, worth {interval.n_effective:.1f} that weigh the same"
+    sentence = f"{interval.n_clusters:,} {what}, equivalent to {interval.n_effective:.1f} with equal weight"
     if not passed:
         needed = np.ceil(config.min_clusters * interval.n_clusters / max(interval.n_effective, 1.0))
-        sentence += f", are too few: {config.min_clusters:g} are needed, about {needed:,.0f} of the kind in this log"
+        sentence += f", are too few: {config.min_clusters:g} are needed, about {needed:,.0f} like those in this log"
     return Check("enough", passed, sentence)
 
 
 def better(measured: Measured, config: GateConfig) -> Check:
-    """Return whether the difference's lower bound is above the margin."""
+    """Check that the lower bound of the difference is above the margin."""
     change, passed = measured.difference, measured.difference.lower > config.margin
-    sentence = f"{_named(measured, config)}, and must change by more than {config.margin:+.4f}"
+    sentence = f"{_named(measured, config)}; required: more than {config.margin:+.4f}"
     needed = None if passed else clusters_needed(change, config.margin, config.confidence)
     if not change.n_differing:
-        sentence = f"{measured.name}: {measured.live:.4f} by both models, nothing that was clicked changes its place"
+        sentence = f"{measured.name}: {measured.live:.4f} by both models, which rank all clicked documents the same"
     elif needed is not None and needed > change.n_clusters:
-        sentence += f"; about {needed:,} people or queries would tell, {change.n_clusters:,} are here"
+        sentence += f"; about {needed:,} people or queries are needed to show it, the log has {change.n_clusters:,}"
     return Check("better", passed, sentence)
 
 
 def not_worse(measured: Measured, config: GateConfig) -> Check:
-    """Return whether the difference's lower bound is within the tolerance."""
+    """Check that the lower bound of the difference is within the tolerance."""
     passed = measured.difference.lower >= -config.tolerance
-    return Check("not worse", passed, f"{_named(measured, config)}, and may fall by {config.tolerance:g} at most")
+    return Check("not worse", passed, f"{_named(measured, config)}; allowed: a drop of at most {config.tolerance:g}")
 
 
 def judged_within_tolerance(measured: Measured, config: GateConfig) -> Check:
-    """Return whether the mean over the judged queries is within the tolerance."""
+    """Check that the mean over the judged queries is within the tolerance."""
     change = measured.difference
     sentence = (
         f"{measured.name}: {measured.live:.4f} to {measured.candidate:.4f} over {change.n_clusters} queries "
-        f"(± {change.standard_error:.4f}), and may fall by {config.tolerance:g} at most"
+        f"(± {change.standard_error:.4f}); allowed: a drop of at most {config.tolerance:g}"
     )
     return Check("judgements", change.estimate >= -config.tolerance, sentence)
 
 
 def above_random(measured: Measured) -> Check:
-    """Return whether the candidate is above a random order of the shown documents."""
+    """Check that the new model is better than a random order of the shown documents."""
     bound = measured.difference.lower
-    sentence = (
-        f"the new model is above a random order of what was shown by at least {bound:.4f} nDCG, and must be above"
-    )
+    sentence = f"the new model beats a random order of the shown documents by at least {bound:.4f} nDCG; required: > 0"
     return Check("above random", bound > 0, sentence)
 
 
 def believable(measured: Measured, config: GateConfig) -> Check:
-    """Return whether the weights leave the live order better than a random one (measured ones: not worse)."""
+    """Check that by the weights the live order is better than a random one (for measured propensities: not worse)."""
     change = measured.difference
     sentence = (
-        f"by the weighted clicks the live order has nDCG {measured.candidate:.4f} and a random one {measured.live:.4f}"
+        f"by the weighted clicks, nDCG is {measured.candidate:.4f} for the live order "
+        f"and {measured.live:.4f} for a random one"
     )
     if config.measured_weights and change.upper >= 0:
-        return Check("believable", True, f"{sentence}; it may not be worse than that")
+        return Check("believable", True, f"{sentence}; required: not worse than random")
     if not config.measured_weights and change.lower > 0:
-        return Check("believable", True, f"{sentence}; it must be better than that")
+        return Check("believable", True, f"{sentence}; required: better than random")
     sentence += (
-        ", which says that propensities fall too steeply with rank: any change would look better than it is; estimate "
+        ", so the propensities fall too steeply with rank and any change would look better than it is: estimate "
         "them from lists shown in random order"
     )
     return Check("believable", False, sentence)
@@ -342,7 +354,7 @@ def _named(measured: Measured, config: GateConfig) -> str:
 def query_changes(
     query: Sequence[str], live: Float64, candidate: Float64, denominator: Float64, n: int
 ) -> tuple[tuple[QueryChange, ...], tuple[QueryChange, ...]]:
-    """Return the queries that lost most, and those that gained most; each text once, ties by text."""
+    """Return the queries with the largest losses and those with the largest gains; each text once, ties by text."""
     texts, number = np.unique(np.asarray(query, dtype=object).astype(str), return_inverse=True)
     count = np.bincount(number)
     old, new, whole = (sums_by(number, values) for values in (live, candidate, denominator))
@@ -366,22 +378,38 @@ def decide(
     rng: np.random.Generator,
     config: GateConfig | None = None,
 ) -> GateVerdict:
-    """Return whether the candidate goes live in place of the live model.
+    """Decide whether the new model replaces the live model.
 
-    With clicks: enough people; the lower bound of the difference in nDCG above the margin, that in RR above
-    - tolerance; the random-order checks; and judged queries, where given, not worse by more than the tolerance on
-    average (they are the queries that the team chose to protect, not a sample). Without a single click: the lower
-    bound of the judged difference above the margin.
+    With clicks, these conditions must hold: enough people; the lower bound of the difference in nDCG above the margin,
+    and that of the difference in RR above - tolerance; the comparisons with random order; and the mean of the judged
+    queries, if given, not worse by more than the tolerance (they are the queries that the team chose to protect, not a
+    sample). Without any click, the lower bound of the judged difference must be above the margin.
 
+    Parameters
+    ----------
+    clicks
+        The newest slice of the log, on which neither model was trained.
+    judged
+        Values of judged queries.
+    propensities
+        p(1), p(2), ..., up to a factor; the last one applies to deeper ranks. None: all clicks have equal weight, which
+        favours the live model.
+    rng
+        Draws the resamples: of people for the clicks, of queries for the judgments.
+    config
+        Limits and confidence.
+
+    Raises
+    ------
+    ConfigError
+        If propensities are not finite and positive.
+    InputError
+        If an impression shows two documents at one rank.
+
+    Notes
+    -----
     Source: Joachims, Swaminathan, Schnabel 2017 (weights); Agarwal et al. 2019 (additive measures); Swaminathan,
     Joachims 2015 (dividing by the sum of the weights).
-
-    `ConfigError` if propensities are not finite and positive; `InputError` if an impression shows two documents at one
-    rank.
-
-    The ``clicks`` are of the newest slice, which neither model was trained on. ``propensities`` are p(1), p(2), ..., up
-    to a factor; the last one holds for deeper ranks. None: all clicks count alike, which favours the live model.
-    ``rng`` draws the resamples: people for the clicks, queries for the judgements.
     """
     config = config or GateConfig()
     lists = ClickedLists(clicks, propensities, config.max_weight) if clicks is not None else None
@@ -389,7 +417,7 @@ def decide(
         return _by_judgements(judged, rng, config)
     ideal, weight = lists.ideal, lists.per_impression(lists.weight)
     gains = {name: lists.gains(getattr(lists, name), lists.discount) for name in ("live", "candidate")}
-    # The mean over all orders of a list: equal scores share all its places.
+    # The mean over all orders of a list: with equal scores, documents share the mean discount of all ranks.
     gains["random"] = lists.gains(np.zeros(len(lists.rank)), lists.discount)
     live_rr, new_rr = (lists.gains(scores, lists.reciprocal) for scores in (lists.live, lists.candidate))
 
@@ -424,9 +452,10 @@ def decide(
 
 
 def merit_of_live(lists: ClickedLists, rng: np.random.Generator, config: GateConfig) -> Measured:
-    """Return how far the live order is above a random one by the weights, which `believable` judges.
+    """Return the lead of the live order over a random one by the weights, which `believable` checks.
 
-    The weights are as they were given: clipped, ones too steep by far may seem to leave the live order some merit.
+    The weights are those given, not clipped. Clipping weights that are far too steep can leave the live order some
+    merit.
     """
     whole = lists.whole_weight
     live, random, ideal = (
@@ -444,7 +473,7 @@ def _compared(
     config: GateConfig,
     compared: tuple[str, str] = ("live", "new"),
 ) -> Measured:
-    """Return the measure of (candidate, live, best) sums per impression or query, of the orders ``compared``."""
+    """Return the measure of two orders from their (candidate, live, best) sums per impression or query."""
     new, old, denominator = sums
     interval = ratio_interval(
         new - old, denominator, cluster, rng, confidence=config.confidence, resamples=config.resamples
@@ -455,7 +484,7 @@ def _compared(
 
 def _by_judgements(judged: JudgedQueries | None, rng: np.random.Generator, config: GateConfig) -> GateVerdict:
     if judged is None or not len(judged.query):
-        nothing = Check("enough", False, "there is neither a click nor a judged query to compare the models on")
+        nothing = Check("enough", False, "there are neither clicks nor judged queries for comparing the models")
         return GateVerdict(False, (nothing,), ())
     measured, losers, winners = _judged(judged, rng, config)
     checks = [enough(measured.difference, "judged queries", config)]
@@ -477,4 +506,4 @@ MEASURE, DEPTH = "nDCG@10", 10
 
 
 LIVE, NEW = 0, 1
-"""Places of the models in a `RankedList`."""
+"""Positions of the models in a `RankedList`."""

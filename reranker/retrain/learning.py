@@ -1,7 +1,7 @@
-"""What a retraining learns from, and the models that it learns.
+"""The training data of a retraining, and the models trained on it.
 
-The older part of a click log becomes preferences, beside links and judgements; the newest part is kept for the gate,
-as whole impressions, and is never learned from.
+The older part of a click log is converted to preferences, which are mixed with links and judgments. The newest part is
+kept for the gate, as whole impressions, and never used for training.
 """
 
 from __future__ import annotations
@@ -44,29 +44,30 @@ from reranker.training import (
 )
 from reranker.training.training_set import mix
 
-PRIOR_LOOKS = 2.0
+PRIOR_EXAMINATIONS = 2.0
 REMEMBERED_BY = 2
-"""People who must have clicked a document for a query before a model remembers it by the query's words: nobody alone
-leaves words in a model, and one click, which may be a mistake, does not count as much as a judgement."""
+"""Minimum number of people who must have clicked a document for a query before a model remembers it by the query's
+words. So no single person leaves words in a model, and one click, which may be a mistake, counts less than a
+judgment."""
 STUDY_SHARES, STUDY_EPOCHS = (0.1, 0.25, 0.5, 1.0), 3
 MARK = "retrain"
-"""Key of a model's training record that says it was made by a retraining, and from what."""
+"""Key in a model's training record that marks it as the result of a retraining and describes its data."""
 
 
 def cutoff_of(times: Int64, newest: Newest) -> int:
-    """Return the time that parts the log: what is as late or later is the newest slice, the rest is learned from.
+    """Return the start of the newest slice in milliseconds. Earlier impressions are used for training.
 
-    Impressions of one moment stay together, so the slice may hold more than its share. Impressions without a time
-    have no place in the order and are learned from.
+    Impressions of the same moment stay together, so the slice may be larger than its share. Impressions without a time
+    cannot be ordered and are used for training.
 
-    ``times`` are the milliseconds of the dated impressions, (n,) int64, in any order.
+    ``times`` are the times of the dated impressions in milliseconds, (n,) int64, in any order.
 
-    `NothingToLearn` where no impression has a time, or none is older than the slice.
+    Raises `NothingToLearn` if no impression has a time, or none is older than the slice.
     """
     if not len(times):
         raise NothingToLearn(
-            "no impression of the log has a time, so there is no newest slice to judge a new model by: import logs "
-            "whose queries carry a timestamp"
+            "no impression of the log has a time, so there is no newest slice for evaluating a new model: import logs "
+            "whose queries have a timestamp"
         )
     ordered = np.sort(times)
     if newest.days is not None:
@@ -75,48 +76,54 @@ def cutoff_of(times: Int64, newest: Newest) -> int:
         cutoff = int(ordered[len(ordered) - max(1, math.ceil(newest.share * len(ordered)))])
     if cutoff <= ordered[0]:
         raise NothingToLearn(
-            f"all {len(times):,} dated impressions lie within the newest slice, so nothing is left to learn from: "
-            "give a smaller --newest, or a log of a longer time"
+            f"all {len(times):,} dated impressions are in the newest slice, so nothing is left for training: "
+            "give a smaller --newest, or a log of a longer period"
         )
     return cutoff
 
 
 @dataclass(frozen=True)
 class RetrainResult:
-    """How a retraining ended."""
+    """Result of a retraining."""
 
     outcome: Literal["promoted", "refused", "would promote"]
     reason: str
     """Sentences of the gate."""
     index: str
     live_before: str | None
+    """Id of the live model before; None if there was none."""
     live_after: str | None
+    """Id of the live model afterwards."""
     base: str
+    """Id of the model from which training started."""
     candidate: str
-    """Model ids."""
+    """Id of the new model."""
     encoder: str
-    """Encoder id of the candidate."""
+    """Encoder id of the new model."""
     model_path: Path
-    """Where the candidate lies."""
+    """Folder of the new model."""
     data: Mapping[str, Any]
-    """What of the log was used, by the names of ``--json``: impressions ``learned`` from and ``judged`` by, ``undated``
-    ones among the former; ``cutoff``, ``first`` and ``last`` (milliseconds) of the newest slice and the log; the
-    ``people`` of that slice (users, or sessions where no user is known); preferences of clicks (``pairs``) and
-    ``other`` ones; ``documents``; what was ``dropped``, by reason."""
+    """Statistics of the data, by the names of ``--json``: numbers of impressions used for training (``learned``, of
+    them ``undated`` without a time) and for the gate (``judged``); ``cutoff``, the start of the newest slice, and
+    ``first`` and ``last``, the ends of the log, in milliseconds; ``people`` in the newest slice (users, or sessions if
+    no user is known); numbers of preferences from clicks (``pairs``) and from ``other`` sources; ``documents``; and
+    what was ``dropped``, by reason."""
     verdict: Mapping[str, Any]
-    """The gate's, as JSON."""
+    """Verdict of the gate as JSON."""
     documents_written: int = 0
-    """Updates of the index; 0 where the encoder stayed."""
+    """Number of document updates in the index; 0 if the encoder did not change."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """Duration of each step in seconds."""
     report: Path | None = None
+    """The HTML report, if written."""
 
     @property
     def exit_code(self) -> int:
-        """Exit status of the command: 0, or that of a refusal."""
+        """Exit status of the command: 0, or the status for a refusal."""
         return GateRefused.exit_code if self.outcome == "refused" else 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as JSON has it."""
+        """Return the result as JSON-compatible values."""
         values = asdict(self)
         values["model_path"] = str(self.model_path)
         values["report"] = None if self.report is None else str(self.report)
@@ -126,45 +133,51 @@ class RetrainResult:
 
 @dataclass
 class History:
-    """A click log, read."""
+    """Data extracted from a click log for one retraining."""
 
     cutoff: int
+    """Start of the newest slice, in milliseconds since 1970."""
     first: int
+    """Time of the first impression, in milliseconds since 1970."""
     last: int
-    """Milliseconds: where the newest slice begins, and the ends of the log."""
+    """Time of the last impression, in milliseconds since 1970."""
     learned: int
+    """Number of impressions with a click before the cutoff, including those without a time."""
     undated: int
-    """Impressions with a click before the cutoff, those without a time among them included."""
+    """Number of them without a time."""
     shown: list[int] = field(default_factory=list)
+    """Number of impressions by rank, before the cutoff."""
     clicked: list[int] = field(default_factory=list)
-    """By rank, over all impressions before the cutoff."""
+    """Number of clicks by rank, before the cutoff."""
     propensities: Propensities | None = None
-    """None: all clicks count alike; ``method`` says why."""
+    """None: all clicks have equal weight; ``method`` contains the reason."""
     method: str = ""
+    """How the propensities were estimated."""
     pairs: list[Pair] = field(default_factory=list)
+    """Preferences from the clicks before the cutoff."""
     config: PairConfig = field(default_factory=PairConfig)
-    """What they were made by, propensities included."""
+    """Configuration with which ``pairs`` were computed, including propensities."""
     counts: dict[str, int] = field(default_factory=dict)
-    """What became of the searches and preferences before the cutoff."""
+    """Counts of searches and preferences before the cutoff, with the reasons for dropping them."""
     grades: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of the shown documents of each query before the cutoff: 1 for those liked more than the others, else 0."""
+    """Query → shown document → grade, before the cutoff: 1 for documents more attractive than the others, else 0."""
     remembered: set[tuple[str, str]] = field(default_factory=set)
-    """(query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
+    """Pairs (query, document) that at least `REMEMBERED_BY` people clicked before the cutoff."""
     newest: list[Impression] = field(default_factory=list)
-    """With a click, by time; sampled where there are more than may be."""
+    """Impressions with a click in the newest slice, by time; a sample if there are more than the maximum."""
 
 
 def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: None) -> History:
-    """Return what one retraining needs of a log.
+    """Return the data that one retraining needs from a log.
 
-    `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in it, or no click in the newest
-    slice.
+    Raises `NothingToLearn` if there is no click, nothing older than the newest slice, no pair in the older part, or no
+    click in the newest slice.
     """
     config, since = settings.pairs, settings.since
     moments = [impression.time for impression in impressions(log, config, since=since) if impression.clicked]
     if not moments:
         raise NothingToLearn(
-            "the click log holds no shown list with a click on it (robots left out): `ssi clicks doctor` says why"
+            "the click log contains no shown list with a click (robots are excluded): see `ssi clicks doctor`"
         )
     times = np.array([moment for moment in moments if moment is not None], dtype=np.int64)
     undated = len(moments) - len(times)
@@ -189,7 +202,7 @@ def read_history(log: LogFiles, settings: RetrainSettings, say: Say = lambda _: 
 
 
 def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
-    """Yield ratings, and note what enough people clicked."""
+    """Yield the ratings unchanged, and record the documents that enough people clicked."""
     for rating in rated:
         if rating.clicks >= REMEMBERED_BY:
             history.remembered.add((rating.query, rating.document))
@@ -197,16 +210,16 @@ def _remembering(rated: Iterable[Rating], history: History) -> Iterator[Rating]:
 
 
 def _shared(pairs: Iterable[Pair]) -> list[Pair]:
-    """Return pairs whose equal texts are one object: a log names few queries and documents very often."""
+    """Return pairs in which equal texts are the same object: a log repeats few queries and documents very often."""
     return [Pair(intern(pair.query), intern(pair.better), intern(pair.worse), pair.weight) for pair in pairs]
 
 
 def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, dict[str, float]]:
-    """Return, for some queries, 1 for the shown documents that are liked more than the others on average, else 0.
+    """Return for some queries 1 for the shown documents that are more attractive than average, else 0.
 
-    Liking is clicks / people who looked (by the propensities), drawn towards the mean of all by `PRIOR_LOOKS` looks,
-    so that one click at a rank hardly ever looked at does not count as certainty. Queries whose documents are all
-    liked alike are left out.
+    Attraction is clicks / people who examined the document (by the propensities). It is smoothed towards the mean of
+    all documents by `PRIOR_EXAMINATIONS` examinations, so that one click at a rank that is hardly ever examined does
+    not count as certain. Queries whose documents are all equally attractive are dropped.
     """
     clicks = looks = 0.0
     counts: dict[str, dict[str, tuple[int, float]]] = {}
@@ -214,10 +227,10 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
         clicks, looks = clicks + rating.clicks, looks + rating.examined
         if rating.query in queries:
             counts.setdefault(rating.query, {})[rating.document] = (rating.clicks, rating.examined)
-    prior = PRIOR_LOOKS * clicks / looks if looks else 0.0
+    prior = PRIOR_EXAMINATIONS * clicks / looks if looks else 0.0
     grades = {}
     for query, of_query in counts.items():
-        liking = {document: (n + prior) / (seen + PRIOR_LOOKS) for document, (n, seen) in of_query.items()}
+        liking = {document: (n + prior) / (seen + PRIOR_EXAMINATIONS) for document, (n, seen) in of_query.items()}
         middle = float(np.mean(list(liking.values()))) * (1 + 1e-9)
         if max(liking.values()) > middle:
             grades[query] = {document: float(value > middle) for document, value in liking.items()}
@@ -225,7 +238,7 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
 
 
 def _read_rates(history: History, lists: Iterator[Impression], settings: RetrainSettings, say: Say) -> None:
-    """Note showings and clicks by rank, and find the propensities."""
+    """Count impressions and clicks by rank, and estimate the propensities."""
     counts = count_clicks(lists)
     shown, clicked = counts.by_rank()
     history.shown, history.clicked = shown.tolist(), clicked.tolist()
@@ -237,11 +250,11 @@ def _read_rates(history: History, lists: Iterator[Impression], settings: Retrain
         history.method = f"{history.propensities.method}, from {history.propensities.n:,} lists"
     except InputError as error:
         history.method = f"none: {error.message}"
-        say(f"all clicks count alike: {error.message}")
+        say(f"all clicks have equal weight: {error.message}")
 
 
 def _read_newest(history: History, lists: Iterator[Impression], n: int, settings: RetrainSettings) -> None:
-    """Keep the lists with a click, at most so many, drawn at random."""
+    """Store the lists with a click, a random sample of at most ``n``."""
     chosen = None
     if n > settings.max_judged:
         rng = np.random.default_rng([settings.train.seed, n])
@@ -249,13 +262,13 @@ def _read_newest(history: History, lists: Iterator[Impression], n: int, settings
     with_click = (impression for impression in lists if impression.clicked)
     history.newest = [impression for number, impression in enumerate(with_click) if chosen is None or number in chosen]
     if not history.newest:
-        raise NothingToLearn("the newest slice holds no click to judge a new model by: give a larger --newest")
+        raise NothingToLearn("the newest slice has no click for evaluating a new model: give a larger --newest")
 
 
 def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, allow_unsound: bool) -> tuple[str, ...]:
-    """Return what the doctor warns of.
+    """Return the doctor's warnings.
 
-    `NothingToLearn` if there is no click, and nothing else is wrong; `GateRefused` if learning from the log would be
+    Raises `NothingToLearn` if missing clicks are the only problem, and `GateRefused` if learning from the log would be
     unsound, unless ``allow_unsound``.
     """
     diagnosis = examine(log, engine, index, config=config)
@@ -265,8 +278,7 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
     if unsound and not allow_unsound:
         lines = "".join(f"\n  - {finding.sentence}" for finding in unsound)
         raise GateRefused(
-            "the click log is unsound to learn from, so nothing was trained (--allow-unsound goes on all the same):"
-            f"{lines}",
+            f"the click log is unsound to learn from, so nothing was trained (--allow-unsound overrides this):{lines}",
             index=index,
             codes=tuple(finding.code for finding in unsound),
         )
@@ -274,10 +286,10 @@ def check_log(log: ClickLog, engine: Engine, index: str, config: PairConfig, *, 
 
 
 def propensity_finding(log: LogFiles) -> Finding:
-    """Return whether the gate will believe what a log says of how much each rank is looked at.
+    """Return whether the gate would trust the log's examination propensities.
 
-    The gate's own question on its own newest slice, with the lists as they were shown for the live order: no model is
-    needed to answer it.
+    It runs the gate's own check on its own newest slice. The check compares the lists as shown, the live order, with a
+    random order, so no model is needed.
     """
     try:
         history = read_history(log, RetrainSettings(Path()))
@@ -294,22 +306,21 @@ def propensity_finding(log: LogFiles) -> Finding:
     if refused:
         sentence = f"The gate of `ssi retrain` would refuse any model learned from this log: {refused[0]}."
         return Finding("propensities", "warning", sentence, numbers)
-    return Finding("propensities", "ok", f"The gate believes the propensities: {checks[1].sentence}.", numbers)
+    return Finding("propensities", "ok", f"The gate trusts the propensities: {checks[1].sentence}.", numbers)
 
 
 @dataclass(frozen=True)
 class LinksAndJudgements:
-    """Evidence beside the clicks: of links, and of half of the judged queries.
-
-    ``judged`` are the other half, query text → document id → grade: for the gate, never learned from.
-    """
+    """Training data and judgments in addition to the clicks."""
 
     evidence: tuple[TrainingSet, ...] = ()
+    """Training sets from links and from half of the judged queries."""
     judged: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """The other half: query text → document id → grade, for the gate and never used for training."""
 
     @property
     def preferences(self) -> int:
-        """Number of preferences to learn from."""
+        """Number of preferences for training."""
         return sum(len(part.preferences) for part in self.evidence)
 
 
@@ -319,10 +330,10 @@ def read_links_and_judgements(
     queries: Path | None = None,
     rejects: RejectSink | None = None,
 ) -> LinksAndJudgements:
-    """Return what the files of links and of judged queries say.
+    """Return the data from files of links and of judged queries.
 
-    Judged queries are parted by a hash of their text: the same ones are kept for the gate in every retraining. There,
-    queries of one text are one; where two grade the same document, the first one's grade holds.
+    Judged queries are split by a hash of their text, so that the same ones are kept for the gate in every retraining.
+    Queries with the same text are merged. If two of them grade the same document, the first grade is used.
     """
     evidence = []
     judged: dict[str, dict[str, float]] = {}
@@ -341,24 +352,24 @@ def read_links_and_judgements(
 
 
 def is_for_the_gate(text: str) -> bool:
-    """Return whether a judged query is kept for the gate: half of all texts are, spelling of letters aside."""
+    """Return whether a judged query is kept for the gate: half of all texts are, regardless of upper or lower case."""
     return bool(hashlib.blake2b(text.lower().encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
 
 
 @dataclass
 class Learner:
-    """Learns from clicks and what is mixed with them, each time from the same base and documents."""
+    """Trains models on clicks and other evidence, always from the same base model and documents."""
 
     base: RankingModel
     documents: Path
-    beside_clicks: LinksAndJudgements
+    other_evidence: LinksAndJudgements
     settings: RetrainSettings
     listener: Listener
 
     def model(self, history: History, checkpoint: Path) -> tuple[RankingModel, TrainingReport]:
-        """Return the model of all preferences, and how it came about; a run that was killed goes on.
+        """Return the model trained on all preferences, and its training report; an interrupted run is resumed.
 
-        What the model keeps about itself depends on the log and the settings alone, so equal logs give equal bytes.
+        The training record in the model depends only on the log and the settings, so equal logs give equal bytes.
         """
         model, report = self._train(self._evidence(history.pairs, history), {}, checkpoint)
         mark = {
@@ -372,9 +383,9 @@ class Learner:
         return replace(model, training={**model.training, MARK: mark}), report
 
     def study(self, history: History) -> list[tuple[int, RankingModel]]:
-        """Return models of growing parts of the preferences, few epochs each, with the number of preferences.
+        """Return (number of preferences, model) for increasing subsets of the preferences, with few epochs each.
 
-        Each part holds the ones before it; whole queries are drawn.
+        Each subset contains the smaller ones. Whole queries are sampled.
         """
         pairs = history.pairs
         queries = sorted({pair.query for pair in pairs})
@@ -389,19 +400,20 @@ class Learner:
         return models
 
     def _evidence(self, pairs: Sequence[Pair], history: History) -> TrainingSet:
-        """Return what is learned from; held-out queries are validated on the documents shown for them.
+        """Return the training set. Held-out queries are validated on the documents shown for them.
 
-        Grades by pairs would not do: the live order put what was skipped above what was clicked, and loses every pair.
+        Grades derived from pairs would be biased: the live order ranked skipped documents above clicked ones, so it
+        loses every pair.
         """
         clicks = from_pairs(pairs)
         graded = {query: history.grades.get(query, judged) for query, judged in clicks.grades.items()}
         kept = np.array([link in history.remembered for link in clicks.links()], bool)
         preferences = replace(clicks.preferences, remembered=clicks.preferences.remembered * kept)
         clicks = replace(clicks, preferences=preferences, grades=graded, judged_only=True)
-        if not self.beside_clicks.evidence:
+        if not self.other_evidence.evidence:
             return clicks
-        # Grades of judges before those of clicks: the first part's hold.
-        return mix(*((part, 1.0) for part in self.beside_clicks.evidence), (clicks, self.settings.click_weight))
+        # Judgments come before click grades, because the first part's grades have priority.
+        return mix(*((part, 1.0) for part in self.other_evidence.evidence), (clicks, self.settings.click_weight))
 
     def _train(
         self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None

@@ -1,12 +1,12 @@
-"""`ssi retrain`: click log → preferences → a new model → the gate → the index → live, or refused with the reason.
+"""`ssi retrain`: click log → preferences → new model → gate → index → live, or refused with the reason.
 
-Nothing that searchers see changes before the last write, which makes the new version live. A process that is killed
-anywhere leaves the live version live; started again with the same log it goes on from its checkpoint and comes to the
-same model.
+Nothing that users see changes before the last write, which makes the new version live. If the process is killed at any
+point, the live version stays live. Started again with the same log, it resumes from its checkpoint and gets the same
+model.
 
-Two processes on one machine are kept apart by a file lock, which the system takes back from a process that is killed.
-Processes on two machines are kept apart where it counts: a promotion is one write to the control record, refused
-where the live version is no longer the one that the gate compared with.
+A file lock prevents two processes on one machine from running at the same time; the operating system releases it if a
+process is killed. For processes on two machines, the promotion is a conditional write to the control record, which is
+refused if the live version is no longer the one that the gate compared with.
 """
 
 from __future__ import annotations
@@ -58,46 +58,46 @@ from reranker.words import strongest_pairs
 
 NAME_DIGITS = 12
 REFUSED = "refused"
-"""Folder of the last model that the gate refused."""
+"""Name of the folder for the last model that the gate refused."""
 
 
 class StoredModel(NamedTuple):
-    """A model and its folder."""
+    """A model with its folder."""
 
     model: RankingModel
     path: Path
 
 
 def folder_of(models: Path, model_id: str) -> Path:
-    """Return where a model of this id lies."""
+    """Return the folder of the model with this id."""
     return models / model_id[:NAME_DIGITS]
 
 
 def find_model(models: Path, model_id: str, engine: Engine, others: tuple[Path, ...] = ()) -> StoredModel:
-    """Return the model of an id: in its folder, in one of some others, or in any folder under ``models``.
+    """Return the model with an id, from its own folder, from one of ``others``, or from any folder under ``models``.
 
-    `ArtifactError` if no folder holds it.
+    Raises `ArtifactError` if no folder contains it.
     """
     under = sorted(path for path in models.iterdir() if path.is_dir()) if models.is_dir() else []
     for path in dict.fromkeys((folder_of(models, model_id), *others, *under)):
         if _manifest_of(path).get("model_id") == model_id:
             return StoredModel(load_model(path, engine), path)
     raise ArtifactError(
-        f"model {model_id[:NAME_DIGITS]} is not in a folder under {str(models)!r}: copy its folder there (any name), "
-        "or name the folder where the models are with --models",
+        f"model {model_id[:NAME_DIGITS]} is not in any folder under {str(models)!r}: copy its folder there (with any "
+        "name), or give the folder of the models with --models",
         model=model_id,
     )
 
 
 def keep_registered(models: Path, record: ControlRecord, engine: Engine) -> None:
-    """Copy the last refused model to a folder of its id where the index knows it: somebody put it live by hand."""
+    """Copy the last refused model to a folder named by its id if it was promoted by hand."""
     refused = _manifest_of(models / REFUSED).get("model_id")
     if any(release.model_id == refused for release in record.releases):
         save_model(load_model(models / REFUSED, engine), folder_of(models, str(refused)))
 
 
 def _manifest_of(path: Path) -> dict[str, Any]:
-    """Return the manifest of a model folder, an empty one where it holds no whole model."""
+    """Return the manifest of a model folder; empty if the folder contains no complete model."""
     try:
         return describe_model(path)
     except ArtifactError:
@@ -105,15 +105,15 @@ def _manifest_of(path: Path) -> dict[str, Any]:
 
 
 def models_that_remember(models: Path) -> list[str]:
-    """Return the ids of the models under a folder that remember queries out of click logs (`QueryMemory`), sorted."""
+    """Return the sorted ids of the models under a folder that remember queries from click logs (`QueryMemory`)."""
     manifests = map(_manifest_of, models.iterdir() if models.is_dir() else ())
     return sorted({m["model_id"] for m in manifests if "n_memory_documents" in m and MARK in m["training"]})
 
 
 def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
-    """Return whether a model may remember queries of people who were forgotten since it was made from clicks.
+    """Return whether a model may remember queries of people who were forgotten after it was trained on clicks.
 
-    It does not where they were forgotten before its newest slice began, and so before it was made.
+    It does not if they were forgotten before its newest slice began, and so before it was trained.
     """
     made = model.training.get(MARK)
     if made is None or model.encoder.memory is None:
@@ -122,17 +122,18 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
 
 
 def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Path | None) -> StoredModel:
-    """Return the model to start from: the one named, else the one that the live model was started from.
+    """Return the model to start from: the given one, else the one from which the live model was trained.
 
-    A live model that no retraining made is itself the base. So one that learned from last night's clicks never is.
+    A live model that is not the result of a retraining is itself the base. So a model that has learned from clicks is
+    never the base.
 
-    `ConfigError` if none is named and none is live; `ArtifactError` if its folder is not there.
+    Raises `ConfigError` if no base is given and no model is live, `ArtifactError` if the model's folder is missing.
     """
     if base is not None:
         return StoredModel(load_model(base, engine), base)
     if live is None:
         raise ConfigError(
-            "no version is live, so there is no model to start from: name one trained on links or judgements by "
+            "no version is live, so there is no model to start from: give one trained on links or judgments with "
             "--warm-start"
         )
     made = live.model.training.get(MARK)
@@ -142,20 +143,20 @@ def base_model(models: Path, live: StoredModel | None, engine: Engine, base: Pat
 
 
 def work_folder(models: Path, engine_spec: str, index: str) -> Path:
-    """Return where a retraining of an index keeps its lock, documents and checkpoint: ``<models>/.retrain/<key>``."""
+    """Return the folder for the lock, documents and checkpoint of an index: ``<models>/.retrain/<key>``."""
     return models.resolve() / RETRAIN_FOLDER / default_store(models / RETRAIN_FOLDER, engine_spec, index).name
 
 
 @contextlib.contextmanager
 def only_one(folder: Path, index: str) -> Iterator[None]:
-    """Hold the lock of a work folder, made where it is missing; `GateRefused` where another process holds it."""
+    """Hold the lock of a work folder, which is created if missing. Raises `GateRefused` if another process holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     try:
         held = FileLock(folder / "lock").acquire(timeout=0)
     except Timeout as error:
         raise GateRefused(
-            f"another `ssi retrain` of index {index!r} is at work with these models (lock {str(folder / 'lock')!r}): "
-            "wait until it has ended",
+            f"another `ssi retrain` of index {index!r} is running with these models (lock {str(folder / 'lock')!r}): "
+            "wait until it has finished",
             index=index,
         ) from error
     with held:
@@ -163,12 +164,12 @@ def only_one(folder: Path, index: str) -> Iterator[None]:
 
 
 def still_live(expected: str | None) -> Callable[[ControlRecord], None]:
-    """Return a check for `indexer.versions.promote`: the live version is still the one compared with (None: none)."""
+    """Return a check for `indexer.versions.promote` that the live version is still ``expected`` (None: no version)."""
 
     def check(record: ControlRecord) -> None:
         if record.live != expected:
             raise GateRefused(
-                f"the live version of {record.index!r} is {_name(record.live)} by now, and the new model was compared "
+                f"the live version of {record.index!r} is now {_name(record.live)}, but the new model was compared "
                 f"with {_name(expected)}: nothing was promoted; run `ssi retrain` again",
                 index=record.index,
                 live=record.live,
@@ -183,28 +184,39 @@ def _name(model_id: str | None) -> str:
 
 @dataclass
 class Retraining:
-    """One retraining of one index (or alias); ``report`` is where the HTML report goes.
+    """One retraining of one index (or alias).
 
-    Writes to this index and its record, and nowhere else; ``before`` is the record as it was read at the start.
+    It writes only to this index and its control record.
     """
 
     engine: Engine
     index: str
     log: ClickLog
     settings: RetrainSettings
-    beside_clicks: LinksAndJudgements = field(default_factory=LinksAndJudgements)
+    other_evidence: LinksAndJudgements = field(default_factory=LinksAndJudgements)
+    """Links and judgments, used in addition to the clicks."""
     listener: Listener = field(default_factory=Listener)
     report: Path | None = None
+    """File for the HTML report; None: not written."""
     before: ControlRecord = field(init=False)
+    """The control record as read at the start."""
     seconds: dict[str, float] = field(init=False, default_factory=dict)
+    """Duration of each step in seconds."""
 
     def run(self) -> RetrainResult:
-        """Retrain, and return how it ended.
+        """Retrain and return the result.
 
-        `NothingToLearn` if the log or the index holds too little; `GateRefused` if another retraining of the index is
-        at work, the log is unsound, the index cannot take new vectors, another version went live meanwhile, or a
-        document lacks the vector (the live version stays); `ArtifactError` if the live model or the base is not where
-        it should be; `EngineError` if the engine does not do what is asked (run again: what is written is skipped).
+        Raises
+        ------
+        NothingToLearn
+            If the log or the index contains too little.
+        GateRefused
+            If another retraining of the index is running, the log is unsound, the index cannot take new vectors,
+            another version went live in the meantime, or a document has no vector. The live version stays.
+        ArtifactError
+            If the live model or the base is not in its folder.
+        EngineError
+            If a request to the engine fails. Run again: vectors that are written already are skipped.
         """
         self.settings.models.mkdir(parents=True, exist_ok=True)
         work = work_folder(self.settings.models, self.engine.spec, self.index)
@@ -219,10 +231,10 @@ class Retraining:
         base = base_model(settings.models, live, self.engine, settings.base)
         check_trainable(base.model)
         if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
-            listener.say("the document side is trained too: the base may remember queries of people forgotten since")
+            listener.say("the document side is trained too, because the base may remember queries of forgotten people")
             settings = self.settings = replace(settings, query_side_only=False)
         if not settings.dry_run:
-            self.engine.refresh(self.index)  # a role that may not write is refused before hours of training
+            self.engine.refresh(self.index)  # fail now if the role may not write, not after hours of training
         if not (settings.query_side_only and self._is_complete(base.model)):
             version = VersionEncoder(base.model.encoder, self._routes(base.model), None, self.engine.capabilities())
             preflight(self.engine, self.index, version).check()
@@ -235,7 +247,7 @@ class Retraining:
             documents, n_documents = self._documents(base.model, work)
         checkpoint = work / "training"
         with timed(self.seconds, "train"):
-            learner = Learner(base.model, documents, self.beside_clicks, settings, listener)
+            learner = Learner(base.model, documents, self.other_evidence, settings, listener)
             model, training = learner.model(history, checkpoint)
             study = learner.study(history) if settings.study else []
         with timed(self.seconds, "compare"):
@@ -247,7 +259,7 @@ class Retraining:
                 scores,
                 history.newest,
                 history.propensities,
-                self.beside_clicks.judged,
+                self.other_evidence.judged,
                 settings.gate,
                 window=settings.window,
                 seed=settings.train.seed,
@@ -277,7 +289,7 @@ class Retraining:
                 "last": history.last,
                 "people": len({one.user or one.session or one.query_id for one in history.newest}),
                 "pairs": len(history.pairs),
-                "other": self.beside_clicks.preferences,
+                "other": self.other_evidence.preferences,
                 "documents": n_documents,
                 "dropped": history.counts,
             },
@@ -286,7 +298,7 @@ class Retraining:
             seconds=dict(self.seconds),
         )
         if result.live_after == before.live and live is not None and may_remember_the_forgotten(live.model, self.log):
-            said = "The live model stays, and may remember queries of people who were forgotten since it was made."
+            said = "The live model stays. It may remember queries of people who were forgotten after it was trained."
             result = replace(result, reason=f"{result.reason} {said}")
         if self.report is not None:
             page = self._page(result, live, model, training, history, comparison, warnings)
@@ -299,7 +311,7 @@ class Retraining:
         return result
 
     def _documents(self, base: RankingModel, work: Path) -> tuple[Path, int]:
-        """Return the file to train on, and the number of documents of the index."""
+        """Return the file of training documents, and the number of documents of the index."""
         if self.settings.docs is not None:
             return self.settings.docs, self.engine.count(self.index)
         path = work / "documents.jsonl"
@@ -307,7 +319,7 @@ class Retraining:
         return path, export_documents(self.engine, self.index, base.encoder.view, path, progress, self.listener.say)
 
     def _is_complete(self, model: RankingModel) -> bool:
-        """Return whether every document has the vector of a model's encoder already, made of the text it has."""
+        """Return whether every document has a vector of a model's encoder that was computed from its current text."""
         refresh_if_allowed(self.engine, self.index)
         if with_version(self.engine, self.index, model.encoder_id) < self.engine.count(self.index):
             return False
@@ -315,7 +327,7 @@ class Retraining:
         return not any(stale_documents(self.engine, self.index, views).values())
 
     def _routes(self, model: RankingModel) -> tuple[str, ...]:
-        """Return the routes asked for and those that the index has for the live version."""
+        """Return the requested routes and those that the index has for the live version."""
         live = self.before.live_release
         encoder_id = model.encoder_id if live is None else live.encoder_id
         present: list[str] = []
@@ -324,7 +336,7 @@ class Retraining:
         return tuple(dict.fromkeys((*self.settings.routes, *present)))
 
     def _served(self, model: RankingModel | None) -> ServedModel:
-        """Return how a model is served: calibrated by its own release, else as the live one is; None: not at all."""
+        """Return the model as served, with its own calibration, else the live one's; None: the engine's order."""
         if model is None:
             return ServedModel(None)
         body, live = self.settings.body, self.before.live_release
@@ -336,9 +348,9 @@ class Retraining:
         return ServedModel(model, alpha.value, alpha.signals)
 
     def _keep(self, model: RankingModel, base: StoredModel, comparison: ServedComparison) -> StoredModel:
-        """Save the model: by its id where it may go live, else over the last one that was refused.
+        """Save the model in a folder named by its id if it may go live, else over the last refused one.
 
-        Its base is kept beside it, so that the next retraining finds where to start.
+        Its base is copied to the same folder, so that the next retraining finds it.
         """
         models = self.settings.models
         if comparison.verdict.promoted and base.path.resolve().parent != models.resolve():
@@ -350,10 +362,10 @@ class Retraining:
         return StoredModel(load_model(path, self.engine), path)
 
     def _publish(self, stored: StoredModel, rejects: Path) -> int:
-        """Make a model live and return how many documents were written."""
+        """Promote a model and return how many documents were written."""
         model, check = stored.model, still_live(self.before.live)
         written = 0
-        check(read_control(self.engine, self.index))  # before hours of writing, too
+        check(read_control(self.engine, self.index))  # also before hours of writing
         if self.settings.store is not None or not self._is_complete(model):
             written = self._write_vectors(stored, rejects)
         register(self.engine, self.index, model, promote=False)
@@ -374,15 +386,15 @@ class Retraining:
             raise report.stopped
         if report.rejected:
             raise GateRefused(
-                f"the engine refused the vectors of {report.rejected:,} documents (see {str(rejects)!r}): the "
-                "live version stays; mend these documents and run again",
+                f"the engine rejected the vectors of {report.rejected:,} documents (see {str(rejects)!r}): the "
+                "live version stays; fix these documents and run again",
                 rejected=report.rejected,
             )
         rejects.unlink(missing_ok=True)
         return report.written
 
     def _calibrated(self, record: ControlRecord, model_id: str) -> ControlRecord:
-        """Return the record with the live release's calibration taken over where the model has none."""
+        """Return the record in which a model without a calibration gets the calibration of the live release."""
         release, live = record.release(model_id), self.before.live_release
         if release.calibration or live is None or not live.calibration:
             return record
@@ -442,6 +454,6 @@ def _note_of(result: RetrainResult) -> GateNote:
 
 
 def _reason_of(verdict: GateVerdict) -> str:
-    """Return the gain for a model that passed, and every check that failed for one that did not."""
+    """Return the gain if the model passed, else all failed checks."""
     checks = [check for check in verdict.checks if (check.name == "better" if verdict.promoted else not check.passed)]
     return " ".join(f"{check.sentence[:1].upper()}{check.sentence[1:]}." for check in checks)

@@ -1,4 +1,4 @@
-"""The report of a retraining: one HTML file that needs neither network nor scripts, with pictures as inline SVG."""
+"""The report of a retraining: one self-contained HTML file without scripts, with figures as inline SVG."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from reranker.training import TrainingReport
 from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
 
 MAX_RANKS = 100
-"""Ranks drawn: one event may state a position of a million, and deeper ranks have no propensity of their own."""
+"""Maximum number of ranks drawn. A single event may state a position of a million, and deeper ranks share one
+propensity."""
 
 
 @chart("clicks", "clicks")
 def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> None:
-    """Draw clicks / showings of the first ranks as bars, and the propensities used as a line."""
+    """Draw clicks / impressions of the first ranks as bars, and the propensities used as a line."""
     ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
     rates = np.asarray(clicked[:MAX_RANKS], dtype=float) / np.maximum(np.asarray(shown[:MAX_RANKS], dtype=float), 1)
     axes.bar(ranks, rates, color=LIGHT, edgecolor=BLUE, linewidth=0.8)
@@ -43,18 +44,18 @@ def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propens
 
 @chart("sizes", "clicks")
 def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> None:
-    """Draw the difference to the live model, with its bounds, by the number of preferences learned from."""
+    """Draw the difference to the live model, with its bounds, by the number of preferences used for training."""
     reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
     axes.errorbar(sizes, values, yerr=reach, color=BLUE, marker="o", markersize=4, capsize=3, linewidth=1.2)
     axes.axhline(0, color=RED, linestyle="--", linewidth=1)
     axes.annotate("live model", (0.99, 0), xycoords=("axes fraction", "data"), color=RED, ha="right", va="bottom")
-    axes.set_xlabel("preferences learned from")
+    axes.set_xlabel("preferences used for training")
     axes.set_ylabel("difference in nDCG")
     axes.set_xlim(left=0)
 
 
 MAX_LISTED = 12
-"""Queries listed on either side."""
+"""Maximum number of queries listed in each table."""
 
 
 def render(
@@ -67,13 +68,22 @@ def render(
 ) -> str:
     """Return the report as HTML.
 
-    ``examples`` are by query and side (``live``, ``new``) the titles at the top of that order; ``more`` are what
-    `Retraining` adds. `MissingExtra` where jinja2 or matplotlib is not installed.
+    Parameters
+    ----------
+    examples
+        Query → side (``live``, ``new``) → titles of the top documents in that order.
+    **more
+        Further values that `Retraining` provides for the template.
+
+    Raises
+    ------
+    MissingExtra
+        If jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     verdict = comparison.verdict
-    # Those of the live and the new model, without those of a random order.
+    # Only comparisons of the live and the new model, without those with a random order.
     measured = [measure for measure in verdict.measured if "random" not in measure.compared]
     propensities = () if history.propensities is None else history.propensities.by_rank
     page: str = environment.get_template("report.html.j2").render(
@@ -96,7 +106,7 @@ def _pictures(
     measured: Sequence[Measured],
     propensities: Sequence[float],
 ) -> dict[str, Any]:
-    """Return the pictures as markup that is not escaped: their texts are ours or numbers."""
+    """Return the figures as unescaped markup. This is safe: their text consists of our own labels and numbers."""
     from markupsafe import Markup
 
     epochs, study, differing = training.result.history, comparison.study, comparison.differences
@@ -121,7 +131,7 @@ def _pictures(
 def examples_of(
     engine: Engine, index: str, view: TextView, lists: Mapping[str, RankedList]
 ) -> dict[str, dict[str, list[str]]]:
-    """Return the first documents of both orders of some queries, by title; by id, too, where titles are the same."""
+    """Return for some queries the titles of the top documents in both orders; with ids if titles are equal."""
     tops = {query: {"live": ranked.top(LIVE), "new": ranked.top(NEW)} for query, ranked in lists.items()}
     documents = sorted({document for sides in tops.values() for top in sides.values() for document in top})
     titles: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The ranks that a model gives to shown lists and to judged documents, as the service would rank them."""
+"""The ranks that models give to shown lists and to judged documents, as in serving."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reranker.retrain.statistics import Interval
 from reranker.text.rows import stack_rows
 
 MAX_IDS = 1_000
-"""Documents of one request; a query shown with more of them takes several."""
+"""Maximum number of documents in one request; a query with more shown documents needs several requests."""
 
 
 BATCH = 512
@@ -39,50 +39,46 @@ TOP = 3
 
 
 class ServedModel(NamedTuple):
-    """What is or would be served: a model (None: the engine's own order) and its weight beside the engine's score.
-
-    ``signals`` count with both.
-    """
+    """A model as it is or would be served."""
 
     model: RankingModel | None
+    """The model; None: the engine's own order."""
     alpha: float = 0.0
+    """Weight of the model in the blend with the engine's score."""
     signals: tuple[Signal, ...] = ()
+    """Signals that are added to the blend."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedList:
-    """The documents of one query that the engine still finds, and their ranks.
-
-    ``documents`` are in first-stage order; ``ranks``, (n_models, n) int64, are the 1-based ranks in each model's order
-    of just these documents.
-    """
+    """The documents of one query that still exist, and their ranks by each model."""
 
     documents: tuple[str, ...]
+    """Document ids in first-stage order."""
     ranks: Int64
+    """(n_models, n) int64: Ranks, from 1, in each model's order of only these documents."""
 
     def top(self, number: int, depth: int = TOP) -> list[str]:
-        """Return the first documents of one model's order."""
+        """Return the first documents in one model's order."""
         return [self.documents[place] for place in np.argsort(self.ranks[number])[:depth].tolist()]
 
 
 @dataclass(frozen=True)
 class ServedComparison:
-    """What the comparison gives.
-
-    ``lists`` hold the shown documents of each query of the newest slice, ranked by the live model, the new one and
-    those of the study; ``differences`` are of nDCG, new - live, of every query whose value changed; ``study`` gives
-    numbers of preferences learned from, with the difference in nDCG to the live model.
-
-    ``changes`` say how the new order differs from the live one: of the ``queries`` with at least two documents, the
-    share in which any document moves (``reordered``) and in which another one is first (``new_first``), and the mean
-    share of the first three documents that stay among the first three (``mean_overlap``).
-    """
+    """Result of comparing the new model with the live one."""
 
     verdict: GateVerdict
     lists: Mapping[str, RankedList]
+    """Shown documents of each query of the newest slice, ranked by the live model, the new one and those of the
+    study."""
     differences: tuple[float, ...]
+    """nDCG, new - live, of every query for which it differs."""
     changes: Mapping[str, float]
+    """Differences between both orders: the number of ``queries`` with at least two documents; the share of them in
+    which any document moves (``reordered``), and in which another document is first (``new_first``); and the mean share
+    of the first three documents that stay among the first three (``mean_overlap``)."""
     study: Sequence[tuple[int, Interval]] = ()
+    """Pairs (number of preferences used for training, difference in nDCG to the live model)."""
 
 
 def compare(
@@ -96,10 +92,26 @@ def compare(
     seed: int,
     study: Sequence[int] = (),
 ) -> ServedComparison:
-    """Return the verdict on the second model of ``scores`` against the first.
+    """Return the verdict on the second model of ``scores`` compared with the first.
 
-    Its models are the live one, the new one, then one for each number of preferences in ``study``. ``judged`` gives
-    query text → document id → grade, ``window`` the hits reranked for a judged query; ``seed`` draws the resamples.
+    Parameters
+    ----------
+    scores
+        Its models are the live one, the new one, then one for each number of preferences in ``study``.
+    newest
+        The newest slice of impressions.
+    propensities
+        Examination propensities by rank; None: equal weights.
+    judged
+        Query text → document id → grade.
+    config
+        Settings of the gate.
+    window
+        Number of hits reranked for a judged query.
+    seed
+        Seed of the resamples.
+    study
+        Numbers of preferences of the size study.
     """
     shown: dict[str, dict[str, None]] = {}
     for impression in newest:
@@ -114,7 +126,7 @@ def compare(
         rng = np.random.default_rng([seed, 2])
         return decide(shown_lists(newest, *served), judgements, by_rank, rng, settings)
 
-    # All queries for the picture; the verdict keeps those that changed most.
+    # The figure needs all queries; the verdict contains only those that changed most.
     n = config.n_changes
     whole = verdict_on(NEW, on_judgements, replace(config, n_changes=len(shown) + len(judged)))
     points = []
@@ -128,12 +140,12 @@ def compare(
 
 
 def weighing(config: GateConfig, propensities: Propensities | None) -> GateConfig:
-    """Return the gate's settings with whether the propensities were measured."""
+    """Return the gate's settings with ``measured_weights`` set according to the method of the propensities."""
     return replace(config, measured_weights=propensities is not None and propensities.method == "randomised")
 
 
 def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList], number: int) -> list[list[float]]:
-    """Return a score for each shown document of each impression: its rank, negative; NaN where it is gone."""
+    """Return a score for each shown document of each impression: its negative rank; NaN if it was deleted."""
     by_query = {
         query: dict(zip(ranked.documents, (-ranked.ranks[number]).tolist(), strict=True))
         for query, ranked in lists.items()
@@ -145,7 +157,7 @@ def _shown_scores(newest: Sequence[Impression], lists: Mapping[str, RankedList],
 
 
 def _judged_queries(lists: Mapping[str, RankedList], judged: Mapping[str, Mapping[str, float]]) -> JudgedQueries:
-    """Return nDCG@10 of the judged queries by the live and by the new order."""
+    """Return nDCG@10 of the judged queries in the live and in the new order."""
     names = {query: str(number) for number, query in enumerate(judged)}
     qrels = {names[query]: dict(grades) for query, grades in judged.items()}
     values = []
@@ -171,7 +183,7 @@ def _changes(lists: Mapping[str, RankedList]) -> dict[str, float]:
 
 
 class EncodedPool:
-    """Vectors and words of documents by id, encoded once; about 4 N bytes and 8 bytes a word each."""
+    """Vectors and words of documents by id, each encoded once; uses about 4 N bytes and 8 bytes a word per document."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -183,7 +195,7 @@ class EncodedPool:
         return len(self._row_of)
 
     def add(self, documents: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
-        """Take over (id, source) of documents; those known already are passed over."""
+        """Add (id, source) of documents; known ids are skipped."""
         for identifier, source in documents:
             if identifier not in self._row_of:
                 self._row_of[identifier] = len(self._row_of)
@@ -197,7 +209,7 @@ class EncodedPool:
         self._waiting = {}
 
     def finish(self) -> None:
-        """Encode what waits and put all together; to be called before `score`."""
+        """Encode the pending documents and merge all batches. Must be called before `score`."""
         if self._waiting:
             self._encode()
         if self._parts:
@@ -205,7 +217,7 @@ class EncodedPool:
             self._parts = [(np.ascontiguousarray(np.concatenate(vectors)), stack_rows(rows), np.concatenate(has_text))]
 
     def score(self, query: QueryVectors, documents: Sequence[str]) -> Float64:
-        """Return f(q, d) of some documents, (n,) float64; NaN for one without text."""
+        """Return f(q, d) of some documents, (n,) float64; NaN for a document without text."""
         scores = np.full(len(documents), np.nan)
         if not self._parts:
             return scores
@@ -219,21 +231,20 @@ class EncodedPool:
 
 @dataclass
 class ServingScores:
-    """Ranks documents as some models would be served, over one index.
+    """Ranks documents of one index with several models, as they would be served.
 
-    `ConfigError` if the body's hits are not reranked, or are found by other means than its ``query``.
+    Raises `ConfigError` if hits of the body are not reranked, or are found by other means than its ``query``.
     """
 
     engine: Engine
     index: str
     """Index or alias."""
     models: Sequence[ServedModel]
-    """At least one is no engine's own order; all are searched by one body, so their text fields must be the same where
-    none is given."""
+    """At least one has a model. All use the same body, so without a body their text fields must be equal."""
     body: Mapping[str, Any] | None = None
-    """The team's search body with ``{{query}}`` in it; None searches the models' own text fields."""
+    """The team's search body with the placeholder ``{{query}}``; None: search the models' own text fields."""
     progress: Progress = no_progress
-    """Gets the queries that `rank_shown` has scored."""
+    """Called with the number of queries that `rank_shown` has scored."""
     pools: dict[str, EncodedPool] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -247,13 +258,13 @@ class ServingScores:
         self._doc_values = list({request["field"]: request for request in requests}.values())
 
     def rank_shown(self, shown: Mapping[str, Iterable[str]]) -> dict[str, RankedList]:
-        """Return, for each query, the documents shown for it that the body still finds, ranked by all models."""
+        """Return for each query the documents shown for it that the body still finds, ranked by all models."""
         return self._ranked(
             shown, lambda query: self._search_among(query, list(dict.fromkeys(shown[query]))), self.progress
         )
 
     def rank_window(self, queries: Iterable[str], window: int) -> dict[str, RankedList]:
-        """Return, for each query, the engine's first ``window`` documents, ranked by all models."""
+        """Return for each query the engine's first ``window`` documents, ranked by all models."""
         return self._ranked(queries, lambda query: self._search(self.template, query, window), no_progress)
 
     def _ranked(
@@ -289,7 +300,7 @@ class ServingScores:
         return self.engine.search(self.index, body, preference=preference_of(query)).hits
 
     def _first_stage(self, query: str, hits: Sequence[Hit]) -> tuple[tuple[str, ...], Float64, Bool, Float64]:
-        """Return ids in the engine's order, its scores, which must not move, and what each model's signals add."""
+        """Return ids in the engine's order, its scores, which hits must not move, and the signals' contributions."""
         first = {hit.id: hit for hit in reversed(hits)}
         once = [hit for hit in hits if first[hit.id] is hit]
         for pool in self.pools.values():
@@ -302,7 +313,7 @@ class ServingScores:
     def _ranks(
         self, number: int, query: str, ids: tuple[str, ...], lexical: Float64, kept: Bool, signals: Float64
     ) -> Int64:
-        """Return the 1-based rank of each document in the order of one of the models."""
+        """Return the rank, from 1, of each document in the order of one of the models."""
         n, served = len(ids), self.models[number]
         order = np.arange(n, dtype=np.int64)
         if served.model is not None and n:
@@ -316,19 +327,19 @@ class ServingScores:
 
 
 def among(template: Mapping[str, Any], documents: Sequence[str]) -> dict[str, Any]:
-    """Return the body restricted to some documents; the scores stay those of its query (pure)."""
+    """Return the body restricted to some documents; their scores by its query are unchanged (pure)."""
     query = template.get("query") or {"match_all": {}}
     return {**template, "query": {"bool": {"must": [query], "filter": [{"ids": {"values": list(documents)}}]}}}
 
 
 def check_body(template: Mapping[str, Any]) -> None:
-    """Raise `ConfigError` for a body whose shown documents cannot be scored one by one."""
+    """Raise `ConfigError` for a body whose shown documents cannot be scored individually."""
     reason = why_not(template)
     if reason:
-        raise ConfigError(f"{reason}: such a search is not reranked, so there is no model to retrain for it")
+        raise ConfigError(f"{reason}: such a search is not reranked, so no model can be retrained for it")
     others = sorted({"knn", "retriever", "rank"} & set(template))
     if others:
         raise ConfigError(
-            f"the body finds documents by {', '.join(others)}: retraining scores the shown documents by the body's "
-            "`query`; give a body with only a `query` (--body)"
+            f"the body finds documents by {', '.join(others)}, but retraining scores the shown documents by the body's "
+            "`query`: give a body with only a `query` (--body)"
         )

@@ -23,9 +23,9 @@ _DAYS = re.compile(r"(\d+(?:\.\d+)?)d")
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """How much of the log the newest slice is: a share of the dated impressions, or days up to the last of them.
+    """Size of the newest slice: a share of the dated impressions, or a number of days before the last one.
 
-    `ConfigError` where the share does not lie between 0 and 1, or the days are not positive.
+    Raises `ConfigError` if the share is not between 0 and 1, or the days are not positive.
     """
 
     share: float = 0.2
@@ -33,13 +33,13 @@ class Newest:
 
     def __post_init__(self) -> None:
         if self.days is not None and not 0 < self.days < math.inf:
-            raise ConfigError(f"the newest slice is {self.days:g} days long: it must be more than 0")
+            raise ConfigError(f"the newest slice is {self.days:g} days long: it must be longer than 0")
         if self.days is None and not 0 < self.share < 1:
-            raise ConfigError(f"the newest slice is {self.share:g} of the log: it must lie between 0 and 1")
+            raise ConfigError(f"the newest slice is {self.share:g} of the log: the share must be between 0 and 1")
 
     @classmethod
     def parse(cls, text: str) -> Newest:
-        """Return the slice that ``0.2`` (a fifth of the impressions) or ``3d`` (three days) says."""
+        """Return the slice written as ``0.2`` (a fifth of the impressions) or ``3d`` (three days)."""
         days = _DAYS.fullmatch(text.strip())
         if days:
             return cls(days=float(days[1]))
@@ -47,13 +47,13 @@ class Newest:
             return cls(share=float(text))
         except ValueError as error:
             raise ConfigError(
-                f"the newest slice {text!r} is not legal: write a share such as 0.2, or days such as 3d"
+                f"the newest slice {text!r} is invalid: write a share such as 0.2, or days such as 3d"
             ) from error
 
 
 @dataclass(frozen=True, slots=True)
 class GateConfig:
-    """What a model must show to go live."""
+    """Conditions that a model must meet for promotion."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
         "margin": "[0, 1)",
@@ -66,20 +66,22 @@ class GateConfig:
     }
 
     margin: float = 0.0
-    """The lower bound of the difference (candidate - live) in nDCG must be above it."""
+    """The lower bound of the difference (candidate - live) in nDCG must be above this value."""
     confidence: float = 0.95
-    """Of each one-sided bound."""
+    """Confidence of each one-sided bound."""
     tolerance: float = 0.01
-    """How far the clicks' reciprocal rank (its lower bound) and the nDCG of judged queries (its mean) may fall."""
+    """Maximum drop of the clicks' reciprocal rank (its lower bound) and of the nDCG of judged queries (its mean)."""
     max_weight: float = 10.0
-    """Most that a click may count, in clicks at the best examined rank."""
+    """Maximum weight of a click, relative to a click at the most examined rank."""
     min_clusters: float = 30.0
-    """Least effective number of people (or sessions), or of judged queries where there are no clicks."""
+    """Minimum effective number of people (or sessions), or of judged queries if there are no clicks."""
     measured_weights: bool = False
-    """The propensities come from lists shown in random order. Only then may the live order be no better than random."""
+    """True if the propensities come from lists shown in random order. Then the live order need not be better than
+    random, only not worse."""
     resamples: int = 1_999
+    """Number of bootstrap resamples."""
     n_changes: int = 20
-    """Queries listed that lost most, and that gained most."""
+    """Number of queries listed with the largest losses, and with the largest gains."""
 
     def __post_init__(self) -> None:
         check_ranges(self, **self.RANGES)
@@ -87,7 +89,7 @@ class GateConfig:
 
 @dataclass(frozen=True)
 class RetrainSettings:
-    """How an index's model is trained again."""
+    """Settings for retraining the model of an index."""
 
     RANGES: ClassVar[Mapping[str, str]] = {
         "click_weight": "(0, inf)",
@@ -99,41 +101,41 @@ class RetrainSettings:
     models: Path
     """Folder of the model folders, each named by the first 12 digits of its model id."""
     base: Path | None = None
-    """Model that every retraining starts from; None: the one that the live model started from, or the live model itself
-    if no retraining made it."""
+    """Model from which every retraining starts; None: the base of the live model, or the live model itself if it is not
+    the result of a retraining."""
     train: TrainConfig = field(default_factory=TrainConfig)
     pairs: PairConfig = field(default_factory=PairConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     newest: Newest = field(default_factory=Newest)
-    """What is kept for the gate."""
+    """Size of the slice that is kept for the gate."""
     since: int | None = None
-    """Milliseconds: what is older is not read."""
+    """Start of the used part of the log, in milliseconds since 1970; None: everything."""
     propensities: Propensities | None = None
-    """None: estimated from the impressions learned from."""
+    """None: estimated from the training impressions."""
     click_weight: float = 1.0
-    """Weight of the clicks; links weigh 1, and so do judgements."""
+    """Weight of the clicks; links and judgments have weight 1."""
     query_side_only: bool = False
-    """Learn U alone: the vectors of documents stay."""
+    """Train only U, so that the vectors of documents stay unchanged."""
     body: Mapping[str, Any] | None = None
     """The team's search body."""
     window: int = default_of(RerankSettings, "window")
-    """Hits that are reranked when served; with the body it names the calibration."""
+    """Number of hits that are reranked when served; together with the body it identifies the calibration."""
     docs: Path | None = None
-    """Documents to train on; None: those of the index."""
+    """File of training documents; None: the documents of the index."""
     id_field: str | None = None
-    """Where their ids stand, see `reranker.formats.read_documents`."""
+    """Field with their ids, see `reranker.formats.read_documents`."""
     routes: tuple[str, ...] = (DEFAULT_ROUTE,)
-    """Fields written for a new encoder."""
+    """Routes whose fields are written for a new encoder."""
     store: str | None = None
     """``default`` or a folder: also write the local store of route *beside*."""
     max_docs_per_s: float | None = None
-    """Speed limit of the writes."""
+    """Rate limit of writes, in documents per second; None: no limit."""
     max_judged: int = 20_000
-    """Impressions that the gate looks at; more are sampled."""
+    """Maximum number of impressions for the gate; a larger number is sampled."""
     study: bool = False
-    """Also learn from parts of the preferences."""
+    """Also train on subsets of the preferences, to study the effect of the size."""
     allow_unsound: bool = False
-    """Learn from a log that the doctor calls unsound."""
+    """Train even if the doctor calls the log unsound."""
     dry_run: bool = False
     """Stop before the index or its record is changed."""
 
@@ -141,7 +143,7 @@ class RetrainSettings:
         check_ranges(self, **self.RANGES)
 
     def shown(self) -> dict[str, Any]:
-        """Return what the report says of the settings."""
+        """Return the settings as shown in the report."""
         newest = f"{self.newest.days:g} days" if self.newest.days is not None else f"{self.newest.share:.0%}"
         return {
             "strategy": self.pairs.strategy,

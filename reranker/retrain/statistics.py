@@ -1,4 +1,4 @@
-"""Ratios of sums over resampled groups: estimates, intervals, and how many groups a difference needs."""
+"""Ratios of sums over clusters: estimates, bootstrap intervals, and the number of clusters that a difference needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, ShapeMismatch
 
 MAX_GROUPS = 5_000
-"""More clusters than this are joined at random into so many groups, which are independent as well."""
+"""Maximum number of clusters. More are merged at random into this many groups, which are independent as well."""
 
 
 _BATCH_CELLS = 500_000
@@ -18,21 +18,22 @@ _BATCH_CELLS = 500_000
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An estimate with two one-sided bounds."""
+    """An estimate with a lower and an upper one-sided bound."""
 
     estimate: float
     """Sum of the numerators / sum of the denominators."""
     lower: float
+    """The true value is below it with probability 1 - confidence."""
     upper: float
-    """Each is passed by the true value with probability 1 - confidence."""
+    """The true value is above it with probability 1 - confidence."""
     standard_error: float
     n_clusters: int
-    """Clusters with a denominator above 0."""
+    """Number of clusters with a denominator above 0."""
     n_effective: float
-    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters where all weigh the same, 1 where a single one
+    """Kish's effective number of clusters, (sum D)² / sum D²: n_clusters if all have equal weight, 1 if a single one
     has all the weight."""
     n_differing: int
-    """Clusters whose numerator is not 0."""
+    """Number of clusters whose numerator is not 0."""
 
 
 def ratio_interval(
@@ -46,22 +47,37 @@ def ratio_interval(
 ) -> Interval:
     """Return the interval of R = sum(numerator) / sum(denominator) by a bootstrap over clusters.
 
-    Clusters are drawn with replacement. Each bound is the more cautious of two: the percentile bound, the quantile of
-    R* itself; and the studentised one, R - s * (quantile of t* = (R* - R) / s*), s* the linearised standard error of
-    the resample. Where few clusters carry most of the weight, the first is too narrow for values skewed to one side
-    and the second for those skewed to the other, or for values that are nearly all 0.
+    Clusters are drawn with replacement. Each bound is the more conservative of two: the percentile bound, a quantile of
+    R*; and the studentised bound, R - s * (quantile of t* = (R* - R) / s*), where s* is the linearised standard error
+    of the resample. If few clusters carry most of the weight, the first is too narrow for values skewed to one side,
+    and the second for values skewed to the other side or nearly all 0.
 
-    All three arrays are (n,), one value an observation, and denominators at least 0; ``confidence`` is that of each
-    bound by itself.
+    Parameters
+    ----------
+    numerator, denominator, cluster
+        (n,) each, one value per observation; denominators are at least 0.
+    rng
+        Draws the resamples.
+    confidence
+        Confidence of each bound.
+    resamples
+        Number of resamples.
 
-    `ShapeMismatch` if the lengths differ; `ConfigError` if the confidence is not between 0.5 and 1.
+    Raises
+    ------
+    ShapeMismatch
+        If the lengths differ.
+    ConfigError
+        If the confidence is not at least 0.5 and below 1.
 
+    Notes
+    -----
     Source: Efron and Tibshirani 1993, ch. 12 (bootstrap-t); Cochran 1977, ch. 6 (error of a ratio); Kish 1965.
     """
     if not numerator.shape == denominator.shape == cluster.shape or numerator.ndim != 1:
         raise ShapeMismatch(
             f"numerators, denominators and clusters have shapes {numerator.shape}, {denominator.shape} and "
-            f"{cluster.shape}: one value an observation in each"
+            f"{cluster.shape}: give one value per observation in each"
         )
     if not 0.5 <= confidence < 1:
         raise ConfigError(f"confidence is {confidence}: it must be at least 0.5 and below 1")
@@ -75,12 +91,12 @@ def ratio_interval(
         group = rng.permutation(len(D)) % MAX_GROUPS
         N, D = sums_by(group, N), sums_by(group, D)
     estimate = float(N.sum() / D.sum())
-    residual = N - estimate * D  # of sum 0: a resample's ratio of these is its distance from the estimate
+    residual = N - estimate * D  # sums to 0, so the ratio of a resample's residuals is R* - R
     error = float(_ratio(_moments(residual, D).sum(axis=0))[1])
     if error == 0:
         return Interval(estimate, estimate, estimate, 0.0, *sizes)
     gap, t = _resampled(residual, D, rng, resamples)
-    # "higher" and "lower" keep infinite t* (resamples of a single value) whole instead of interpolating between them.
+    # "higher" and "lower" do not interpolate, because t* may be infinite (for resamples of a single value).
     high, low = np.quantile(t, confidence, method="higher"), np.quantile(t, 1 - confidence, method="lower")
     lower = estimate + min(-error * float(high), float(np.quantile(gap, 1 - confidence)))
     upper = estimate + max(-error * float(low), float(np.quantile(gap, confidence)))
@@ -88,7 +104,7 @@ def ratio_interval(
 
 
 def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95, power: float = 0.8) -> int | None:
-    """Return how many clusters would show the estimated difference to be above the margin; None where it is not.
+    """Return how many clusters would show that the difference is above the margin; None if the estimate is not.
 
     K (z_confidence + z_power)² s² / (estimate - margin)²: the usual normal approximation.
     """
@@ -102,18 +118,18 @@ def clusters_needed(interval: Interval, margin: float, confidence: float = 0.95,
 
 
 def sums_by(group: Int64, values: Float64, n: int = 0) -> Float64:
-    """Return (max(n, largest group + 1),) sums of the values of each group."""
+    """Return the sums of the values of each group, (max(n, largest group + 1),)."""
     sums: Float64 = np.bincount(group, values, minlength=n).astype(np.float64, copy=False)
     return sums
 
 
 def _moments(N: Float64, D: Float64) -> Float64:
-    """Return (n, 6): 1, N, D, N², N D and D² of each cluster; their sums say ratio and error."""
+    """Return (n, 6): 1, N, D, N², N D and D² of each cluster. Their sums determine the ratio and its error."""
     return np.column_stack([np.ones(len(D)), N, D, N * N, N * D, D * D])
 
 
 def _ratio(sums: Float64) -> tuple[Float64, Float64]:
-    """Return R = N/D and its linearised error, sqrt(K/(K-1) sum (N_k - R D_k)²) / D, of sums (..., 6)."""
+    """Return R = N/D and its linearised error, sqrt(K/(K-1) sum (N_k - R D_k)²) / D, from sums (..., 6)."""
     n, N, D, NN, ND, DD = np.moveaxis(sums, -1, 0)
     R = N / D
     squares = np.maximum(NN - 2 * R * ND + R * R * DD, 0.0)
@@ -121,7 +137,7 @@ def _ratio(sums: Float64) -> tuple[Float64, Float64]:
 
 
 def _resampled(residual: Float64, D: Float64, rng: np.random.Generator, resamples: int) -> tuple[Float64, Float64]:
-    """Return R* - R and (R* - R) / s* of each resample; the latter 0 where R* is R, infinite where s* is 0."""
+    """Return R* - R and (R* - R) / s* of each resample; the latter is 0 if R* is R, and infinite if s* is 0."""
     moments, n = _moments(residual, D), len(D)
     batch = max(1, _BATCH_CELLS // n)
     parts = []

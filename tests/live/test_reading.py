@@ -96,7 +96,7 @@ def test_a_killed_reading_goes_on_to_the_same_bytes(engine: Engine, index: str, 
     said: list[str] = []
     done = killed_at_half(engine, index, resumed)
     assert export_documents(engine, index, VIEW, resumed, lambda n, _: read.append(n), said.append) == N
-    assert said == [f"a reading that was stopped goes on after {done:,} documents"]
+    assert said == [f"an interrupted export continues after {done:,} documents"]
     assert read[0] > done, "it goes on, and does not begin anew"
     assert resumed.read_bytes() == whole.read_bytes()
     assert sorted(one.name for one in tmp_path.iterdir()) == ["resumed.jsonl", "whole.jsonl"]

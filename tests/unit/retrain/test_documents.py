@@ -92,7 +92,7 @@ def test_a_field_called_id_does_not_take_the_place_of_the_id(tmp_path: Path) -> 
 
 
 def test_an_empty_index_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NothingToLearn, match="holds no document"):
+    with pytest.raises(NothingToLearn, match="contains no documents"):
         export_documents(Scanned([]), "docs", VIEW, tmp_path / "docs.jsonl")  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
@@ -170,7 +170,7 @@ def test_a_stopped_reading_goes_on(path: Path, whole: bytes, monkeypatch: pytest
     }
     assert unsorted.splitlines()[1] == b'b\t{"id": "d7", "title": "t1"}'
     engine = Written(WRITES)
-    assert export(engine, path) == ["a reading that was stopped goes on after 5 documents"]
+    assert export(engine, path) == ["an interrupted export continues after 5 documents"]
     assert engine.began == [2], "from the last write that was read, which another shard may share"
     assert path.read_bytes() == whole
     assert names(path) == ["docs.jsonl"]

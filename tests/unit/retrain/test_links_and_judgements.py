@@ -18,24 +18,24 @@ def files(path: Path, n: int = 200) -> tuple[Path, Path]:
 
 def test_judged_queries_are_parted_once_and_for_all(tmp_path: Path) -> None:
     judgements, queries = files(tmp_path)
-    beside_clicks = read_links_and_judgements(None, judgements, queries)
-    (evidence,) = beside_clicks.evidence
+    other_evidence = read_links_and_judgements(None, judgements, queries)
+    (evidence,) = other_evidence.evidence
     assert evidence.texts is not None
     learned = {evidence.texts[query] for query in evidence.query_ids}
-    assert len(learned) + len(beside_clicks.judged) == 200
-    assert not learned & set(beside_clicks.judged)
+    assert len(learned) + len(other_evidence.judged) == 200
+    assert not learned & set(other_evidence.judged)
     assert 60 < len(learned) < 140
-    assert "words number 7" in learned | set(beside_clicks.judged)
+    assert "words number 7" in learned | set(other_evidence.judged)
     more = read_links_and_judgements(None, *files(tmp_path, 300))
-    assert set(beside_clicks.judged) <= set(more.judged)
+    assert set(other_evidence.judged) <= set(more.judged)
 
 
 def test_judged_queries_of_one_text_are_one(tmp_path: Path) -> None:
     text = next(text for text in map(str, range(50)) if is_for_the_gate(text))
     (tmp_path / "queries.tsv").write_text(f"q1\t{text}\nq2\t {text}\nq3\t{text} \n")
     (tmp_path / "qrels.tsv").write_text("q1\ta\t2\nq1\tb\t0\nq2\tb\t1\nq2\tc\t1\nq3\td\t0\n")
-    beside_clicks = read_links_and_judgements(None, tmp_path / "qrels.tsv", tmp_path / "queries.tsv")
-    assert beside_clicks.judged == {text: {"a": 2, "b": 0, "c": 1, "d": 0}}
+    other_evidence = read_links_and_judgements(None, tmp_path / "qrels.tsv", tmp_path / "queries.tsv")
+    assert other_evidence.judged == {text: {"a": 2, "b": 0, "c": 1, "d": 0}}
 
 
 def test_spelling_of_letters_does_not_move_a_query_to_the_other_side() -> None:
@@ -44,9 +44,9 @@ def test_spelling_of_letters_does_not_move_a_query_to_the_other_side() -> None:
 
 def test_links_count_beside_judgements(tmp_path: Path) -> None:
     (tmp_path / "links.tsv").write_text("a\tb\na\tc\nb\tb\n")
-    beside_clicks = read_links_and_judgements(tmp_path / "links.tsv", *files(tmp_path, 20))
-    assert len(beside_clicks.evidence) == 2
-    assert beside_clicks.preferences == 2 + len(beside_clicks.evidence[1].preferences)
+    other_evidence = read_links_and_judgements(tmp_path / "links.tsv", *files(tmp_path, 20))
+    assert len(other_evidence.evidence) == 2
+    assert other_evidence.preferences == 2 + len(other_evidence.evidence[1].preferences)
     assert read_links_and_judgements().evidence == ()
 
 

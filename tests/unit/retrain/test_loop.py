@@ -515,8 +515,8 @@ def test_judged_queries_that_fall_stop_a_promotion(shop: Shop, logs: dict[str, P
         query: {name: 1.0 for name in shown[:5]}
         for query, shown in zip(shop.queries, shop.shown(shop.base), strict=True)
     }
-    beside_clicks = LinksAndJudgements((), judged)
-    result = retrain(shop, logs["useful"], beside_clicks=beside_clicks, settings={"dry_run": True})
+    other_evidence = LinksAndJudgements((), judged)
+    result = retrain(shop, logs["useful"], other_evidence=other_evidence, settings={"dry_run": True})
     assert result.outcome == "refused"
     failed = {one["name"] for one in result.verdict["checks"] if not one["passed"]}
     assert failed == {"judgements"}
@@ -526,7 +526,7 @@ def test_links_are_mixed_in(shop: Shop, logs: dict[str, Path]) -> None:
     ids = list(shop.documents)
     links = from_links([(ids[n], ids[(n + 6) % 90]) for n in range(60)])
     plain = retrain(shop, logs["useful"], settings={"dry_run": True})
-    mixed = retrain(shop, logs["useful"], beside_clicks=LinksAndJudgements((links,)), settings={"dry_run": True})
+    mixed = retrain(shop, logs["useful"], other_evidence=LinksAndJudgements((links,)), settings={"dry_run": True})
     assert mixed.data["other"] == 60
     assert mixed.candidate != plain.candidate
 

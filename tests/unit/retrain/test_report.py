@@ -194,7 +194,7 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
         "900",
         "2026-01-09 00:21",
         "0.100",
-        "5 shown documents are no longer found",
+        "5 shown documents no longer exist",
         "Settings tried",
         "rate 0.02",
     ):

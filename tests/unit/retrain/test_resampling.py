@@ -138,7 +138,7 @@ def test_sums_by_group() -> None:
 
 
 def test_arguments_that_do_not_fit() -> None:
-    with pytest.raises(ShapeMismatch, match="one value an observation"):
+    with pytest.raises(ShapeMismatch, match="one value per observation"):
         ratio_interval(np.zeros(2), np.ones(3), np.zeros(3, np.int64), np.random.default_rng(0))
     with pytest.raises(ConfigError, match=r"confidence is 1\.5"):
         ratio_interval(np.zeros(2), np.ones(2), np.zeros(2, np.int64), np.random.default_rng(0), confidence=1.5)
