@@ -1,1 +1,1 @@
-"""Documents in, vectors beside them: bulk loading, re-vectorising, keeping in step, and the versions of an index."""
+"""Indexing: bulk loading of documents with their vectors, revectorizing, synchronising, and versions of an index."""

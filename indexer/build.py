@@ -1,4 +1,4 @@
-"""`ssi index`: a document file into an index that is created if it is missing, or rebuilt behind its alias.
+"""`ssi index`: writes a document file to an index, which is created if it is missing, or rebuilt behind its alias.
 
 A rebuild fills a new concrete index and swaps the alias at the end, without downtime.
 """
@@ -45,16 +45,16 @@ _NUMBERED = re.compile(r"-(\d{6,})$")
 def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
     """Return the ``mappings`` object of a new index.
 
-    Fields of the text view are mapped as text (dots lead into objects), ``properties`` as given; all others are left
-    to the engine, with guessing of dates and numbers in strings switched off: with it, one document whose ``code``
-    looks like a date makes the engine refuse the next one whose ``code`` does not.
+    Fields of the text view are mapped as text (dots separate levels of objects), ``properties`` as given. All other
+    fields are mapped dynamically by the engine, but without detecting dates and numbers in strings. With detection, one
+    document whose ``code`` looks like a date would make the engine reject the next one whose ``code`` does not.
     """
     texts: dict[str, Any] = {}
     for path in text_paths:
         *objects, leaf = path.split(".")
         inner: dict[str, Any] | None = texts
         for name in objects:
-            # None: a text field is above this path already, and the engine sees its text there.
+            # None: a field above this path is mapped as text already.
             inner = None if inner is None else inner.setdefault(name, {"properties": {}}).get("properties")
         if inner is not None:
             inner.setdefault(leaf, {"type": "text"})
@@ -62,16 +62,17 @@ def index_mapping(text_paths: Sequence[str], properties: Mapping[str, Any]) -> d
 
 
 def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the mapping and the settings of a rebuild; fields of any version give way to those of the new one."""
+    """Return the mapping and the settings of a rebuild; the fields of old versions are replaced by the new one's."""
     kept = {name: value for name, value in old.properties.items() if not name.startswith(FIELD_PREFIX)}
     settings = {name: value for name, value in old.settings.items() if name.startswith(_KEPT_SETTINGS)}
     return {**old.mapping, "properties": {**kept, **properties}}, settings
 
 
 def check_fields(path: Path, view: TextView, id_field: str | None = None, notice: Say | None = None) -> None:
-    """Raise `InputError` for a field of a model's view that no document of the file has, most likely misspelt.
+    """Raise `InputError` for a field of the model's view that no document of the file has; it is probably misspelt.
 
-    With ``notice``, for an index that holds other documents, it is said. The file is read until all are seen.
+    With ``notice`` (for an index that already has documents), pass the message to it instead. The file is read until
+    all fields were seen.
     """
     paths = set[str]()
     missing = [spec.path for spec in view.fields]
@@ -84,9 +85,9 @@ def check_fields(path: Path, view: TextView, id_field: str | None = None, notice
     if not paths or (view.is_default and len(missing) < len(view.fields)):
         return
     message = (
-        f"no document of {str(path)!r} has the field {missing[0]!r}, which the model reads: the nearest of "
-        f"their fields are {nearest_paths(missing[0], paths)}; name the field so in the documents, or train a "
-        "model with --fields of these"
+        f"no document of {str(path)!r} has the field {missing[0]!r}, which the model reads. The most similar field "
+        f"names in the documents are {nearest_paths(missing[0], paths)}. Rename the field in the documents, or train a "
+        "model with --fields set to these names"
     )
     if notice is None:
         raise InputError(message, field=missing[0])
@@ -95,12 +96,12 @@ def check_fields(path: Path, view: TextView, id_field: str | None = None, notice
 
 @dataclass(frozen=True, slots=True)
 class BuildOptions:
-    """What is built, besides the documents."""
+    """Options of a build, apart from the documents."""
 
     routes: tuple[str, ...] = (DEFAULT_ROUTE,)
-    """Fields written for the model, see `reranker.engines.vectors.version_fields`."""
+    """Routes whose fields are written for the model, see `reranker.engines.vectors.version_fields`."""
     store_path: Path | None = None
-    """Local store of route *beside*."""
+    """Local store of route *beside*; None: not written."""
     rebuild: bool = False
     """Fill a new concrete index and swap the alias at the end."""
     load: LoadOptions = field(default_factory=LoadOptions)
@@ -108,20 +109,20 @@ class BuildOptions:
 
 @dataclass(frozen=True, slots=True)
 class BuildReport:
-    """What `build_index` did."""
+    """Result of `build_index`."""
 
     index: str
-    """Name users search."""
+    """The name that users search."""
     concrete: str
-    """The index written to."""
+    """The index to which documents were written."""
     retired: tuple[str, ...]
-    """Indexes taken from the alias by a rebuild; `ssi gc` deletes them."""
+    """Indexes that a rebuild removed from the alias; `ssi gc` deletes them."""
     live: bool
-    """True where the model's release is now the live one."""
+    """True if the model's release is now live."""
     load: LoadReport
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
+        """Return the report as JSON-compatible values."""
         about = {"index": self.index, "concrete": self.concrete, "retired": self.retired, "live": self.live}
         return {**about, **self.load.to_json()}
 
@@ -136,16 +137,23 @@ def build_index(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> BuildReport:
-    """Return the report of sending a document file to an index (or alias), made where it is missing.
+    """Write a document file to an index (or alias), which is created if missing, and return a report.
 
-    A new index is called ``<index>-000001`` and reached by the alias ``<index>``, so that it can be rebuilt later
-    without downtime. With a model, its vectors are stored beside the documents, and its release is registered, and made
-    live where none was and every document has its vector.
+    A new index is named ``<index>-000001`` with the alias ``<index>``, so that it can be rebuilt later without
+    downtime. With a model, its vectors are stored with the documents, and its release is registered. The release
+    becomes live if none was live and every document has its vector. An early stop is reported in ``load.bulk.stopped``.
 
-    `InputError` for a name behind which several indexes stand, an unreadable file, or, of an index that is new, empty
-    or rebuilt, a field of the model that no document has. `GateRefused` where a rebuild is not possible or its result
-    incomplete: the alias stays where it was. `PreflightRefused` where the index wants a routing with each document,
-    which a file does not say. `EngineError` where the engine refuses. A stop is in ``load.bulk.stopped``.
+    Raises
+    ------
+    InputError
+        If the name stands for several indexes, the file cannot be read, or (for an index that is new, empty or rebuilt)
+        no document has one of the model's fields.
+    GateRefused
+        If a rebuild is not possible or incomplete. The alias is not changed.
+    PreflightRefused
+        If the index requires routing, which a file does not contain.
+    EngineError
+        If a request to the engine fails.
     """
     build = _Build(engine, index, path, model, options or BuildOptions())
     return build.rebuild(progress, notice) if build.options.rebuild else build.fill(progress, notice)
@@ -158,7 +166,7 @@ class _Build:
         self.engine, self.index, self.path, self.model, self.options = engine, index, path, model, options
         self.version: VersionEncoder | None = None
         self.properties: dict[str, Any] = {}
-        # Settings that the routes need from the start.
+        # Index settings that the routes need from the beginning.
         self.settings: dict[str, str] = {}
         if model is not None:
             capabilities = engine.capabilities()
@@ -183,8 +191,8 @@ class _Build:
         old = engine.index_names(index)
         if old == (index,):
             raise GateRefused(
-                f"{index!r} is an index, not an alias, and an index cannot be swapped for another in one step: build "
-                f"under a new name ({index}-next), let readers use that alias, or re-vectorise in place with "
+                f"{index!r} is an index, not an alias, and an index cannot be swapped atomically. Build "
+                f"under a new name ({index}-next) and let clients use that alias, or revectorize in place with "
                 "`ssi revectorize`",
                 index=index,
             )
@@ -194,8 +202,8 @@ class _Build:
         if load.bulk.stopped is not None:
             return BuildReport(index, concrete, (), False, load)
         self._check_complete(concrete, old, load)
-        # The record is written before the swap. A process killed in between leaves no index without a record, and a
-        # service on the alias never sees the new index with the old one's live version.
+        # The record is written before the swap, so that a process killed in between leaves no index without a record,
+        # and a service on the alias never combines the new index with the old one's live version.
         before = read_control(engine, index)
         known = before.without_live() if self.model is None else before
 
@@ -226,13 +234,13 @@ class _Build:
         return concrete
 
     def _ensure_index(self) -> str:
-        """Return the concrete index to write to, made with its alias where it is missing, with the version's fields."""
+        """Return the concrete index, created with its alias if missing, with the version's fields."""
         engine, index = self.engine, self.index
         names = engine.index_names(index)
         if len(names) > 1:
             raise InputError(
-                f"{index!r} stands for {len(names)} indexes ({', '.join(names)}) on {engine.spec}: name one index or "
-                "an alias of one",
+                f"{index!r} stands for {len(names)} indexes ({', '.join(names)}) on {engine.spec}: give one index or "
+                "an alias of one index",
                 index=index,
             )
         if names:
@@ -242,8 +250,8 @@ class _Build:
             self._new_index(concrete)
         elif engine.count(concrete):
             raise InputError(
-                f"the index {concrete!r} exists with documents, but no alias {index!r} points to it: point the alias "
-                "to it or choose another --index",
+                f"the index {concrete!r} exists and has documents, but no alias {index!r} points to it: create the "
+                "alias or choose another --index",
                 index=concrete,
             )
         else:
@@ -252,11 +260,11 @@ class _Build:
         return concrete
 
     def _rebuild_target(self, old: Sequence[str]) -> str:
-        """Return the index to fill: that of an interrupted rebuild, or a new one, noted before it is made."""
+        """Return the index to fill: that of an interrupted rebuild, or a new one, recorded before it is created."""
         engine = self.engine
 
         def noted(record: ControlRecord) -> ControlRecord:
-            # A rebuild killed after its swap is finished now.
+            # Finish a rebuild that was killed after its swap.
             record = record.without_leftovers(old)
             name = self._name_to_fill(old, record)
             others = (other for other in record.building if other != name)
@@ -273,7 +281,7 @@ class _Build:
         return concrete
 
     def _name_to_fill(self, old: Sequence[str], record: ControlRecord) -> str:
-        """Return the last unfinished index whose load goes on, or else a new name; others hold outdated documents."""
+        """Return the last unfinished index if its load can be resumed, else a new name."""
         engine, load = self.engine, self.options.load
         for name in reversed(() if load.restart else record.building):
             source = source_id(engine, name, self.path, self.version, load)
@@ -288,8 +296,8 @@ class _Build:
     def _load(self, concrete: str, progress: Progress, notice: Say) -> LoadReport:
         if (self.engine.index_info(concrete).mapping.get("_routing") or {}).get("required"):
             reason = (
-                f"{concrete}: routing is required, and a document file states none: write the documents with your own "
-                "program, then give them vectors by `ssi revectorize`, which keeps each document's routing"
+                f"{concrete}: routing is required, but a document file does not contain it. Write the documents with "
+                "your own program, then add vectors with `ssi revectorize`, which keeps each document's routing"
             )
             raise PreflightRefused(self.index, [reason])
         with self.version or nullcontext() as version:
@@ -301,18 +309,19 @@ class _Build:
         return load
 
     def _check_complete(self, concrete: str, old: Sequence[str], load: LoadReport) -> None:
-        """Raise `GateRefused` unless the new index holds what was loaded, and anything at all if the old one did."""
+        """Raise `GateRefused` if the new index lost documents, or is empty although the old one is not."""
         n_new = self.engine.count(concrete)
         n_old = sum(self.engine.count(name) for name in old)
         if n_new == 0 and n_old > 0:
             raise GateRefused(
-                f"the rebuild {concrete!r} is empty and the index it would replace has {n_old} documents: the alias "
-                f"stays; look into the reject file ({load.bulk.rejected} rejected, {load.unreadable} unreadable lines)"
+                f"the rebuilt index {concrete!r} is empty, but the index to replace has {n_old} documents, so the "
+                f"alias is unchanged. See the reject file ({load.bulk.rejected} rejected, "
+                f"{load.unreadable} unreadable lines)"
             )
-        # Where a file may hold several versions of a document, writes do not count documents.
+        # If a file may contain several versions of a document, the number of writes is not the number of documents.
         one_write_each = self.options.load.version_field is None and load.bulk.superseded == 0
         if one_write_each and n_new < load.bulk.indexed:
             raise GateRefused(
-                f"the rebuild {concrete!r} holds {n_new} documents of {load.bulk.indexed} acknowledged ones: the alias "
-                "stays; run the same command again with --restart"
+                f"the rebuilt index {concrete!r} has {n_new} documents, but {load.bulk.indexed} were acknowledged, so "
+                "the alias is unchanged. Run the same command again with --restart"
             )

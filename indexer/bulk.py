@@ -1,12 +1,13 @@
-"""The bulk loop: every document ends up stored, superseded, rejected with a reason, or pending; none is lost.
+"""The bulk loop: every document is stored, superseded, rejected with a reason, or pending at the end. None is lost.
 
-Both engines' own bulk helpers leave documents unaccounted (they pair answers with requests by position, retry some
-classes of failure twice and others never). This loop has one status table (`outcome`), resends by id, halves what is
-refused as a whole, waits as the engine asks, and stops cleanly where waiting cannot help. What no engine takes is
-refused before it travels, so that every engine refuses the same documents for the same reasons.
+The bulk helpers of both engines' clients lose track of documents: they match responses with requests by position, retry
+some classes of failure twice and others never. This loop has one status table (`outcome`). It retries by id, bisects a
+request that is rejected as a whole, waits as long as the engine asks, and stops cleanly if waiting cannot help.
+Documents that no engine accepts are rejected before they are sent, so that all engines reject them for the same
+reasons.
 
-The status table follows what was measured on Elasticsearch 8.19 and OpenSearch 2.19; both send 429 for two different
-things (a full queue, and an index blocked because its disk is full), which need different remedies.
+The status table follows measurements on Elasticsearch 8.19 and OpenSearch 2.19. Both return 429 for two different
+problems, a full queue and an index blocked because its disk is full, which need different remedies.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ if TYPE_CHECKING:
 
 
 class Action(enum.Enum):
-    """What the bulk loop does next with a document, or with a whole request."""
+    """Next action of the bulk loop for a document or for a whole request."""
 
     OK = "ok"
-    """Stored."""
+    """The document is stored."""
     SUPERSEDED = "superseded"
-    """A newer version is there already (409): nothing to do."""
+    """The index has a newer version (409); nothing to do."""
     BACK_OFF = "back off"
-    """The engine is overloaded: wait, send less at once, same ids."""
+    """The engine is overloaded: wait, then send the same ids in smaller requests."""
     PAUSE = "pause"
-    """The index is blocked until somebody frees disk space: wait long, say so."""
+    """The index is blocked until somebody frees disk space: notify the user and wait long."""
     RESEND = "resend"
-    """No usable answer: the write may or may not have happened; wait and send the same ids."""
+    """No usable response, so the write may or may not have happened: wait, then send the same ids."""
     BISECT = "bisect"
-    """Something in the request is not acceptable: halve it until the culprit is alone."""
+    """Part of the request is not acceptable: halve it until the document is isolated."""
     REJECT = "reject"
-    """This document is not acceptable: keep it apart with its reason and go on."""
+    """This document is not acceptable: record it with the reason and continue."""
     STOP = "stop"
-    """Nothing that waiting helps against (rights, missing index, write block): stop, everything else stays pending."""
+    """Waiting cannot help (permissions, missing index, write block): stop and leave all other documents pending."""
 
 
 _BLOCK = "cluster_block_exception"
@@ -72,11 +73,19 @@ _TOO_LARGE_FOR_QUEUE = re.compile(r"operation_bytes=(\d+).*?max_[a-z_]*bytes=(\d
 
 
 def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole: bool = False) -> Action:
-    """Return what to do about one status: ``BISECT`` only for whole requests, ``REJECT`` and ``OK`` only for items.
+    """Return the action for one status: ``BISECT`` only for whole requests, ``REJECT`` and ``OK`` only for items.
 
-    ``status`` is the HTTP status of an item, or of the ``whole`` request; None where no usable answer came (connection,
-    time-out, answer cut in half, fewer items than operations). ``error_type`` is the engine's own name of the error;
-    ``reason``, its words, is read only for the byte counts of indexing pressure.
+    Parameters
+    ----------
+    status
+        HTTP status of an item, or of the ``whole`` request; None without a usable response (connection error, timeout,
+        truncated response, fewer items than operations).
+    error_type
+        The engine's name for the error.
+    reason
+        The engine's message, from which only the byte counts of indexing pressure are read.
+    whole
+        Whether the status is that of the whole request.
     """
     if error_type == _BLOCK:
         return Action.PAUSE if status == 429 else Action.STOP
@@ -91,31 +100,32 @@ def outcome(status: int | None, error_type: str = "", reason: str = "", *, whole
 
 
 def error_outcome(error: EngineError) -> Action:
-    """Return what to do after a whole request failed; lack of rights, of the index or of the feature stops any run."""
+    """Return the action after a whole request failed. A missing permission, index or feature stops any run."""
     if isinstance(error, EngineAuthError | IndexMissing | Unsupported):
         return Action.STOP
     if isinstance(error, EngineRejected) and (error.status is None or error.status < 300):
-        # Not the engine's verdict on the request: a wrong product behind the URL, a certificate nobody trusts.
+        # The error is not about the request: another product behind the URL, or an untrusted certificate.
         return Action.STOP
     return outcome(error.status, error.error_type, str(error), whole=True)
 
 
 def _never_fits(reason: str) -> bool:
-    """Return True where a 429 says that this request alone is above the engine's limit: waiting cannot help."""
+    """Return True if a 429 means that this request exceeds the engine's limit by itself: waiting cannot help."""
     sizes = _TOO_LARGE_FOR_QUEUE.search(reason)
     return sizes is not None and int(sizes.group(1)) > int(sizes.group(2))
 
 
 @dataclass(frozen=True, slots=True)
 class BulkLimits:
-    """How much goes into one request."""
+    """Limits for the size of one request."""
 
     RANGES: ClassVar[Mapping[str, str]] = {"max_ops": "[1, inf)", "max_bytes": "[1, inf)"}
 
     max_ops: int = 500
-    """Documents a request, at most."""
+    """Maximum number of documents per request."""
     max_bytes: int = 8_000_000
-    """JSON bytes a request, at most; a larger document travels alone. Past some 5 to 15 MB nothing is gained."""
+    """Maximum size of a request in JSON bytes. A larger document is sent by itself. Requests of more than about 5 to
+    15 MB are not faster."""
 
     def __post_init__(self) -> None:
         check_ranges(self, **self.RANGES)
@@ -123,21 +133,24 @@ class BulkLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a request is sent again, and when the loop gives up; all times in seconds."""
+    """When requests are repeated, and when the loop gives up. All times are in seconds."""
 
     max_calls: int = 6
-    """Calls in a row without one document settled, after which the run stops (resumable)."""
+    """Maximum number of consecutive calls without progress, after which the run stops (it can be resumed)."""
     base_s: float = 0.5
+    """First back-off; it doubles each time and is multiplied by a random factor in [0.5, 1)."""
     cap_s: float = 30.0
-    """First and longest back-off; doubled each time, times a random factor in [0.5, 1)."""
+    """Longest back-off."""
     max_outage_s: float = 300.0
-    """How long an engine that does not answer is waited for (asked by a cheap count, not by the documents)."""
+    """Maximum wait for an engine that does not respond. It is polled with a cheap count request."""
     pause_s: float = 5.0
+    """First wait while the index is blocked (disk full)."""
     pause_cap_s: float = 60.0
+    """Longest wait while the index is blocked."""
     max_pause_s: float = 1800.0
-    """First and longest wait while the index is blocked (disk full), and how long in all, also by a Retry-After."""
+    """Maximum total wait while the index is blocked, and maximum Retry-After that is obeyed."""
     deadline_s: float | None = None
-    """Limit of the whole run."""
+    """Time limit for the whole run; None: no limit."""
 
     def __post_init__(self) -> None:
         times = ("base_s", "cap_s", "max_outage_s", "pause_s", "pause_cap_s", "max_pause_s")
@@ -146,19 +159,20 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class BulkItem:
-    """One write and where it came from."""
+    """One write with its position in the input."""
 
     op: WriteOp
-    """The write; its id is given by the source, so that sending it twice stores it once."""
+    """The write. Its id comes from the source, so that sending it twice stores it once."""
     line: int = 0
-    """1-based line (or row) in the input, 0 where there is none."""
+    """Line (or row) in the input, from 1; 0 if there is none."""
     offset: int = 0
+    """Byte offset of its first byte."""
     end: int = 0
-    """Byte offsets of its first byte and of the one behind its last."""
+    """Byte offset after its last byte."""
 
 
 def guarded_write(action: Literal["index", "update"], read: StoredDocument, source: Mapping[str, Any]) -> BulkItem:
-    """Return the write over exactly the version of a document that was read, with its routing."""
+    """Return a write that succeeds only if the document still has the version that was read; with its routing."""
     guard = {"if_seq_no": read.seq_no, "if_primary_term": read.primary_term}
     return BulkItem(WriteOp(action, read.id, source, routing=read.routing, **guard))
 
@@ -168,34 +182,35 @@ class BulkEvents:
     """Callbacks of the loop."""
 
     settled: Callable[[BulkItem, Action, str, str], None] = no_progress
-    """``(item, action, reason, error_type)`` at each document's end: ``OK``, ``SUPERSEDED``, or ``REJECT``.
+    """``(item, action, reason, error_type)`` when a document is settled as ``OK``, ``SUPERSEDED``, or ``REJECT``.
 
-    ``reason`` is text for people; ``error_type`` is the engine's own name of the error of this document, or "".
+    ``reason`` is a message for people. ``error_type`` is the engine's name for the error of this document, or "".
     """
     acked: Callable[[BulkItem], None] = no_progress
-    """``(item)``: this item and all before it are settled; the place for a checkpoint."""
+    """``(item)``: this item and all before it are settled, so a checkpoint can be written."""
     notice: Say = silent
+    """``(text)`` when the loop waits for an intervention (blocked index, engine not reachable)."""
     """``(text)`` when the loop waits for somebody (blocked index, engine away)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How documents are written, whatever is written."""
+    """Options that are common to all commands that write documents."""
 
     reject_path: Path | None = None
-    """Where documents go that cannot be written, with the reason."""
+    """File for documents that cannot be written, with their reasons."""
     limits: BulkLimits = field(default_factory=BulkLimits)
     policy: RetryPolicy = field(default_factory=RetryPolicy)
     seed: int = 0
-    """Of the jitter."""
+    """Seed of the jitter."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Counts of a run, seconds, and why it ``stopped`` before its end."""
+    """Counts and duration of a run, and the error that ``stopped`` it early."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the counts, and the reason of a stop as text."""
+        """Return the counts, and the error of an early stop as text."""
         values = {part.name: getattr(self, part.name) for part in fields(self)}
         rounded = {name: round(value, 3) for name, value in values.items() if isinstance(value, float)}
         return {**values, **rounded, "stopped": None if values["stopped"] is None else str(values["stopped"])}
@@ -203,18 +218,18 @@ class Account:
 
 @dataclass(slots=True)
 class BulkReport(Account):
-    """The account of a run: ``indexed + superseded + rejected + pending == read``, always."""
+    """The account of a run. ``indexed + superseded + rejected + pending == read`` always holds."""
 
     read: int = 0
-    """Items taken from the input."""
+    """Items read from the input."""
     indexed: int = 0
-    """Stored and acknowledged by the engine."""
+    """Items that were stored and acknowledged by the engine."""
     superseded: int = 0
-    """Not stored because a newer version was there (409)."""
+    """Items that were not stored because the index has a newer version (409)."""
     rejected: int = 0
-    """Refused for good, each with its reason."""
+    """Items that were permanently rejected, each with its reason."""
     pending: int = 0
-    """Neither: the run stopped before they were settled; a resumed run sends them again."""
+    """Items that were not settled before the run stopped; a resumed run sends them again."""
     calls: int = 0
     waited_s: float = 0.0
     """Time spent in back-off and pauses."""
@@ -222,7 +237,7 @@ class BulkReport(Account):
 
 
 class Stopped(Exception):
-    """The run ends here; ``error`` is the engine's own."""
+    """Ends the run; ``error`` is the engine's error."""
 
     def __init__(self, error: EngineError) -> None:
         super().__init__(str(error))
@@ -249,37 +264,37 @@ def _error_of(result: WriteResult) -> EngineError:
 
 
 ACTION_BYTES = 160
-"""Room for the action line of one operation, besides the id."""
+"""Estimated size in bytes of the action line of one operation, without the id."""
 
 
 def _refusal(op: WriteOp, hard_limit_bytes: int) -> tuple[int, str]:
-    """Return the size of an operation in a request, bytes, and why no engine takes it ("" where one may).
+    """Return (size of an operation in a request in bytes, reason why no engine accepts it or "").
 
-    NaN and infinities have no JSON form; lone surrogates have no UTF-8 form; nesting past the interpreter's limit
-    cannot be written. Engines differ in which of these they notice, hence the check here.
+    NaN and infinities cannot be written as JSON, lone surrogates not as UTF-8, and nesting beyond the interpreter's
+    limit not at all. Engines differ in which of these they detect, so they are checked here.
     """
     if fault := id_fault(op.id):
         return 0, fault
     try:
         size = len(json_bytes(op.source)) if op.source is not None else 0
     except UnicodeEncodeError:
-        return 0, "a text holds a lone surrogate (half of a UTF-16 pair), which is not UTF-8"
+        return 0, "a text contains a lone surrogate (half of a UTF-16 pair), which cannot be encoded as UTF-8"
     except (ValueError, TypeError) as error:
-        return 0, f"not writable as JSON: {error}"
+        return 0, f"the document cannot be written as JSON: {error}"
     size += len(op.id.encode("utf-8")) + ACTION_BYTES
     if size > hard_limit_bytes:
-        return size, f"the document has {size} bytes, the engine takes requests of at most {hard_limit_bytes}"
+        return size, f"the document has {size} bytes, but the engine accepts requests of at most {hard_limit_bytes}"
     return size, ""
 
 
 ALONE_TRIES = 3
-"""Refusals for overload of a document that travels alone, after which it is rejected if others get through."""
+"""Number of overload errors for a document sent by itself, after which it is rejected if others are accepted."""
 _AGAIN = {Action.BACK_OFF, Action.RESEND, Action.PAUSE}
 
 
 @dataclass(slots=True)
 class _Queued:
-    """A document on its way: its size and its history."""
+    """A document that is being sent, with its size and history."""
 
     item: BulkItem
     n_bytes: int
@@ -289,7 +304,7 @@ class _Queued:
 
 
 class BulkWriter:
-    """Sends writes to one index, which it never creates, and accounts for each; ``rng`` is the source of the jitter."""
+    """Sends writes to one index, which it never creates, and accounts for each write; ``rng`` draws the jitter."""
 
     def __init__(
         self,
@@ -309,7 +324,7 @@ class BulkWriter:
         self.report = BulkReport()
         self._rng, self._sleep, self._clock = rng, sleep, clock
         self._run = Deadline(self.policy.deadline_s, clock)
-        # Waits since a request went well.
+        # Number of waits since the last successful request.
         self._waits = self._pauses = 0
         self._paused_s = 0.0
         self._hard_limit = engine.capabilities().max_bulk_bytes
@@ -319,7 +334,7 @@ class BulkWriter:
         self._settled_by_engine = 0
 
     def write(self, items: Iterable[BulkItem]) -> BulkReport:
-        """Return the account of sending all items, with a stop in ``stopped``; errors of the iterator are raised."""
+        """Send all items and return the account; an early stop is in ``stopped``. Errors of the iterator are raised."""
         report = self.report
         try:
             for chunk in self._chunks(items):
@@ -330,12 +345,12 @@ class BulkWriter:
         except Stopped as stop:
             done = f"{report.indexed} documents are stored, {report.rejected} rejected"
             text = f"writing to {self.index!r} stopped after {report.calls} calls: {stop.error} ({done}; "
-            report.stopped = _reworded(stop.error, f"{text}run the same command again to go on)")
+            report.stopped = _reworded(stop.error, f"{text}run the same command again to continue)")
         report.pending = report.read - report.indexed - report.superseded - report.rejected
         return report
 
     def _chunks(self, items: Iterable[BulkItem]) -> Iterator[list[_Queued]]:
-        """Yield chunks within the limits; what no engine takes is rejected here and never travels."""
+        """Yield chunks within the limits; documents that no engine accepts are rejected here and never sent."""
         chunk: list[_Queued] = []
         n_bytes = 0
         for item in items:
@@ -353,7 +368,7 @@ class BulkWriter:
             yield chunk
 
     def _send_chunk(self, chunk: list[_Queued]) -> None:
-        """Send a chunk by as many requests as the limits learnt so far make of it, at least one document in each."""
+        """Send a chunk in as many requests as the currently learned limits require, at least one document in each."""
         queue = deque(chunk)
         while queue:
             piece = [queue.popleft()]
@@ -364,7 +379,7 @@ class BulkWriter:
             queue.extendleft(reversed(self._send(piece, len(chunk), queue)))
 
     def _send(self, piece: list[_Queued], chunk_size: int, queue: deque[_Queued]) -> list[_Queued]:
-        """Return the documents of ``piece`` that must go again, in order."""
+        """Send ``piece`` and return the documents that must be sent again, in order."""
         if self._ends_within(0.0):
             raise Stopped(EngineUnavailable(f"the deadline of {self.policy.deadline_s:g} s for the run is reached"))
         self.report.calls += 1
@@ -373,7 +388,7 @@ class BulkWriter:
             results = self.engine.bulk(self.index, [queued.item.op for queued in piece])
             if [result.id for result in results] != sent:
                 raise EngineUnavailable(
-                    f"the bulk answer has {len(results)} items that do not match the {len(sent)} operations sent; "
+                    f"the bulk response has {len(results)} items that do not match the {len(sent)} operations sent: "
                     "the same ids are sent again"
                 )
         except EngineError as error:
@@ -381,7 +396,7 @@ class BulkWriter:
         return self._answered(piece, results)
 
     def _answered(self, piece: list[_Queued], results: Sequence[WriteResult]) -> list[_Queued]:
-        """Settle each item of an answer; wait once for those that must go again."""
+        """Settle each item of a response; wait once for those that must be sent again."""
         again: list[_Queued] = []
         worst: tuple[Action, WriteResult] | None = None
         stop: WriteResult | None = None
@@ -394,7 +409,7 @@ class BulkWriter:
                 reason = f"{result.error_type}: {result.reason}" if result.status >= 300 else ""
                 self._settle(queued.item, action, reason, result.error_type)
             elif queued.tries + 1 >= self.policy.max_calls and result.status == 500:
-                # Others are answered, this one makes the engine fail each time: the document is the cause.
+                # Other documents succeed, but the engine fails on this one each time, so the document is the cause.
                 reason = f"{result.error_type}: {result.reason}"
                 self._settle(queued.item, Action.REJECT, reason, result.error_type)
             else:
@@ -422,7 +437,7 @@ class BulkWriter:
     def _refused_whole(
         self, piece: list[_Queued], error: EngineError, chunk_size: int, queue: deque[_Queued]
     ) -> list[_Queued]:
-        """Act on a request without per-item answer; return what must go again now."""
+        """Handle a failed request without a response for each item; return the documents to send again now."""
         action = error_outcome(error)
         if action is Action.STOP:
             raise Stopped(error)
@@ -444,7 +459,7 @@ class BulkWriter:
         return piece
 
     def _bisect(self, piece: list[_Queued], error: EngineError, chunk_size: int) -> list[_Queued]:
-        """Halve a request that is not acceptable; a document alone is the culprit once others get through."""
+        """Halve a request that is not acceptable; a single document is rejected once others are accepted."""
         if len(piece) == 1:
             self._suspects.append((piece[0], str(error)))
             if self._settled_by_engine:
@@ -455,18 +470,18 @@ class BulkWriter:
             if isinstance(error, RequestTooLarge) or error.status == 429:
                 self._max_bytes = max(1, sum(queued.n_bytes for queued in piece) // 2)
             rest = piece
-        # One bad document among n is found in log2(n) halvings; past twice that, the fault is not a document's.
+        # One bad document among n is found in log2(n) halvings; after twice as many, the cause is not a document.
         if self._stalled >= max(self.policy.max_calls, 2 * math.ceil(math.log2(max(chunk_size, 2)))):
             raise Stopped(error)
         return rest
 
     def _refused_alone(self, queued: _Queued, error: EngineError, queue: deque[_Queued]) -> None:
-        """Send a lone overloaded document behind the others, or reject it where only it is refused."""
+        """Send a single document that got an overload error after the others; reject it if only it keeps failing."""
         if queued.alone_refusals == 0:
             queued.settled_at_refusal = self._settled_by_engine
         queued.alone_refusals += 1
         if queued.alone_refusals >= ALONE_TRIES and self._settled_by_engine > queued.settled_at_refusal:
-            self._settle(queued.item, Action.REJECT, f"refused alone {ALONE_TRIES} times: {error}")
+            self._settle(queued.item, Action.REJECT, f"failed {ALONE_TRIES} times when sent by itself: {error}")
             self._count_progress()
         else:
             queue.append(queued)
@@ -476,7 +491,7 @@ class BulkWriter:
         self._reject_suspects()
 
     def _reject_suspects(self) -> None:
-        """Reject the documents refused alone: the engine takes others, or there are no others."""
+        """Reject the isolated documents: the engine accepts others, or there are no others."""
         for queued, reason in self._suspects:
             self._settle(queued.item, Action.REJECT, reason, by_engine=False)
         self._suspects.clear()
@@ -494,7 +509,7 @@ class BulkWriter:
         self.events.settled(item, action, reason, error_type)
 
     def _wait(self, action: Action, error: EngineError) -> None:
-        """Sleep before the next call, as ``action`` and the engine's Retry-After ask."""
+        """Sleep before the next call, as ``action`` and the engine's Retry-After require."""
         if action is Action.PAUSE:
             self._pause(error)
         elif action is not Action.BISECT:
@@ -506,13 +521,13 @@ class BulkWriter:
         return self._run.limit_s is not None and self._run.spent_s + seconds > self._run.limit_s
 
     def _retry_after(self, error: EngineError) -> float:
-        """Return the seconds of the engine's Retry-After; raise `Stopped` where a run never waits so long."""
+        """Return the engine's Retry-After in seconds; raise `Stopped` if it exceeds the maximum wait of a run."""
         seconds, limit = error.retry_after_s or 0.0, self.policy.max_pause_s
         if seconds > limit:
-            text = f"the engine asks to wait {seconds:.0f} s, and a run waits {limit:.0f} s at most: {error}"
+            text = f"the engine asks to wait {seconds:.0f} s, but a run waits at most {limit:.0f} s: {error}"
             raise Stopped(_reworded(error, text))
         if seconds > self.policy.cap_s:
-            self.events.notice(f"the engine asks to wait {seconds:.0f} s ({error}); nothing is lost")
+            self.events.notice(f"the engine asks to wait {seconds:.0f} s ({error}); no document is lost")
         return seconds
 
     def _back_off(self) -> float:
@@ -522,7 +537,7 @@ class BulkWriter:
 
     def _nap(self, seconds: float, error: EngineError) -> None:
         if self._ends_within(seconds):
-            text = f"the deadline of {self.policy.deadline_s:g} s leaves no time for another try after: {error}"
+            text = f"the deadline of {self.policy.deadline_s:g} s leaves no time for another attempt after: {error}"
             raise Stopped(_reworded(error, text))
         self.report.waited_s += seconds
         self._sleep(seconds)
@@ -534,24 +549,24 @@ class BulkWriter:
             raise Stopped(error)
         self.events.notice(
             f"index {self.index!r} is blocked for writing ({error.error_type or 'disk'}): free disk space on the "
-            f"engine or lift the block; next try in {seconds:.0f} s, nothing is lost"
+            f"engine or lift the block; next attempt in {seconds:.0f} s, no document is lost"
         )
         self._paused_s += seconds
         self._nap(seconds, error)
 
     def _await_engine(self, error: EngineError) -> None:
-        """Return once the engine answers a count; documents are not sent into a void."""
+        """Wait until the engine responds to a count request, so that documents are not sent in vain."""
         outage = Deadline(self.policy.max_outage_s, self._clock)
         notice = self.events.notice
         while not self._answers():
             if outage.passed:
                 raise Stopped(error)
-            notice(f"the engine does not answer ({error}); waiting up to {self.policy.max_outage_s:.0f} s")
+            notice(f"the engine does not respond ({error}); waiting up to {self.policy.max_outage_s:.0f} s")
             notice = silent
             self._nap(min(self._back_off(), 5.0), error)
 
     def _answers(self) -> bool:
-        """Return True if the engine says anything at all, be it that we may not count."""
+        """Return True if the engine responds at all, even with an error such as a missing permission to count."""
         try:
             self.engine.count(self.index)
         except EngineError as error:

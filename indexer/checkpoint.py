@@ -1,9 +1,9 @@
-"""Checkpoints of a load: how far a file was sent, so that a run which was stopped goes on from there.
+"""Checkpoints of a load: the position up to which a file was sent, so that an interrupted run can be resumed.
 
-A checkpoint is written after the engine's acknowledgement, never before it, and names the input by the SHA-256 of all
-its bytes before the offset: a resumed run notices a file that was changed; one that only grew goes on. Refusals are
-written as they happen, some of them for lines after the last checkpoint. A resumed run meets those lines again, so it
-first takes their entries out of the file of rejects.
+A checkpoint is written after the engine's acknowledgement, never before it. It identifies the input by the SHA-256 of
+all bytes before the offset, so that a resumed run detects a changed file, but accepts one that has only grown. Rejects
+are written immediately, some of them for lines after the last checkpoint. A resumed run reads those lines again, so it
+first removes their entries from the reject file.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class LoadCheckpoint:
-    """Everything before ``offset`` is settled."""
+    """A position in the input. Everything before ``offset`` is settled."""
 
     source_id: str
-    """What the run reads and where it writes, see `source_id`."""
+    """Identifies what the run reads and where it writes, see `source_id`."""
     offset: int
-    """Byte of the decompressed input where the run goes on; the row for Parquet."""
+    """Byte of the decompressed input at which the run continues; for Parquet the row."""
     line: int
-    """Lines (rows) before it."""
+    """Number of lines (rows) before it."""
     prefix_sha256: str
     """SHA-256 of the input before the offset, see `PrefixHash`."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Documents settled so far, by outcome."""
+    """Number of documents settled so far, by outcome."""
 
 
 def state_dir() -> Path:
@@ -51,17 +51,17 @@ def state_dir() -> Path:
 
 
 def checkpoint_path(folder: Path, source_id: str) -> Path:
-    """Return the file of a run's checkpoint."""
+    """Return the path of a run's checkpoint file."""
     return folder / f"checkpoint-{hashlib.sha256(source_id.encode()).hexdigest()[:24]}.json"
 
 
 def save_checkpoint(path: Path, checkpoint: LoadCheckpoint) -> None:
-    """Write a checkpoint whole, or leave the old one: at a crash, and with `OSError` where it cannot be written."""
+    """Write a checkpoint atomically. After a crash or an `OSError` the old one is still there."""
     write_file(path, json.dumps({"format": FORMAT_VERSION, **asdict(checkpoint)}).encode(), private=True)
 
 
 def load_checkpoint(path: Path, source_id: str) -> LoadCheckpoint | None:
-    """Return the checkpoint of a run, None where there is none; `InputError` if it is damaged or of another run."""
+    """Return the checkpoint of a run; None if there is none. Raises `InputError` if it is damaged or of another run."""
     try:
         value: dict[str, Any] = json.loads(path.read_bytes())
         if value.pop("format") != FORMAT_VERSION:
@@ -70,15 +70,15 @@ def load_checkpoint(path: Path, source_id: str) -> LoadCheckpoint | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        message = f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or run with --restart, to begin again"
+        message = f"checkpoint {str(path)!r} cannot be read ({error}): delete it, or use --restart, to begin again"
         raise InputError(message, path=str(path)) from error
     if checkpoint.source_id != source_id:
-        raise InputError(f"checkpoint {str(path)!r} belongs to another run: delete it, or run with --restart")
+        raise InputError(f"checkpoint {str(path)!r} belongs to another run: delete it, or use --restart")
     return checkpoint
 
 
 class PrefixHash:
-    """SHA-256 over the first bytes of a file, decompressed, or, if ``whole`` (for Parquet), over all of it."""
+    """SHA-256 of the first bytes of a file, decompressed, or, if ``whole`` (for Parquet), of the whole file."""
 
     def __init__(self, path: Path, *, whole: bool = False) -> None:
         self._path, self._whole = path, whole
@@ -91,7 +91,10 @@ class PrefixHash:
             raise open_error(path, error) from error
 
     def at(self, offset: int) -> str:
-        """Return the digest of the bytes before ``offset``, never moving back; `InputError` if the file was cut."""
+        """Return the digest of the bytes before ``offset``, which must not decrease.
+
+        Raises `InputError` if the file is shorter.
+        """
         if self._whole:
             return self._hash.hexdigest()
         while self._at < offset:
@@ -101,8 +104,8 @@ class PrefixHash:
                 raise open_error(self._path, error) from error
             if not block:
                 raise InputError(
-                    f"the file {str(self._path)!r} ends before byte {offset}, where this run should go on: it was "
-                    "changed since; begin again with --restart",
+                    f"the file {str(self._path)!r} ends before byte {offset}, at which this run would continue. It has "
+                    "changed: start from the beginning with --restart",
                     path=str(self._path),
                 )
             self._hash.update(block)
@@ -111,20 +114,21 @@ class PrefixHash:
 
 
 def check_unchanged(checkpoint: LoadCheckpoint, prefix: PrefixHash, path: Path) -> None:
-    """Raise `InputError` unless the file still begins as it did when the checkpoint was written."""
+    """Raise `InputError` if the file's content before the checkpoint has changed."""
     if prefix.at(checkpoint.offset) != checkpoint.prefix_sha256:
         message = (
-            f"the file {str(path)!r} was changed before byte {checkpoint.offset} (line {checkpoint.line}) since the "
-            "interrupted run: begin again with --restart"
+            f"the file {str(path)!r} has changed before byte {checkpoint.offset} (line {checkpoint.line}) since the "
+            "interrupted run: start from the beginning with --restart"
         )
         raise InputError(message, path=str(path), offset=checkpoint.offset)
 
 
 class RunRejects:
-    """Writes refusals, and knows how many lie before a place in the input; each is listed once, whenever a run dies.
+    """Records rejects, each once even if a run is killed, and counts those before a position in the input.
 
-    The run goes on at ``start_offset``: entries from there on are removed from the reject file (None only counts), and
-    the reader's refusals before it are not repeated. ``unreadable`` and ``rejected`` count those, from the checkpoint.
+    The run continues at ``start_offset``: entries from there on are removed from the reject file (None: rejects are
+    only counted), and rejects of the reader before it are not repeated. ``unreadable`` and ``rejected`` are the counts
+    in the checkpoint.
     """
 
     def __init__(self, path: Path | None, start_offset: int, unreadable: int = 0, rejected: int = 0) -> None:
@@ -135,18 +139,18 @@ class RunRejects:
         self._ahead: list[tuple[int, str]] = []
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Take a refusal of the reader (a `reranker.formats.RejectSink`)."""
+        """Record a line rejected by the reader (as a `reranker.formats.RejectSink`)."""
         if offset >= self._start_offset:
             self._ahead.append((offset, "unreadable"))
             self.log.reject(line, offset, reason, sample, kind=kind)
 
     def reject_write(self, line: int, offset: int, reason: str, identifier: str, error_type: str) -> None:
-        """Take a refusal of a document that could be read; ``error_type`` is the engine's name of it, or ""."""
+        """Record a readable document that was rejected; ``error_type`` is the engine's name for the error, or ""."""
         self._ahead.append((offset, "rejected"))
         self.log.reject(line, offset, reason, identifier, kind=error_type or "not_acceptable")
 
     def before(self, offset: int) -> dict[str, int]:
-        """Return the refusals of lines before ``offset`` by class; ``offset`` never moves back."""
+        """Return the counts of rejects before ``offset`` by class; ``offset`` must not decrease."""
         for place, name in self._ahead:
             self._before[name] += place < offset
         self._ahead = [(place, name) for place, name in self._ahead if place >= offset]
@@ -154,12 +158,12 @@ class RunRejects:
 
     @property
     def unreadable(self) -> int:
-        """Lines refused by the reader so far."""
+        """Number of lines rejected by the reader so far."""
         return self._before["unreadable"] + sum(name == "unreadable" for _, name in self._ahead)
 
 
 def _drop_entries(path: Path, start_offset: int) -> int:
-    """Remove the entries from ``start_offset`` on, and a torn last line; return the length of what remains."""
+    """Remove the entries from ``start_offset`` on, and an incomplete last line; return the remaining length."""
     if start_offset == 0 or not path.exists():
         return 0
     kept = [line for line in path.read_bytes().splitlines(keepends=True) if _offset_of(line) < start_offset]
@@ -168,7 +172,7 @@ def _drop_entries(path: Path, start_offset: int) -> int:
 
 
 def _offset_of(line: bytes) -> float:
-    """Return the place in the input that an entry of a reject file is about; infinite for a torn line."""
+    """Return the input position to which an entry of a reject file refers; infinite for an incomplete line."""
     try:
         return int(json.loads(line)["offset"]) if line.endswith(b"\n") else math.inf
     except (ValueError, KeyError, TypeError):

@@ -1,8 +1,8 @@
-"""How far an index has moved from what the encoder was built on: words it does not know, and words grown common.
+"""Drift of an index away from the data on which the encoder was built: unknown words, and changed word frequencies.
 
-The encoder's vocabulary and idf are frozen. New words still count in q·d, as rare words; what they cannot have is a
-learned part. So the first number is the share of words in documents that the vocabulary lacks, and the second how far
-ln(N/df) of the documents now lies from the frozen idf.
+The encoder's vocabulary and idf are frozen. New words still count in q·d, as rare words, but they have no learned part.
+So the first measure is the share of words in documents that are not in the vocabulary, and the second is how far the
+current ln(N/df) of the documents is from the frozen idf.
 """
 
 from __future__ import annotations
@@ -21,57 +21,60 @@ from reranker.models.ranking_model import Encoder
 from reranker.text.analyzers import BETWEEN
 
 MAX_UNKNOWN_SHARE = 0.05
-"""Share of unknown words above which training again pays (a stated rule of thumb, not a theorem)."""
+"""Share of unknown words above which retraining is advised (a rule of thumb, not a theorem)."""
 MAX_IDF_SHIFT = 0.5
-"""Mean |change of idf| (natural log) above which it does: some words became 1.6 times as common or as rare."""
+"""Mean |change of idf| (natural log) above which retraining is advised: frequencies changed by a factor of about
+1.6."""
 MIN_DOCUMENT_FREQUENCY = 20
-"""Documents of the sample a word must be in for its idf to be compared: below, chance moves it by 0.2 and more."""
+"""Minimum number of sampled documents with a word for comparing its idf. Below it, chance alone gives a shift of 0.2 or
+more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """The distance between an index and an encoder; shares are from 0 to 1."""
+    """Distance between an index and an encoder. Shares are from 0 to 1."""
 
     documents: int
+    """Number of sampled documents."""
     tokens: int
-    """Words in them."""
+    """Number of words in them."""
     unknown_share: float
-    """Share of these words that the vocabulary lacks."""
+    """Share of these words that are not in the vocabulary."""
     without_learned_share: float
-    """Share that has no learned row (unknown, or past the n words of a restricted model)."""
+    """Share of these words without a learned row (unknown, or beyond the n words of a restricted model)."""
     documents_with_unknown: float
     """Share of documents with at least one unknown word."""
     idf_shift: float
-    """Mean of |ln(N/df) now - idf|, weighted by document frequency, over words in 20 documents or more."""
+    """Mean of |ln(N/df) now - idf|, weighted by document frequency, over words in at least 20 documents."""
     words_compared: int
-    """How many words that mean is over."""
+    """Number of words in that mean."""
     unknown_words: tuple[tuple[str, int], ...]
     """The most frequent unknown words, with the number of documents."""
     shifted_words: tuple[tuple[str, float], ...]
-    """The words whose idf moved most (negative: more common now)."""
+    """Words with the largest change of idf (negative: more common now)."""
 
     @property
     def retrain(self) -> bool:
-        """True where training again is advised."""
+        """True if retraining is advised."""
         return self.unknown_share > MAX_UNKNOWN_SHARE or self.idf_shift > MAX_IDF_SHIFT
 
     @property
     def advice(self) -> str:
-        """Return one sentence: whether to train again, and why."""
+        """Return one sentence: whether to retrain, and why."""
         if self.unknown_share > MAX_UNKNOWN_SHARE:
             return (
-                f"train again: {self.unknown_share:.1%} of the words are unknown to the model "
+                f"retrain: {self.unknown_share:.1%} of the words are unknown to the model "
                 f"(more than {MAX_UNKNOWN_SHARE:.0%})"
             )
         if self.idf_shift > MAX_IDF_SHIFT:
-            return f"train again: word frequencies moved by {self.idf_shift:.2f} on average (more than {MAX_IDF_SHIFT})"
+            return f"retrain: idf changed by {self.idf_shift:.2f} on average (more than {MAX_IDF_SHIFT})"
         return (
-            f"no need to train: {self.unknown_share:.1%} unknown words (limit {MAX_UNKNOWN_SHARE:.0%}), "
-            f"idf moved by {self.idf_shift:.2f} (limit {MAX_IDF_SHIFT})"
+            f"no need to retrain: {self.unknown_share:.1%} unknown words (limit {MAX_UNKNOWN_SHARE:.0%}), "
+            f"idf changed by {self.idf_shift:.2f} (limit {MAX_IDF_SHIFT})"
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as JSON."""
+        """Return the numbers as JSON-compatible values."""
         values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
         values["unknown_words"] = [{"word": word, "documents": n} for word, n in self.unknown_words]
         values["shifted_words"] = [{"word": word, "shift": shift} for word, shift in self.shifted_words]
@@ -81,7 +84,10 @@ class Drift:
 def measure_drift(
     engine: Engine, index: str, encoder: Encoder, *, sample: int = 5000, rng: np.random.Generator
 ) -> Drift:
-    """Return the drift of an index from an encoder in ``sample`` documents by ``rng``; `InputError` without texts."""
+    """Return the drift of an index from an encoder, measured on ``sample`` random documents.
+
+    Raises `InputError` if the fields contain no text.
+    """
     share = min(1.0, 1.2 * sample / max(engine.count(index), 1))
     documents: Counter[str] = Counter()
     words: Counter[str] = Counter()
@@ -96,7 +102,7 @@ def measure_drift(
             n_with_unknown += bool(distinct) and bool((vocabulary.ids(distinct) >= len(vocabulary)).any())
     if not words:
         fields = ", ".join(spec.path for spec in encoder.view.fields)
-        raise InputError(f"no text in the fields {fields} of index {index!r}: check the index, or the model's view")
+        raise InputError(f"the fields {fields} of index {index!r} have no text: check the index, or the model's view")
     names = list(documents)
     ids = vocabulary.ids(names)
     times = np.array([words[name] for name in names], dtype=np.float64)
@@ -123,7 +129,7 @@ def measure_drift(
 def _sampled(
     engine: Engine, index: str, encoder: Encoder, share: float, sample: int, rng: np.random.Generator
 ) -> Iterator[list[list[str]]]:
-    """Yield the tokens of randomly chosen documents, batch by batch."""
+    """Yield the tokens of randomly chosen documents in batches."""
     left = sample
     paths = [spec.path for spec in encoder.view.fields]
     for batch in engine.scan(index, source=paths, batch_size=500):

@@ -1,4 +1,4 @@
-"""The fields of a version, made of documents: for the engine, and the same rows for a local store."""
+"""Computes the fields of a version from documents: for the engine, and the same rows for a local store."""
 
 from __future__ import annotations
 
@@ -22,16 +22,29 @@ from reranker.models.ranking_model import EncodedDocuments, Encoder
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 
 ENCODE_BATCH = 256
-"""Documents encoded at once: enough to keep the vector code busy, little enough to hold in memory."""
+"""Number of documents encoded at once: large enough for fast vector code, small enough for memory."""
 
 
 class VersionEncoder:
     """Encodes documents for one index: the version's fields, and its rows in the store of route *beside*.
 
-    The store, where a path to it is given, is open while the encoder is used as a context manager. ``capabilities``, of
-    the engine written to, are needed for routes `inside` and `first-stage`, whose fields differ between engines.
+    Parameters
+    ----------
+    encoder
+        The encoder of the version.
+    routes
+        Routes whose fields are written.
+    store_path
+        Local store, which is open while this object is used as a context manager; None: none.
+    capabilities
+        Of the engine written to. Required for routes `inside` and `first-stage`, whose fields differ between engines.
 
-    `ConfigError` if they are needed and not given. `Unsupported` if the engine cannot carry a route.
+    Raises
+    ------
+    ConfigError
+        If capabilities are required and missing.
+    Unsupported
+        If the engine does not support a route.
     """
 
     def __init__(
@@ -43,12 +56,12 @@ class VersionEncoder:
     ) -> None:
         self.encoder, self.routes, self.store_path = encoder, routes, store_path
         self.encoder_id = encoder.encoder_id
-        # Fields of the text view; the field that holds the hash of the text a vector was made from; and what to read of
-        # a document to know whether its fields are current, and to renew them.
+        # Fields of the text view; the field with the hash of the text from which the vector was computed; and the
+        # fields to read of a document for deciding whether it is current, and for renewing it.
         self.text_paths = [spec.path for spec in encoder.view.fields]
         self.src_field = field_name(encoder.encoder_id, "src")
         self.read_fields = [*self.text_paths, self.src_field]
-        # What `_src` of a document with this text would be.
+        # Function that returns the value of `_src` for a document's text.
         self.source_hash = encoder.view.source_hash
         # Index settings that the routes need, which cannot be changed later.
         self.settings = native_settings(routes, capabilities) if capabilities else {}
@@ -56,7 +69,7 @@ class VersionEncoder:
         norm = 1.0
         if set(NATIVE_ROUTES) & set(routes):
             if capabilities is None:
-                raise ConfigError(f"routes {', '.join(routes)}: name the engine's capabilities, fields differ")
+                raise ConfigError(f"routes {', '.join(routes)} need the engine's capabilities, because fields differ")
             native, norm = native_parts(routes, capabilities), encoder.norm_bound
         self._sparse = field_name(encoder.encoder_id, "terms_sparse")
         if "terms_sparse" in native:
@@ -64,7 +77,7 @@ class VersionEncoder:
         self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm)
         self._store: StoreWriter | None = None
         self._published: VectorStore | None = None
-        # Documents on their way to the engine, by key: id, and the row of a batch.
+        # Documents that were encoded but not acknowledged, by key: id, batch, and row of the batch.
         self._waiting: dict[Hashable, tuple[str, EncodedDocuments, int]] = {}
 
     def __enter__(self) -> VersionEncoder:
@@ -80,12 +93,12 @@ class VersionEncoder:
 
     @property
     def has_store(self) -> bool:
-        """True where a local store is written too."""
+        """True if a local store is written too."""
         return self._store is not None
 
     @property
     def store_exists(self) -> bool:
-        """True where the local store has been published once."""
+        """True if the local store has been published at least once."""
         return self._store is not None and (self._store.path / MANIFEST).exists()
 
     def properties(self, engine_capabilities: Capabilities) -> dict[str, Any]:
@@ -96,9 +109,9 @@ class VersionEncoder:
     def fields(
         self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]], keys: Sequence[Hashable] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the version's fields of each document; rows for the store wait for `stored`.
+        """Return the version's fields of each document; its row for the store is kept until `stored` is called.
 
-        They wait under ``keys``, by which documents of one id are told apart; None: under the ids.
+        Rows are kept under ``keys``, which distinguish documents with the same id; None: under the ids.
         """
         encoded = self.encoder.encode(sources, ids)
         if self._store is not None:
@@ -107,9 +120,9 @@ class VersionEncoder:
         return list(self._writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
 
     def update_fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Return the fields for a partial update: as `fields`, with null for those that a renewed document loses.
+        """Return the fields for a partial update: as `fields`, with null for fields that the document loses.
 
-        A document whose text was emptied keeps no vector of the text it had.
+        A document whose text was emptied must not keep the vector of its old text.
         """
         parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native)
         names = [field_name(self.encoder_id, part) for part in parts]
@@ -120,16 +133,17 @@ class VersionEncoder:
         return updates
 
     def must_clear(self, source: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the update that must come before another one, or None.
+        """Return the update that must be sent before another one, or None.
 
-        A partial update merges objects: new words would join the old ones in ``terms_sparse``. So they go first.
+        A partial update merges objects, so new words would be added to the old ones in ``terms_sparse``. This update
+        removes the old ones first.
         """
         return {self._sparse: nothing(self._sparse), self.src_field: ""} if source.get(self._sparse) else None
 
     def stored(self, keys: Sequence[Hashable]) -> None:
-        """Put the rows of documents that the engine took into the local store; forget them.
+        """Write the rows of documents that the engine accepted to the local store.
 
-        Of documents of one id, the last counts.
+        Of several documents with one id, the last one is written.
         """
         if self._store is None:
             return
@@ -147,16 +161,16 @@ class VersionEncoder:
             self._store.add(list(rows), encoded.vectors[places], encoded.rows[places], hashes)
 
     def dropped(self, key: Hashable) -> None:
-        """Forget the rows of a document that the engine did not take."""
+        """Discard the row of a document that the engine did not accept."""
         self._waiting.pop(key, None)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Take documents out of the local store."""
+        """Remove documents from the local store."""
         if self._store is not None and ids:
             self._store.delete(ids)
 
     def unknown_to_store(self, ids: Sequence[str], hashes: Sequence[str]) -> list[int]:
-        """Return the places of ids that the published store lacks, or holds with another text."""
+        """Return the positions of ids that are missing in the published store, or stored with another text."""
         if self._store is None:
             return []
         if self._published is None:
@@ -170,24 +184,24 @@ class VersionEncoder:
         return [place for place in range(len(ids)) if stored.get(place) != hashes[place]]
 
     def store_only(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> None:
-        """Put documents into the local store whose fields in the engine are current already."""
+        """Write documents to the local store whose fields in the engine are current already."""
         if self._store is not None and ids:
             encoded = self.encoder.encode(sources, ids)
             self._store.add(list(ids), encoded.vectors, encoded.rows, encoded.source_hashes)
 
     def publish(self) -> None:
-        """Make the store's rows visible and durable."""
+        """Publish the store's rows, durably."""
         if self._store is not None:
             self._store.publish()
 
 
 def nothing(name: str) -> Any:
-    """Return what takes a field's value away in a partial update: null, or [] where ``sparse_vector`` refuses null."""
+    """Return the value that removes a field in a partial update: null, or [] as ``sparse_vector`` rejects null."""
     return [] if name.endswith("_terms_sparse") else None
 
 
 def present_routes(properties: Mapping[str, Any], encoder_id: str) -> tuple[str, ...]:
-    """Return the routes whose fields of an encoder a mapping has; those must be kept up together."""
+    """Return the routes of an encoder whose fields are in a mapping; they must be updated together."""
     parts = ("vec", "terms_long", "terms_sparse", "vec_unit", "vec_dense")
     vec, long, sparse, unit, dense = (properties.get(field_name(encoder_id, part)) or {} for part in parts)
     present = {

@@ -1,8 +1,8 @@
-"""Garbage collection: empty the fields of versions that are no longer needed, and delete retired indexes.
+"""Garbage collection: removes the fields of versions that are no longer needed, and deletes retired indexes.
 
-A partial update cannot remove a field. The whole document is therefore written again without it, guarded by the version
-that was read. If an ingest pipeline would run over such a write, a partial update, which runs no pipeline, sets the
-fields to null instead.
+A partial update cannot remove a field. So the whole document is written again without it, on condition that it still
+has the version that was read. If an ingest pipeline would run on such a write, a partial update, which runs no
+pipeline, sets the fields to null instead.
 """
 
 from __future__ import annotations
@@ -29,36 +29,39 @@ MAX_PASSES = 20
 
 @dataclass(frozen=True, slots=True)
 class GarbagePlan:
-    """What `collect` would remove."""
+    """Plan of what `collect` would remove."""
 
     index: str
     concrete: tuple[str, ...]
-    """The indexes behind it, whose documents are rewritten."""
+    """Indexes behind the name, whose documents are rewritten."""
     keep: tuple[str, ...]
-    """Heads (12 digits) of encoders that stay."""
+    """Id prefixes (12 digits) of encoders that are kept."""
     drop: tuple[str, ...]
-    """Heads of encoders whose fields are removed."""
+    """Id prefixes of encoders whose fields are removed."""
     documents: int
-    """Documents that carry them (a document with two versions counts twice)."""
+    """Number of documents with such fields (a document with two versions counts twice)."""
     indexes: tuple[str, ...]
     """Concrete indexes that are deleted."""
     unfinished: tuple[str, ...]
-    """Indexes of interrupted rebuilds, and heads of versions that `revectorize` began; they go only when asked for."""
+    """Indexes of interrupted rebuilds, and id prefixes of versions from an interrupted `revectorize`; they are removed
+    only on request."""
     mapping_entries: tuple[str, ...]
-    """Names of fields that remain in the mapping, which no engine can take out: a rebuild does."""
+    """Names of fields that stay in the mapping. No engine can remove them, only a rebuild."""
 
 
 @dataclass(frozen=True, slots=True)
 class GarbageReport:
-    """What was removed, and the engine's error if it stopped early."""
+    """Result of a collection: what was removed, and the engine's error if it stopped early."""
 
     plan: GarbagePlan
     emptied: int
+    """Number of documents whose fields were removed."""
     deleted: tuple[str, ...]
+    """Deleted indexes."""
     error: EngineError | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
+        """Return the report as JSON-compatible values."""
         stopped = None if self.error is None else str(self.error)
         return {**asdict(self.plan), "emptied": self.emptied, "deleted": self.deleted, "stopped": stopped}
 
@@ -68,18 +71,31 @@ def plan_collection(
 ) -> GarbagePlan:
     """Return what `collect` would remove; nothing is written.
 
-    Beside the live version, ``keep`` earlier live ones stay, for a rollback, and what other records over any of the
-    same indexes keep. With ``unfinished``, indexes of interrupted rebuilds and fields of an interrupted `revectorize`
-    go too, and with ``everything``, for `uninstall`, all versions of this name's record.
+    Parameters
+    ----------
+    engine, index
+        The index or alias.
+    keep
+        Number of previous live versions to keep for a rollback, in addition to the live version. Versions that other
+        records of the same indexes keep are also kept.
+    unfinished
+        Also remove indexes of interrupted rebuilds and fields of an interrupted `revectorize`.
+    everything
+        Remove all versions in this name's record, for `uninstall`.
 
-    `InputError` where the index does not exist. `PreflightRefused` where nothing is live, or rewriting is not safe.
+    Raises
+    ------
+    InputError
+        If the index does not exist.
+    PreflightRefused
+        If no version is live, or rewriting is not safe.
     """
     names = existing_indexes(engine, index)
     record = read_control(engine, index)
     if everything:
         record, unfinished = _emptied(record), True
     elif record.live is None:
-        raise PreflightRefused(index, ["no version is live, so no version counts as old: promote one first"])
+        raise PreflightRefused(index, ["no version is live, so none can be called old: promote a version first"])
     heads = _kept_heads(engine, names, record, keep)
     running = {key[:ID_DIGITS] for key, entry in record.progress.items() if entry.get("state") == RUNNING} - heads
     stay = heads if unfinished else heads | running
@@ -104,7 +120,7 @@ def plan_collection(
 
 
 def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, keep: int) -> set[str]:
-    """Return the heads of the encoders that a record, and every other over the same indexes, keeps."""
+    """Return the id prefixes of the encoders that this record, and every other record of the same indexes, keeps."""
     return {
         release.encoder_id[:ID_DIGITS]
         for each in (record, *_others(engine, names, record))
@@ -114,13 +130,13 @@ def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, kee
 
 
 def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
-    """Return the other records over the same indexes, those that were written a moment ago too."""
+    """Return the other records of the same indexes, including those written a moment ago."""
     refresh_if_allowed(engine, CONTROL_INDEX)
     return records_over(engine, names, but=record.key)
 
 
 def _kept_models(record: ControlRecord, keep: int) -> set[str]:
-    """Return the live model, the ``keep`` live before it, and all registered after it (not promoted yet)."""
+    """Return the live model, the ``keep`` previous live models, and all models registered later (not promoted yet)."""
     earlier = dict.fromkeys(model for model in reversed(record.previous) if model != record.live)
     kept = {record.live or "", *list(earlier)[:keep]}
     order = [r.model_id for r in record.releases]
@@ -129,7 +145,7 @@ def _kept_models(record: ControlRecord, keep: int) -> set[str]:
 
 
 def _unserved(engine: Engine, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the indexes that exist and that no alias leads to."""
+    """Return the indexes that exist and have no alias."""
     return tuple(name for name in names if engine.index_names(name) == (name,) and not engine.index_info(name).aliases)
 
 
@@ -141,10 +157,16 @@ def collect(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Return the report of carrying out a plan: releases forgotten, fields emptied, retired indexes deleted.
+    """Execute a plan and return a report: releases are unregistered, fields removed, retired indexes deleted.
 
-    Forgotten first, so that nobody makes a version live whose fields are going. `GateRefused`, nothing being changed,
-    where one of the plan was made live since. `EngineError` where reading or deleting fails.
+    Releases are unregistered first, so that nobody can promote a version whose fields are being removed.
+
+    Raises
+    ------
+    GateRefused
+        If one of the plan's versions has become live since; nothing is changed then.
+    EngineError
+        If reading or deleting fails.
     """
     engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)
@@ -161,7 +183,7 @@ def collect(
         for name in plan.concrete:
             if (error := _empty(engine, name, head, rng, events)) is not None:
                 return GarbageReport(plan, emptied, (), error)
-    # Asked again: an alias may have come to it since the plan was made.
+    # Check again, because an alias may have been added since the plan was made.
     deleted = _unserved(engine, plan.indexes)
     for name in deleted:
         engine.delete_index(name)
@@ -179,7 +201,7 @@ def uninstall(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Return the report of a plan for ``everything``, the record going last, as `collect`; if stopped, do it again."""
+    """Execute a plan for ``everything`` like `collect`, and delete the record last; if it stops early, run it again."""
     record = update_control(engine, plan.index, _emptied)
     report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
     if report.error is None:
@@ -192,7 +214,7 @@ def _emptied(record: ControlRecord) -> ControlRecord:
 
 
 def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
-    """Take one version's fields from all documents of an index; return what stopped it."""
+    """Remove one version's fields from all documents of an index; return the error that stopped it."""
     settings = engine.index_info(name).settings
     has_pipeline = any(settings.get(key, "_none") != "_none" for key in PIPELINES)
     query = {"exists": {"field": field_name(head, "src")}}
@@ -214,7 +236,7 @@ def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkI
 
 
 def _forget(engine: Engine, plan: GarbagePlan) -> None:
-    """Take the dropped releases out of the record; `GateRefused` where one of them is live by now, under any name."""
+    """Unregister the dropped releases. Raises `GateRefused` if one of them is now live under any name."""
     gone = set(plan.drop)
 
     def change(record: ControlRecord) -> ControlRecord:
@@ -223,8 +245,8 @@ def _forget(engine: Engine, plan: GarbagePlan) -> None:
         live = [r.live_release for r in (record, *_others(engine, plan.concrete, record))]
         if lost := [r.model_id[:ID_DIGITS] for r in live if r is not None and r.encoder_id[:ID_DIGITS] in gone]:
             raise GateRefused(
-                f"version {lost[0]} of {plan.index!r} was made live since `ssi gc` looked: nothing was removed; run it "
-                "again",
+                f"version {lost[0]} of {plan.index!r} became live after `ssi gc` made its plan: nothing was removed; "
+                "run it again",
                 index=plan.index,
             )
         return replace(
@@ -238,10 +260,10 @@ def _forget(engine: Engine, plan: GarbagePlan) -> None:
 
 
 def remaining_note(plan: GarbagePlan) -> str:
-    """Return what `collect` cannot do, and which command does it; empty if nothing remains."""
+    """Return what `collect` cannot remove, and the command that does; empty if nothing remains."""
     if not plan.mapping_entries:
         return ""
     return (
-        f"{len(plan.mapping_entries)} fields ({FIELD_PREFIX}...) stay in the mapping, without values: no engine can "
-        f"take a field out of a mapping. A rebuild does: ssi index FILE --index {plan.index} --rebuild"
+        f"{len(plan.mapping_entries)} fields ({FIELD_PREFIX}...) stay in the mapping, without values, because no "
+        f"engine can remove a field from a mapping. To remove them: ssi index FILE --index {plan.index} --rebuild"
     )

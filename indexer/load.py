@@ -1,4 +1,4 @@
-"""Documents of a file into an index, with vectors, resumably."""
+"""Resumable loading of a document file into an index, with vectors."""
 
 from __future__ import annotations
 
@@ -33,42 +33,44 @@ from reranker.progress import Progress, Say, no_progress, silent
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions(WriteOptions):
-    """How a file is loaded."""
+    """Options of a load."""
 
     version_field: str | None = None
-    """Field whose value (a whole number, or an ISO 8601 time) is the external version: none overwrites a newer one."""
+    """Field with the external version (an integer, or an ISO 8601 time), so that no document overwrites a newer one."""
     id_field: str | None = None
-    """Where the ids stand, see `reranker.formats.read_documents`."""
+    """Field with the ids, see `reranker.formats.read_documents`."""
     restart: bool = False
-    """Forget an earlier, interrupted run."""
+    """Discard the checkpoint of an earlier, interrupted run."""
     state_path: Path | None = None
-    """Folder of checkpoints; None for `state_dir`."""
+    """Folder of checkpoints; None: `state_dir`."""
     checkpoint_s: float = 1.0
-    """Least time between two checkpoints, seconds."""
+    """Minimum time between two checkpoints, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a load did; the counts of a resumed run include those before the interruption."""
+    """Result of a load. The counts of a resumed run include those before the interruption."""
 
     bulk: BulkReport
-    """The account of the documents that could be read."""
+    """The account of the readable documents."""
     read_before: int
-    """Of these, how many an interrupted run had settled."""
+    """Number of them that an interrupted run had settled before."""
     unreadable: int
-    """Lines refused before that, by the reader."""
+    """Number of lines rejected by the reader."""
     resumed_at: int
-    """Line where this run went on; 0 for a whole one."""
+    """Line at which this run was resumed; 0 if it was not."""
     seconds: float
+    """Duration of this run in seconds."""
     kinds: Mapping[str, int]
+    """Number of unreadable lines by kind of error."""
 
     @property
     def documents_per_s(self) -> float:
-        """Documents settled a second, by this run."""
+        """Documents settled per second by this run."""
         return (self.bulk.read - self.bulk.pending - self.read_before) / max(self.seconds, 1e-9)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report as JSON."""
+        """Return the report as JSON-compatible values."""
         return {
             **self.bulk.to_json(),
             "unreadable": self.unreadable,
@@ -80,7 +82,10 @@ class LoadReport:
 
 
 def external_version(source: Mapping[str, Any], name: str) -> int:
-    """Return the whole number of at least 0, or the time in ms since 1970, in a field; `InputError` for others."""
+    """Return the integer of at least 0, or the time in milliseconds since 1970, in a field.
+
+    Raises `InputError` for other values.
+    """
     value: Any = source
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -89,7 +94,7 @@ def external_version(source: Mapping[str, Any], name: str) -> int:
     if isinstance(value, str):
         with suppress(ValueError):
             return max(0, round(instant(value).timestamp() * 1000))
-    message = f"version field {name!r} is {value!r:.60}: give a whole number of at least 0 or an ISO 8601 time in it"
+    message = f"version field {name!r} is {value!r:.60}: it must be an integer of at least 0 or an ISO 8601 time"
     raise InputError(message, field=name)
 
 
@@ -104,19 +109,34 @@ def load_documents(
     notice: Say = silent,
     sleep: Callable[[float], None] = time.sleep,
 ) -> LoadReport:
-    """Return the account of sending a file's documents (JSON lines, plain or gzipped, or Parquet) to an existing index.
+    """Send the documents of a file (JSON lines, plain or gzipped, or Parquet) to an existing index; return a report.
 
-    Every line ends up stored, superseded, rejected with its reason, or pending; a stopped or killed run goes on where
-    it was when called again. A document sent twice is stored once. ``version``, entered already, adds the fields of a
-    version. ``progress`` gets the documents dealt with, and how many there are, estimated from the bytes, or None;
-    ``notice`` and ``sleep`` are those of `BulkEvents` and `BulkWriter`. `InputError` where the file cannot be read, or
-    was changed since.
+    Every line is stored, superseded, rejected with a reason, or pending at the end. A stopped or killed run is resumed
+    when it is called again. A document sent twice is stored once.
+
+    Parameters
+    ----------
+    engine, index, path
+        The index and the file.
+    version
+        Adds the fields of a version; its context must have been entered. None: no vectors.
+    options
+        Options of the load.
+    progress
+        Called with the number of documents handled and the total number, estimated from the bytes, or None.
+    notice, sleep
+        As in `BulkEvents` and `BulkWriter`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or has changed since the interrupted run.
     """
     return _Load(engine, index, path, version, options or LoadOptions(), progress).run(notice, sleep)
 
 
 class _Load:
-    """One run; of a document, the local store gets the row of the line that the engine holds."""
+    """One run. The local store gets the row of the line that the engine has stored for a document."""
 
     def __init__(
         self,
@@ -138,7 +158,7 @@ class _Load:
         self.stored_lines: list[int] = []
         self.superseded: list[BulkItem] = []
         self.last_checkpoint = time.monotonic()
-        # With the documents stored and superseded up to it: the report also counts those of a request under way.
+        # The item with the numbers of stored and superseded documents up to it. The report also counts later ones.
         self.last_acked: tuple[BulkItem, int, int] | None = None
 
     def run(self, notice: Say, sleep: Callable[[float], None]) -> LoadReport:
@@ -175,7 +195,7 @@ class _Load:
                 return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
 
     def _start(self) -> LoadCheckpoint:
-        """Return the checkpoint to go on from; the beginning if the index or the local store was rebuilt since."""
+        """Return the checkpoint for resuming, or the start if the index or the local store was rebuilt since."""
         beginning = LoadCheckpoint(self.source_id, 0, 0, self.prefix.at(0))
         if self.options.restart:
             self.checkpoint_file.unlink(missing_ok=True)
@@ -188,7 +208,7 @@ class _Load:
         return checkpoint
 
     def _items(self, start: LoadCheckpoint) -> Iterator[BulkItem]:
-        """Yield the writes; lines before the checkpoint are read again for their ids, and skipped."""
+        """Yield the writes; lines before the checkpoint are read again only for their ids."""
         duplicates: Any = "keep" if self.options.version_field else "reject"
         id_field = self.options.id_field
         documents = read_documents(self.path, rejects=self.rejects, duplicates=duplicates, id_field=id_field)
@@ -234,7 +254,7 @@ class _Load:
         self.last_acked = (item, self.report.indexed, self.report.superseded)
         total = None if self.total_bytes is None else round(self.total_bytes * item.line / max(item.end, 1))
         self.progress(item.line, total)
-        # Publishing a store costs more than a checkpoint: ten times less often.
+        # Publishing a store costs more than a checkpoint, so it happens ten times less often.
         pause = self.options.checkpoint_s * (10.0 if self.version is not None and self.version.has_store else 1.0)
         now = time.monotonic()
         if now - self.last_checkpoint >= pause:
@@ -242,9 +262,10 @@ class _Load:
             self._checkpoint(*self.last_acked)
 
     def _fill_store(self) -> None:
-        """Put into the local store what the engine holds of the writes settled since the last time.
+        """Write to the local store the rows of the settled writes since the last call that the engine has stored.
 
-        A write sent again is superseded by itself: the engine is asked which text it holds of those superseded.
+        A write that was sent again is superseded by itself, so the engine is asked for the text of superseded
+        documents.
         """
         if self.version is None or not self.version.has_store:
             return
@@ -264,7 +285,7 @@ class _Load:
         self.stored_lines, self.superseded = [], []
 
     def _checkpoint(self, item: BulkItem, indexed: int, superseded: int) -> None:
-        """Store first, then the claim that it is stored."""
+        """Publish the store, then write the checkpoint that claims it."""
         if self.version is not None:
             self.version.publish()
         counts = {"indexed": indexed, "superseded": superseded, **self.rejects.before(item.end)}
@@ -274,7 +295,7 @@ class _Load:
 
 
 def source_id(engine: Engine, index: str, path: Path, version: VersionEncoder | None, options: LoadOptions) -> str:
-    """Return what a load reads and what it writes where: another load never goes on from its checkpoint."""
+    """Return the identity of what a load reads and where it writes; a load resumes only a checkpoint with the same."""
     encoder_id = version.encoder_id if version else ""
     names = [str(path.resolve()), engine.spec, index, encoder_id, options.version_field or ""]
     names += [f"id: {options.id_field}"] * (options.id_field is not None)

@@ -1,7 +1,7 @@
-"""The checks before the first write to an index that is not ours: why it is refused, and what writing costs.
+"""Checks before the first write to somebody else's index: reasons for refusing it, and the cost of writing.
 
-Adding fields to a stored document means that the engine writes the whole document again from its ``_source``. Where
-that is not the document its owner sent, or a write has side effects, `preflight` refuses the index with the remedy.
+To add fields to a stored document, the engine writes the whole document again from its ``_source``. If the ``_source``
+is not the document that its owner sent, or if a write has side effects, `preflight` refuses the index with a remedy.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from reranker.engines.wire import json_bytes
 from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused
 
 SAMPLE = 100
-"""Documents looked at for sizes and versions."""
+"""Number of documents that are sampled for sizes and versions."""
 
 
 MIN_FREE_SHARE = 0.10
-"""Share of a disk that must stay free: engines stop placing shards at 10 % and block writes at 5 %."""
+"""Share of a disk that must stay free, because engines stop allocating shards at 10 % and block writes at 5 %."""
 
 
 DEFAULT_FIELD_LIMIT = 1000
@@ -38,40 +38,44 @@ _BLOCKS = ("index.blocks.write", "index.blocks.read_only", "index.blocks.read_on
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What re-vectorising an index means."""
+    """Plan for revectorizing an index."""
 
     index: str
     concrete: tuple[str, ...]
-    """The indexes behind it."""
+    """Indexes behind the name."""
     documents: int
-    """Documents in them; each is rewritten once."""
+    """Number of documents in them; each is rewritten once."""
     added_bytes: int
-    """JSON bytes the new fields add, estimated from a sample."""
+    """JSON bytes that the new fields add, estimated from a sample."""
     fields: Mapping[str, Any] = field(default_factory=dict)
-    """Properties that are added."""
+    """Mapping properties that are added."""
     reasons: tuple[str, ...] = ()
-    """Why it is refused; empty if it is not."""
+    """Reasons for refusing; empty if there are none."""
     notes: tuple[str, ...] = ()
-    """What to know, none of it a reason to stop."""
+    """Notes for the user that do not prevent writing."""
 
     def check(self) -> None:
-        """Raise `PreflightRefused` if there is a reason to stop."""
+        """Raise `PreflightRefused` if there is a reason for refusing."""
         if self.reasons:
             raise PreflightRefused(self.index, self.reasons)
 
 
 def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
-    """Return the plan of writing a version's fields into an index; nothing is written.
+    """Return the plan for writing a version's fields into an index; nothing is written.
 
-    `EngineRejected` where the index does not exist. `Unsupported` where the engine lacks a field type of the routes
-    wanted.
+    Raises
+    ------
+    EngineRejected
+        If the index does not exist.
+    Unsupported
+        If the engine does not support a field type of the requested routes.
     """
     names = engine.index_names(index)
     if not names:
-        raise EngineRejected(f"there is no index {index!r} on {engine.spec}: make it with `ssi index`", status=404)
+        raise EngineRejected(f"there is no index {index!r} on {engine.spec}: create it with `ssi index`", status=404)
     properties = version.properties(engine.capabilities())
     reasons: list[str] = []
-    notes = ["every document is rewritten once, with its own routing and only if nobody changed it meanwhile"]
+    notes = ["every document is rewritten once, with its own routing and only if nobody has changed it in the meantime"]
     documents = added = 0
     for name in names:
         info = engine.index_info(name)
@@ -91,19 +95,19 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
 
 
 def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
-    """Return why the mapping or the settings of an index forbid to write the properties of a version (pure)."""
+    """Return reasons why the mapping or settings of an index do not allow writing the version's properties (pure)."""
     return [*_index_reasons(info), *_field_reasons(info, wanted), *first_stage_reasons(info, wanted)]
 
 
 def first_stage_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:
-    """Return why vectors that OpenSearch is to search by cannot be added to an index (pure)."""
+    """Return reasons why vectors for OpenSearch's vector search cannot be added to an index (pure)."""
     off = str(info.settings.get("index.knn", "false")) != "true"
     for name, definition in wanted.items():
         present = info.properties.get(name, {})
         if "method" in definition and (off or (present and "method" not in present)):
             return [
-                f"{info.name}: its vectors cannot be searched by (index.knn is {'off' if off else 'on'}, which never "
-                "changes): make a new index with `ssi index --rebuild --routes first-stage` and the routes in use"
+                f"{info.name}: vector search is not possible (index.knn is {'off' if off else 'on'}, which cannot be "
+                "changed): build a new index with `ssi index --rebuild --routes first-stage` and the routes in use"
             ]
     return []
 
@@ -113,17 +117,17 @@ def _index_reasons(info: IndexInfo) -> Iterator[str]:
     mode = source.get("mode") or info.settings.get("index.mapping.source.mode", "stored")
     if source.get("enabled", True) in _FALSE or mode == "disabled":
         yield (
-            f"{info.name}: _source is disabled, so neither the text nor the document can be read back: fill an index "
+            f"{info.name}: _source is disabled, so neither the text nor the document can be read: create an index "
             "with `ssi index` from the original documents"
         )
     elif mode == "synthetic":
         yield (
-            f"{info.name}: _source is synthetic, a rewrite would not give back the document its owner sent: use the "
+            f"{info.name}: _source is synthetic, so a rewrite would not preserve the document its owner sent: use the "
             "route beside with `ssi index --write-store`, or a new index with stored _source"
         )
     if source.get("includes") or source.get("excludes"):
         yield (
-            f"{info.name}: _source leaves fields out (includes/excludes), which a rewrite would lose: fill a new index "
+            f"{info.name}: _source omits fields (includes/excludes), which a rewrite would lose: create a new index "
             "with `ssi index` from the original documents"
         )
     if info.data_stream:
@@ -142,26 +146,26 @@ def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> Iterator[str]:
     needed = n_fields(info.properties) + n_fields(new)
     if new and needed > limit:
         yield (
-            f"{info.name}: {needed} fields with the {len(new)} new ones, the limit is {limit}: raise "
-            f"index.mapping.total_fields.limit to {needed} or empty old versions by a rebuild"
+            f"{info.name}: {needed} fields including the {len(new)} new ones exceed the limit of {limit}: raise "
+            f"index.mapping.total_fields.limit to {needed} or remove old versions by a rebuild"
         )
     for name, definition in wanted.items():
         present = info.properties.get(name)
         if present is not None and present.get("type") != definition.get("type"):
             yield (
                 f"{info.name}: the field {name!r} exists as {present.get('type')!r}, not {definition.get('type')!r}: "
-                "an index template or another program made it; rebuild the index"
+                "an index template or another program created it; rebuild the index"
             )
 
 
 def mapping_notes(info: IndexInfo) -> list[str]:
-    """Return what to know about an index that is no reason to refuse it (pure)."""
+    """Return notes for the user about an index that are not reasons to refuse it (pure)."""
     notes = []
     dynamic = str(info.mapping.get("dynamic", "true")).lower()
     if dynamic != "true":
-        notes.append(f"{info.name}: dynamic is {dynamic}; the new fields are added by name, which is fine")
+        notes.append(f"{info.name}: dynamic is {dynamic}; the new fields are mapped explicitly, so this is no problem")
     if (info.mapping.get("_routing") or {}).get("required"):
-        notes.append(f"{info.name}: routing is required; each write carries its document's own")
+        notes.append(f"{info.name}: routing is required; each write uses its document's own routing")
     for setting in PIPELINES:
         pipeline = info.settings.get(setting, "_none")
         if pipeline != "_none":
@@ -173,10 +177,10 @@ def mapping_notes(info: IndexInfo) -> list[str]:
 
 
 def version_reasons(engine: Engine, name: str) -> list[str]:
-    """Return a reason if the documents carry external versions: a partial update would raise them by one.
+    """Return a reason if the documents have external versions: a partial update would increase them by one.
 
-    An internal version counts the writes of a document, and each took one sequence number of its shard, so it is at
-    most ``_seq_no + 1``. A greater one came from outside.
+    An internal version counts the writes of a document, and each write took one sequence number of its shard, so it is
+    at most ``_seq_no + 1``. A greater version is external.
     """
     if engine.in_process:
         return []
@@ -185,8 +189,8 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
         version, seq_no = int(hit.raw.get("_version", 1)), hit.raw.get("_seq_no")
         if seq_no is not None and version > int(seq_no) + 1:
             return [
-                f"{name}: its documents carry external versions ({hit.id!r:.60} has {version}), which a rewrite would "
-                "raise, so that its owner's next write could be refused as stale: build a new index with "
+                f"{name}: its documents have external versions ({hit.id!r:.60} has {version}). A rewrite would "
+                "increase them, so that its owner's next write could be rejected as stale: build a new index with "
                 "`ssi index --version-field`, or use the route beside"
             ]
     return []
@@ -195,7 +199,7 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
 def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
     """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index.
 
-    The store of ``version`` is not open yet: no row waits for it.
+    The store of ``version`` must not be open, so that no row is kept for it.
     """
     batch = next(iter(engine.scan(name, source=version.text_paths, batch_size=SAMPLE)), [])
     if not batch:
@@ -205,13 +209,13 @@ def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
 
 
 def n_fields(properties: Mapping[str, Any]) -> int:
-    """Return how many fields a mapping counts against ``index.mapping.total_fields.limit``: leaves, objects, copies."""
+    """Return how many fields of a mapping count towards the total_fields limit: leaves, objects, and copies."""
     inner = [definition.get(part) for definition in properties.values() for part in ("properties", "fields")]
     return len(properties) + sum(n_fields(children) for children in inner if isinstance(children, Mapping))
 
 
 def disk_reasons(usage: DiskUsage, added_bytes: int) -> list[str]:
-    """Return a reason if the disk may run full: until segments merge, the old documents lie beside the new (pure)."""
+    """Return a reason if the disk may run full: the old documents stay on it until segments are merged (pure)."""
     if usage.free_bytes is None or not usage.total_bytes:
         return []
     left = usage.free_bytes - usage.index_bytes - added_bytes
@@ -219,6 +223,6 @@ def disk_reasons(usage: DiskUsage, added_bytes: int) -> list[str]:
         return []
     need = usage.index_bytes + added_bytes
     return [
-        f"the rewrite needs up to {need / 1e9:,.2f} GB until old segments are merged away; "
-        f"{usage.free_bytes / 1e9:,.2f} GB are free and {MIN_FREE_SHARE:.0%} of the disk must stay so: free space first"
+        f"the rewrite needs up to {need / 1e9:,.2f} GB until old segments are merged, but only "
+        f"{usage.free_bytes / 1e9:,.2f} GB are free and {MIN_FREE_SHARE:.0%} of the disk must stay free: free space"
     ]

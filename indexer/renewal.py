@@ -1,9 +1,10 @@
-"""`ssi revectorize` and `ssi sync`: a version's fields beside the documents of an index, while its owner keeps writing.
+"""`ssi revectorize` and `ssi sync`: write a version's fields to the documents of an index that its owner keeps writing.
 
-Every write is a partial update of our own fields, made for exactly the document that was read (``if_seq_no``,
-``if_primary_term``, its routing). If somebody changed the document meanwhile the engine says 409, and it is read again.
-At the end a pass over the whole index, after a refresh, compares each stored ``_src`` with the stored text, and goes
-on until a pass finds nothing to do. Since what is current is skipped, a killed run simply runs again.
+Every write is a partial update of our own fields, on condition that the document is still the one that was read
+(``if_seq_no``, ``if_primary_term``, its routing). If somebody changed the document in the meantime, the engine returns
+409, and the document is read again. At the end, a pass over the whole index, after a refresh, compares each stored
+``_src`` with the stored text, and is repeated until nothing is left to do. Current documents are skipped, so a killed
+run can simply be run again.
 """
 
 from __future__ import annotations
@@ -31,51 +32,53 @@ from reranker.records import StoredDocument
 from reranker.releases import ControlRecord, read_control, update_control, utc_now
 
 MAX_RETRIED_IDS = 1000
-"""Conflicting documents read again by id; more of them wait for the next whole pass."""
+"""Maximum number of conflicting documents that are read again by id; more wait for the next full pass."""
 OVERLAP = timedelta(minutes=5)
-"""How far an incremental sync looks back before the last one began: clocks differ, and writes take time to show."""
+"""How far an incremental sync goes back before the start of the last one, because clocks differ and writes are
+delayed."""
 _GONE = "document_missing_exception"
 
 
 @dataclass(frozen=True, slots=True)
 class RenewOptions(WriteOptions):
-    """How documents are renewed."""
+    """Options for renewing documents."""
 
     max_docs_per_s: float | None = None
-    """Speed limit, so that the engine keeps answering searches."""
+    """Rate limit in documents per second, so that the engine keeps serving searches; None: no limit."""
     max_passes: int = 20
-    """Whole passes at most; a writer that never rests would keep us for ever."""
+    """Maximum number of full passes; a client that never stops writing would otherwise keep the run going forever."""
 
 
 @dataclass(slots=True)
 class RenewReport(Account):
-    """What renewing did."""
+    """Result of a renewal."""
 
     documents: int = 0
-    """Read by the last pass."""
+    """Documents read by the last pass."""
     written: int = 0
-    """Updates the engine stored."""
+    """Updates stored by the engine."""
     conflicts: int = 0
-    """Updates refused because somebody wrote first (409); read again."""
+    """Updates that failed because somebody changed the document first (409); it was read again."""
     gone: int = 0
     """Documents deleted between reading and writing."""
     rejected: int = 0
-    """Documents the engine refuses to update."""
+    """Documents whose update the engine rejected."""
     stored_only: int = 0
-    """Documents that only the local store lacked."""
+    """Documents that were missing only in the local store."""
     passes: int = 0
+    """Number of full passes."""
     stale: int = 0
-    """Documents still missing or stale after the last pass; 0 unless a writer is faster than we are."""
+    """Documents still missing or stale after the last pass; 0 unless a client writes faster than this run."""
     seconds: float = 0.0
     stopped: EngineError | None = None
 
     @property
     def idle(self) -> bool:
-        """Return True where nothing had to be done."""
+        """Return True if nothing had to be done."""
         return not (self.written or self.conflicts or self.gone or self.rejected or self.stored_only or self.stale)
 
     def __add__(self, later: RenewReport) -> RenewReport:
-        """Return the sums of two reports; passes are the greater number."""
+        """Return the sum of two reports; passes are the maximum of both."""
         numbers = [item.name for item in fields(self) if item.name not in ("passes", "stopped")]
         sums = {name: getattr(self, name) + getattr(later, name) for name in numbers}
         return replace(later, **sums, passes=max(self.passes, later.passes))
@@ -83,19 +86,19 @@ class RenewReport(Account):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What is renewed."""
+    """The index to renew and the model to renew it with."""
 
     engine: Engine
     index: str
-    """Index or alias; several indexes behind an alias are renewed one after the other."""
+    """Index or alias; several indexes behind an alias are renewed one after another."""
     model: RankingModel
-    """Whose encoder makes the vectors."""
+    """The model whose encoder computes the vectors."""
     routes: tuple[str, ...] = ("fetch",)
-    """Fields wanted; routes that the index has already are kept up too."""
+    """Requested routes; routes that the index already has are updated too."""
     store_path: Path | None = None
 
     def version(self) -> VersionEncoder:
-        """Return the encoder with the routes wanted and those the index has."""
+        """Return the encoder for the requested routes and those that the index has."""
         encoder = self.model.encoder
         present: list[str] = []
         for name in self.engine.index_names(self.index):
@@ -104,11 +107,11 @@ class Target:
         return VersionEncoder(encoder, routes, self.store_path, self.engine.capabilities())
 
     def progress(self) -> Mapping[str, Any]:
-        """Return what earlier renewals of the version noted in the control record."""
+        """Return the state that earlier renewals of the version stored in the control record."""
         return read_control(self.engine, self.index).progress.get(self.model.encoder_id, {})
 
     def note(self, **values: Any) -> None:
-        """Merge progress of the version into the control record."""
+        """Merge values into the version's state in the control record."""
         key = self.model.encoder_id
 
         def change(record: ControlRecord) -> ControlRecord:
@@ -126,13 +129,30 @@ def sync(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> RenewReport:
-    """Return the report of writing the model's fields where they are missing or stale; a stop is in ``stopped``.
+    """Write the model's fields where they are missing or stale, and return a report; an early stop is in ``stopped``.
 
-    Then the release is registered, not promoted: nothing changes for searchers before `ssi promote`. `PreflightRefused`
-    with all reasons, before the first write; `EngineError` where reading fails.
+    Afterwards the release is registered, but not promoted, so nothing changes for users before `ssi promote`.
 
-    ``updated_field`` is a date field that the index's owner sets on every change: only documents changed since the last
-    sync (less `OVERLAP`) and those without a vector are read, unless ``verify``. None reads every text.
+    Parameters
+    ----------
+    target
+        The index and the model.
+    options
+        Options for renewing documents.
+    updated_field
+        Date field that the index's owner sets on every change. Only documents changed since the last sync (minus
+        `OVERLAP`) and those without a vector are read, unless ``verify``. None: every text is read.
+    verify
+        Check every document.
+    progress, notice
+        Called with the number of documents, and with messages.
+
+    Raises
+    ------
+    PreflightRefused
+        With all reasons, before the first write.
+    EngineError
+        If reading fails.
     """
     engine, index, version = target.engine, target.index, target.version()
     preflight(engine, index, version).check()
@@ -143,7 +163,7 @@ def sync(
     started = utc_now()
     total = RenewReport()
     force = _adds_routes(target, version)
-    # Until a forced pass is through, no route counts as written: a killed run begins it again.
+    # Until a forced pass is complete, no route counts as written, so that a killed run starts it again.
     target.note(state=RUNNING, started=started, routes=[] if force else list(version.routes))
     with version, RejectLog(options.reject_path) as rejects:
         for name in engine.index_names(index):
@@ -168,9 +188,10 @@ def sync(
 def follow(
     run: Callable[[], RenewReport], interval_s: float, *, sleep: Callable[[float], None] = time.sleep
 ) -> Iterator[RenewReport]:
-    """Yield the report of one sync (``run``) after another, for ever, ``interval_s`` seconds apart.
+    """Run syncs (``run``) forever, ``interval_s`` seconds apart, and yield the report of each.
 
-    An engine that is away or overloaded ends one sync, reported by ``stopped``; any other error ends the loop.
+    If the engine is unreachable or overloaded, only the current sync ends, with ``stopped`` set. Other errors end the
+    loop.
     """
     while True:
         try:
@@ -184,7 +205,7 @@ def follow(
 
 
 def changed_since(updated_field: str, since: str, src_field: str) -> dict[str, Any]:
-    """Return the query for documents changed since a time (ISO 8601, less `OVERLAP`) or without a vector (pure)."""
+    """Return the query for documents changed since a time (ISO 8601, minus `OVERLAP`) or without a vector (pure)."""
     start_ms = int((instant(since) - OVERLAP).timestamp() * 1000)
     changed = {"range": {updated_field: {"gte": start_ms, "format": "epoch_millis"}}}
     return {"bool": {"should": [changed, _without(src_field)], "minimum_should_match": 1}}
@@ -195,7 +216,7 @@ def _without(src_field: str) -> dict[str, Any]:
 
 
 def _adds_routes(target: Target, version: VersionEncoder) -> bool:
-    """Return True if documents with a current hash still lack fields of a route that is wanted now."""
+    """Return True if documents with a current hash have no fields of a route that is now requested."""
     written = target.progress().get("routes")
     if written is not None:
         return not set(version.routes) <= set(written)
@@ -207,7 +228,7 @@ def _adds_routes(target: Target, version: VersionEncoder) -> bool:
 
 
 class Renewer:
-    """Writes the missing or stale fields of a version, entered and in the mapping already, of one index."""
+    """Writes the missing or stale fields of a version in one index. The version must be entered and mapped already."""
 
     def __init__(
         self,
@@ -242,11 +263,18 @@ class Renewer:
         force: bool = False,
         rejects: RejectLog | None = None,
     ) -> RenewReport:
-        """Return the report of renewing until nothing is left to do.
+        """Renew until nothing is left to do, and return a report.
 
-        ``first`` is the query of the first pass, None for documents without the version's fields; ``force`` begins with
-        all of them: fields of another route are added. ``verify`` goes over the whole index afterwards, until a pass
-        finds all current. ``rejects`` gets the documents that the engine refuses to update.
+        Parameters
+        ----------
+        first
+            Query of the first pass; None: documents without the version's fields.
+        verify
+            Go over the whole index afterwards, until a pass finds all documents current.
+        force
+            Begin with all documents, because fields of another route are added.
+        rejects
+            Receives the documents whose update the engine rejects.
         """
         report = self.report
         self._rejects = rejects or self._rejects
@@ -254,7 +282,7 @@ class Renewer:
         self._force = force
         clean = self._renew_matching(None if force else first or _without(self.version.src_field))
         self._force = False
-        # Too many to be read again by id: nothing but a whole pass finds them.
+        # There are too many to read again by id, so only a full pass finds them.
         verify = verify or len(self._conflicting) > MAX_RETRIED_IDS
         while verify and report.stopped is None and report.passes < self.options.max_passes:
             self.engine.refresh(self.index)
@@ -269,7 +297,7 @@ class Renewer:
         return report
 
     def _renew_matching(self, query: Mapping[str, Any] | None) -> bool:
-        """Renew what matches, reading conflicting documents again by id; return whether nothing had to be written."""
+        """Renew matching documents, reading conflicting ones again by id; return whether nothing had to be written."""
         clean = self._pass(query)
         for _ in range(self.options.max_passes):
             if self.report.stopped is not None or not 0 < len(self._conflicting) <= MAX_RETRIED_IDS:

@@ -1,8 +1,8 @@
-"""Vectors of documents in a file of their own: computed by this process or by Spark, and sent in place of encoding.
+"""Vectors of documents in a separate file: computed by this process or by Spark, and used later instead of encoding.
 
-The file is Parquet: ``id``, ``src`` (the hash of the text), ``vec`` and ``terms``, packed as in an index; ``vec`` is
-null where there is no text. The fields of all routes and engines are made of these. Both backends read the document
-file by one reader, in parts or whole, encode by one encoder, and have one writer: their rows are the same.
+The file is Parquet with the columns ``id``, ``src`` (hash of the text), ``vec`` and ``terms``, packed as in an index;
+``vec`` is null for a document without text. The fields of all routes and engines are computed from these. Both backends
+use the same reader (on parts of the document file or the whole), encoder and writer, so their rows are equal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from reranker.progress import Progress, no_progress
 from reranker.spark import spark_session
 
 PART_BYTES, MAX_PARTS = 8 * 1024 * 1024, 10_000
-"""What a task of Spark reads at least, more where there would be more tasks than that."""
+"""Minimum bytes that one Spark task reads, and maximum number of tasks; a larger file gets larger parts."""
 _GROUP_BYTES = 16 * 1024 * 1024
 _READ_ROWS = 4096
 _ENCODER_KEY = b"ssi_encoder_id"
@@ -54,7 +54,7 @@ _Packed = tuple[bytes | None, bytes]
 
 
 class Row(NamedTuple):
-    """The vector of a document and its place in the file, or, with ``kind``, a refused line."""
+    """The vector of a document and its position in the file, or, if ``kind`` is set, a rejected line."""
 
     line: int
     offset: int
@@ -69,24 +69,37 @@ class Row(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What is vectorised, by the model of which folder, into which file."""
+    """Input and output of a vectorization."""
 
     docs: Path
+    """Document file."""
     model: Path
+    """Folder of the model."""
     out: Path
+    """File of vectors to write."""
     id_field: str | None = None
+    """Field with the ids, see `reranker.formats.read_documents`."""
     spark_master: str | None = None
+    """URL of the Spark master."""
 
 
 def vectorize(
     job: Job, backend: str = "local", *, rejects: RejectSink | None = None, progress: Progress = no_progress
 ) -> int:
-    """Write the vectors of a document file, whole or not at all, and return their number.
+    """Write the vectors of a document file atomically, and return their number.
 
-    Of an id the first document counts; refused lines go to ``rejects``.
+    Of several documents with one id, the first is used. Rejected lines go to ``rejects``.
 
-    `InputError` where the documents cannot be read, or none has a field of the model; `ConfigError` for an unknown
-    backend; `ArtifactError` for the model; `MissingExtra` without pyarrow, or pyspark.
+    Raises
+    ------
+    InputError
+        If the documents cannot be read, or none has a field of the model.
+    ConfigError
+        For an unknown backend.
+    ArtifactError
+        If the model cannot be read.
+    MissingExtra
+        If pyarrow, or pyspark, is not installed.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
@@ -112,7 +125,7 @@ def vectorize(
 
 
 def _accepted(rows: Any, seen: SeenIds, rejects: RejectSink | None) -> Any:
-    """Return the rows of documents; refused lines, and ids for the second time, go to ``rejects``."""
+    """Return the rows of documents; rejected lines and repeated ids go to ``rejects``."""
     identified = zip(rows["id"].to_pylist(), rows["kind"].to_pylist(), strict=True)
     new = np.array([kind is None and seen.add(id_) for id_, kind in identified], bool)
     for row in (Row(**values) for values in rows.filter(~new).to_pylist()):
@@ -125,7 +138,7 @@ def _accepted(rows: Any, seen: SeenIds, rejects: RejectSink | None) -> Any:
 
 
 class _Refused:
-    """Keeps refused lines (a `reranker.formats.RejectSink`)."""
+    """Collects rejected lines (as a `reranker.formats.RejectSink`)."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
@@ -136,7 +149,7 @@ class _Refused:
 
 
 def _rows(job: Job, encoder: Encoder, part: FilePart = WHOLE) -> Generator[Any]:
-    """Yield documents and refused lines of a part of the file in order, in batches of Arrow; ids may come twice."""
+    """Yield documents and rejected lines of a part of the file in order, in Arrow batches; ids may be repeated."""
     refused = _Refused()
     documents = read_documents(job.docs, rejects=refused, duplicates="keep", id_field=job.id_field, part=part)
     while batch := list(itertools.islice(documents, ENCODE_BATCH)):
@@ -156,17 +169,17 @@ def _batch(rows: Sequence[Row]) -> Any:
 
 
 def _packed(encoder: Encoder, encoded: EncodedDocuments) -> list[_Packed]:
-    """Return vector (None where there is no text) and lexical row of each document as bytes."""
+    """Return the vector (None without text) and lexical row of each document as bytes."""
     vectors = pack_vectors(encoded.vectors, encoder.quantisation)
     known = [vector if has_text else None for vector, has_text in zip(vectors, encoded.has_text, strict=True)]
     return list(zip(known, pack_rows(encoded.rows, encoder.quantisation), strict=True))
 
 
 def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
-    """Yield all rows in order, made by Spark: each task encodes one part of the file into a file of its own.
+    """Yield all rows in order, computed by Spark: each task encodes one part of the file and writes its own file.
 
-    All is read and written by path: documents, model and target must be on storage that all machines see. The rows do
-    not pass through Spark, which gets the names of the files: a task that is done again writes another.
+    Everything is read and written by path, so documents, model and target must be on storage that all machines can
+    access. Only the names of the files pass through Spark. A repeated task writes another file.
     """
     job = job._replace(docs=job.docs.absolute(), model=job.model.absolute(), out=job.out.absolute())
     encoder_id = encoder.encoder_id
@@ -187,10 +200,10 @@ def _spark_rows(job: Job, encoder: Encoder) -> Generator[Any]:
 
 
 def _encode_part(job: Job, encoder_id: str, part: FilePart, folder: str) -> str:
-    """Return the path of a new file with the rows of a part; a damaged file is told by a row, so its error is ours."""
+    """Return the path of a new file with the rows of a part. A damaged input becomes a row with its error."""
     encoder = _encoder_of_worker(job.model)
     if encoder.encoder_id != encoder_id:
-        raise EncoderMismatch(f"a worker finds another model in {str(job.model)!r}: give all machines the same folder")
+        raise EncoderMismatch(f"a worker found another model in {str(job.model)!r}: give all machines the same folder")
     descriptor, path = tempfile.mkstemp(suffix=".parquet", dir=folder)
     with open(descriptor, "wb") as file:
         with arrow().parquet.ParquetWriter(file, _row_schema(), use_dictionary=False, write_page_checksum=True) as out:
@@ -208,15 +221,16 @@ def _encoder_of_worker(model: Path) -> Encoder:
 
 
 BACKENDS: dict[str, Callable[[Job, Encoder], Generator[Any]]] = {"local": _rows, "spark": _spark_rows}
-"""What yields the rows, in batches of Arrow, by the names that ``--backend`` takes."""
+"""Functions that yield the rows in Arrow batches, by the values of ``--backend``."""
 
 
 class StoredVectors:
-    """The vectors of a file that `vectorize` wrote, by id: mapped from a temporary copy, 16 bytes a document in memory.
+    """The vectors of a file written by `vectorize`, by id. Memory-mapped from a temporary copy; 16 bytes per document.
 
-    ``missing`` counts the documents asked for whose vector is not there, or of another text.
+    ``missing`` counts the requested documents whose vector is missing or belongs to another text.
 
-    `EncoderMismatch` if they are of another encoder; `InputError` if the file is damaged or another one.
+    Raises `EncoderMismatch` if the vectors belong to another encoder, `InputError` if the file is damaged or not a file
+    of vectors.
     """
 
     def __init__(self, path: Path, encoder_id: str) -> None:
@@ -240,7 +254,7 @@ class StoredVectors:
         self._keys = found[self._order]
 
     def find(self, ids: Sequence[str], hashes: Sequence[str]) -> list[_Packed | None]:
-        """Return the vector and lexical row of each document of this id whose text has this hash, or None."""
+        """Return the vector and lexical row of each document if its id and text hash match, else None."""
         keys = np.fromiter(map(id_key, ids), np.uint64, len(ids))
         places = np.searchsorted(self._keys, keys)
         rows: list[_Packed | None] = []
@@ -258,11 +272,11 @@ def _stored_batches(path: Path, encoder_id: str) -> Iterator[Any]:
     with open_parquet(path) as file:
         of = ((file.schema_arrow.metadata or {}).get(_ENCODER_KEY) or b"").decode("ascii", "replace")
         if not of or not file.schema_arrow.equals(_schema()):
-            raise InputError(f"{str(path)!r} is no file of vectors: write one with `ssi vectorize`", path=str(path))
+            raise InputError(f"{str(path)!r} is not a file of vectors: write one with `ssi vectorize`", path=str(path))
         if of != encoder_id:
             raise EncoderMismatch(
-                f"the vectors of {str(path)!r} are of encoder {of[:12]}, and the model's is {encoder_id[:12]}: write "
-                "them again with `ssi vectorize` and this model, or give the model that made them",
+                f"the vectors of {str(path)!r} belong to encoder {of[:12]}, but the model has {encoder_id[:12]}: write "
+                "them again with `ssi vectorize` and this model, or give the model that computed them",
                 vectors=of,
                 model=encoder_id,
             )
@@ -271,12 +285,12 @@ def _stored_batches(path: Path, encoder_id: str) -> Iterator[Any]:
 
 @dataclass(frozen=True, eq=False)
 class VectorisedEncoder(Encoder):
-    """An encoder that takes the vectors of a file, where they are of the document's present text, and makes others."""
+    """An encoder that uses the vectors of a file of a document's current text, and computes missing ones."""
 
     stored: StoredVectors = field(kw_only=True)
 
     def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
-        """Return vectors, rows and hashes of documents, see `Encoder.encode`; without ``ids`` all are made."""
+        """Return vectors, rows and hashes of documents, see `Encoder.encode`; without ``ids`` all are computed."""
         if ids is None:
             return super().encode(documents, ids)
         hashes = [self.view.source_hash(source) for source in documents]
@@ -292,7 +306,7 @@ class VectorisedEncoder(Encoder):
 
 
 def with_vectors(model: RankingModel, path: Path) -> tuple[RankingModel, StoredVectors]:
-    """Return the model with an encoder that takes the vectors of a file, and these; errors as `StoredVectors`."""
+    """Return the model with an encoder that uses a file of vectors, and these; errors as `StoredVectors`."""
     stored = StoredVectors(path, model.encoder_id)
     own = {part.name: getattr(model.encoder, part.name) for part in fields(model.encoder)}
     return replace(model, encoder=VectorisedEncoder(**own, stored=stored)), stored

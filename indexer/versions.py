@@ -1,4 +1,4 @@
-"""The versions of an index: list them, register one, make one live, go back to the one before."""
+"""The versions of an index: listing, registration, promotion, and rollback."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reranker.releases import ControlRecord, Release, read_control, update_contr
 from reranker.text.view import TextView
 
 RUNNING = "running"
-"""State of a version in the record while its vectors are being written; a killed writer leaves it."""
+"""State of a version in the record while its vectors are being written. It remains if the process is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,21 +22,23 @@ class VersionState:
     """One version of an index."""
 
     model_id: str | None
-    """None for fields that no release is registered for."""
+    """Model id; None for fields without a registered release."""
     encoder_id: str
-    """Whole id, or its first 12 digits where only fields are there."""
+    """Encoder id; only its first 12 digits if there are only fields."""
     live: bool
     documents: int
+    """Number of documents in the index."""
     with_vector: int
-    """Documents in the index, and those that carry the version's hash."""
+    """Number of documents with the version's hash."""
     stale: int | None = None
-    """Of these, how many have another text by now; None where it was not counted, or cannot be: an older program
-    registered the version, and did not note which fields it reads."""
+    """Number of these whose text has changed; None if not counted, or if unknown because an older program registered
+    the version without recording which fields it reads."""
     calibrated: bool = False
-    """A calibration is registered."""
+    """Whether a calibration is registered."""
     created: str = ""
+    """Time of registration."""
     state: str = ""
-    """When registered; what `revectorize` and `sync` noted last."""
+    """State last recorded by `revectorize` or `sync`."""
 
 
 def list_versions(
@@ -44,7 +46,7 @@ def list_versions(
 ) -> list[VersionState]:
     """Return the versions of an index: registered releases, oldest first, then fields without a release.
 
-    Counting stale documents reads all texts, told by ``progress``. `InputError` where the index does not exist.
+    Counting stale documents reads all texts and calls ``progress``. Raises `InputError` if the index does not exist.
     """
     existing_indexes(engine, index)
     record = read_control(engine, index)
@@ -71,7 +73,7 @@ def list_versions(
 
 
 def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:
-    """Return the concrete indexes behind a name; `InputError` where there is none."""
+    """Return the concrete indexes behind a name. Raises `InputError` if there are none."""
     names = engine.index_names(index)
     if not names:
         raise InputError(f"there is no index {index!r} on {engine.spec}: check the name", index=index)
@@ -79,7 +81,7 @@ def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:
 
 
 def field_heads(engine: Engine, index: str) -> list[str]:
-    """Return the 12-digit heads of all encoders with fields in the mapping of an index, sorted."""
+    """Return the sorted id prefixes (12 digits) of all encoders with fields in the mapping of an index."""
     heads = set()
     for name in engine.index_names(index):
         for key in engine.index_info(name).properties:
@@ -90,14 +92,14 @@ def field_heads(engine: Engine, index: str) -> list[str]:
 
 
 def with_version(engine: Engine, index: str, encoder_id: str) -> int:
-    """Return how many documents carry the hash of an encoder's version."""
+    """Return how many documents have the hash of an encoder's version."""
     return engine.count(index, {"exists": {"field": field_name(encoder_id, "src")}})
 
 
 def stale_documents(
     engine: Engine, index: str, views: Mapping[str, TextView], progress: Progress = no_progress
 ) -> dict[str, int]:
-    """Return how many documents have a vector of another text than they have now, by encoder id, as `sync` sees it."""
+    """Return how many documents have a vector of an outdated text, by encoder id, as `sync` determines it."""
     heads = set(field_heads(engine, index)) if views else set()
     counts = dict.fromkeys(views, 0)
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
@@ -116,14 +118,14 @@ def stale_documents(
 
 
 def _views(releases: Sequence[Release]) -> dict[str, TextView]:
-    """Return the text views by encoder id; left out are encoders whose view the record does not know."""
+    """Return the text views by encoder id, without encoders whose view is not in the record."""
     return {release.encoder_id: TextView.from_json(release.view) for release in releases if release.view}
 
 
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
-    """Register the model's release and return whether it is the live one now; a calibration that is there is kept.
+    """Register the model's release and return whether it is now live; an existing calibration is kept.
 
-    ``promote`` says whether to make it live; None only where no release is.
+    ``promote`` tells whether to make it live; None: only if no release is live.
     """
     model_id, encoder_id = model.model_id, model.encoder_id
 
@@ -147,14 +149,30 @@ def promote(
     check: Callable[[ControlRecord], None] | None = None,
     progress: Progress = no_progress,
 ) -> ControlRecord:
-    """Return the record after making a version live: one write, guarded by the version of the record.
+    """Make a version live, in one write on condition that the record has not changed, and return the new record.
 
-    ``version`` is a model id, or its first 6 digits and more. Every text is read, to see whether the vectors are of it,
-    unless it was ``renewed`` just now; ``progress`` gets the documents read. ``check`` gets the record that is about to
-    be changed, and raises where that must not be; nothing is written then.
+    Parameters
+    ----------
+    engine, index
+        The index.
+    version
+        A model id, or at least its first 6 digits.
+    force
+        Promote even if documents have no vector or an outdated one.
+    renewed
+        The vectors were renewed just now, so the texts need not be read. Otherwise every text is read, to find outdated
+        vectors.
+    check
+        Called with the record that is about to be changed; if it raises, nothing is written.
+    progress
+        Called with the number of documents read.
 
-    `InputError`: an unknown index or version. `GateRefused` where documents lack its vector, or have changed since it
-    was made, unless ``force``: nothing is changed.
+    Raises
+    ------
+    InputError
+        For an unknown index or version.
+    GateRefused
+        If documents have no vector of the version, or have changed since, unless ``force``; nothing is changed then.
     """
     existing_indexes(engine, index)
     release = read_control(engine, index).release(version)
@@ -170,40 +188,46 @@ def promote(
 
 
 def rollback(engine: Engine, index: str, *, force: bool = False, progress: Progress = no_progress) -> ControlRecord:
-    """Return the record after making the previously live version live again, checked as by `promote`.
+    """Make the previously live version live again, with the checks of `promote`, and return the new record.
 
-    `InputError`: an unknown index. `GateRefused`: none was live, `ssi gc` emptied its fields, or documents changed.
+    Raises
+    ------
+    InputError
+        For an unknown index.
+    GateRefused
+        If there is no previous version, `ssi gc` removed its fields, or documents changed.
     """
 
     def change(record: ControlRecord) -> ControlRecord:
         if not record.previous:
-            raise GateRefused(f"index {index!r} has no earlier live version to go back to: see `ssi versions`")
+            raise GateRefused(f"index {index!r} has no earlier live version to roll back to: see `ssi versions`")
         return replace(record, live=record.previous[-1], previous=record.previous[:-1])
 
     existing_indexes(engine, index)
     goal = change(read_control(engine, index))
     if not force:
         _check_vectors(engine, index, goal.release(goal.live or ""), progress)
-    # A write whose answer was lost, and which another followed, is not repeated: it would go back twice.
+    # If the response to this write was lost and another write followed, it must not be repeated: it would roll back
+    # twice.
     return update_control(engine, index, lambda record: record if record.live == goal.live else change(record))
 
 
 def _check_vectors(engine: Engine, index: str, release: Release, progress: Progress | None) -> None:
-    """Raise `GateRefused` where documents lack a version's vector; and, unless ``progress`` is None, have changed."""
+    """Raise `GateRefused` if documents have no vector of a version or, unless ``progress`` is None, have changed."""
     engine.refresh(index)
     documents, n_covered = engine.count(index), with_version(engine, index, release.encoder_id)
     if n_covered < documents:
         message = (
             f"{documents - n_covered} of {documents} documents of {index!r} have no vector of version "
             f"{release.model_id[:12]}: run `ssi sync` with its model first, or promote with --force (such documents "
-            "are encoded at query time, or keep their place)"
+            "are encoded at query time, or keep their rank)"
         )
         raise GateRefused(message, index=index, missing=documents - n_covered)
     views = {} if progress is None else _views([release])
     n_stale = stale_documents(engine, index, views, progress or no_progress).get(release.encoder_id, 0)
     if n_stale:
         message = (
-            f"{n_stale} documents of {index!r} have changed since version {release.model_id[:12]} made their vectors: "
-            "run `ssi sync` with its model first, or go on with --force (they are scored by the text they had)"
+            f"{n_stale} documents of {index!r} have changed since their vectors were computed for version "
+            f"{release.model_id[:12]}: run `ssi sync` with its model first, or use --force (old texts are scored)"
         )
         raise GateRefused(message, index=index, stale=n_stale)

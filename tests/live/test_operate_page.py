@@ -167,7 +167,7 @@ def test_every_part_is_shown_wide_narrow_light_and_dark(
     browser.refresh()
     until(lambda: "beside the highest" in text_of(browser, "clicks"), "the click rates")
     browser.find_element("xpath", "//section[@id='drift']//button").click()
-    until(lambda: "no need to train" in text_of(browser, "drift"), "the drift")
+    until(lambda: "no need to retrain" in text_of(browser, "drift"), "the drift")
     rows = browser.find_elements("css selector", "#clicks tbody tr")
     first = [cell.text for cell in rows[0].find_elements("css selector", "th, td")]
     assert (first[0], first[1], len(rows)) == ("1", "24", 10), "rank 1 was shown in each of 24 searches"

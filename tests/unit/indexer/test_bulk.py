@@ -176,10 +176,10 @@ def test_a_retry_after_of_a_day_ends_the_run_and_one_of_minutes_is_told() -> Non
     run = Run(items_of(2), raising(EngineOverloaded("busy", status=429, retry_after_s=86_400.0)))
     assert run.time.naps == [] and (run.report.indexed, run.report.pending) == (0, 2)
     assert isinstance(run.report.stopped, EngineOverloaded)
-    assert "asks to wait 86400 s, and a run waits 1800 s at most: busy" in str(run.report.stopped)
+    assert "asks to wait 86400 s, but a run waits at most 1800 s: busy" in str(run.report.stopped)
     run = Run(items_of(2), raising(EngineOverloaded("busy", status=429, retry_after_s=120.0)))
     assert run.time.naps == [120.0] and run.report.indexed == 2
-    assert run.notices == ["the engine asks to wait 120 s (busy); nothing is lost"]
+    assert run.notices == ["the engine asks to wait 120 s (busy); no document is lost"]
 
 
 STEADY: dict[str, tuple[BulkScript, type[EngineError]]] = {

@@ -80,7 +80,7 @@ def test_a_changed_file_is_noticed_and_a_grown_one_is_not(tmp_path: Path) -> Non
     path.write_bytes(DATA + b"more\n")
     check_unchanged(point, PrefixHash(path), path)
     path.write_bytes(b"x" + DATA[1:])
-    with pytest.raises(InputError, match="was changed before byte 100"):
+    with pytest.raises(InputError, match="has changed before byte 100"):
         check_unchanged(point, PrefixHash(path), path)
     path.write_bytes(DATA[:50])
     with pytest.raises(InputError, match="ends before byte 100"):

@@ -89,7 +89,7 @@ def test_the_same_as_text(folder: Path) -> None:
     assert "next: ssi promote" in ssi("revectorize", *at, "--model", "other").stdout
     for name in ("versions", "gc"):
         assert ssi(name, *at).stdout
-    assert "no need to train" in ssi("drift", *at, "--model", "model").stdout
+    assert "no need to retrain" in ssi("drift", *at, "--model", "model").stdout
     assert "40 documents read" in ssi("sync", *at, "--model", "model").stdout
 
 
@@ -165,7 +165,7 @@ def test_a_field_that_no_document_has_is_refused_or_said(folder: Path) -> None:
     odd = {f"odd{name}": {"titel": d["title"], "body": d["text"]} for name, d in DOCUMENTS.items()}
     write_lines(folder / "odd.jsonl", odd)
     index = ["index", "odd.jsonl", *where(folder), "--model", "model"]
-    told = "has the field 'title', which the model reads: the nearest of their fields are titel"
+    told = "has the field 'title', which the model reads. The most similar field names in the documents are titel"
     assert told in " ".join(ssi(*index, code=3).stderr.split())
     assert not open_engine(f"tantivy:{folder / 'engine'}").index_names("docs")
     ssi("index", "docs.jsonl", *where(folder), "--model", "model")

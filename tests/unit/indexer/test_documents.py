@@ -138,7 +138,7 @@ def test_a_stopped_run_keeps_its_place_and_a_changed_file_is_noticed(tmp_path: P
     assert isinstance(report.bulk.stopped, EngineAuthError)
     assert report.bulk.pending > 0
     path.write_bytes(path.read_bytes().replace(b'"n": 1}', b'"n": 2}', 1))
-    with pytest.raises(InputError, match="was changed before byte"):
+    with pytest.raises(InputError, match="has changed before byte"):
         load(engine, tmp_path)
     report = load(engine, tmp_path, restart=True)
     assert (report.resumed_at, report.bulk.stopped) == (0, None)

@@ -259,7 +259,7 @@ def test_vectors_of_another_model_or_no_vectors_are_refused(folder: Path) -> Non
     (folder / "vectors.parquet").write_bytes(data[: len(data) // 2])
     assert "damaged or cut short" in ssi(*index, "--model", "other", code=3).stderr
     pq.write_table(pa.table({"id": ["a"]}), folder / "vectors.parquet")
-    assert "no file of vectors" in ssi(*index, "--model", "other", code=3).stderr
+    assert "not a file of vectors" in ssi(*index, "--model", "other", code=3).stderr
     (folder / "vectors.parquet").unlink()
     assert "does not exist" in ssi(*index, "--model", "other", code=3).stderr
     assert "--model" in ssi(*index, code=2).stderr

@@ -137,7 +137,7 @@ def test_too_few_people_are_refused_with_the_number_needed() -> None:
     heavy = lists(*[(f"q{i}", f"u{i}", "aB", "ba") for i in range(60)], *[("q", "busy", "aB", "ba")] * 600)
     verdict = run(heavy, config=GateConfig(min_clusters=30))
     assert not verdict.promoted
-    assert "61 people" in verdict.reasons[0] and "worth 1.2" in verdict.reasons[0]
+    assert "61 people" in verdict.reasons[0] and "equivalent to 1.2 " in verdict.reasons[0]
 
 
 def test_a_model_that_gains_on_the_whole_and_moves_first_answers_down_is_refused() -> None:
