@@ -78,7 +78,7 @@ MASKS: tuple[tuple[str, str, str, str], ...] = (
     # Seconds of the steps of a retraining, and of the fit and the measuring of a system of the papers.
     ("retrain*", "stdout", r'("seconds": )\{[^}]*\}', "<seconds>"),
     ("reproduce*", "*.json", r'("seconds": )\{[^}]*\}', "<seconds>"),
-    ("retrain*", "*.html", r"(<b>)[\d.,]+ (?:s|min)(?=</b><span>in all</span>)", "<seconds>"),
+    ("retrain*", "*.html", r"(<b>)[\d.,]+ (?:s|min)(?=</b><span>(?:in all|total time)</span>)", "<seconds>"),
     ("retrain*", "*.html", r'(<td class="n">)[\d.,]+ s(?=</td>)', "<seconds>"),
     # The last column of the papers' tables, seconds, as JSON and in the report.
     ("reproduce T[2367]*", "stdout", _ROW_END, '"<seconds>"'),

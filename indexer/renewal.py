@@ -357,9 +357,9 @@ class Renewer:
             else:
                 stale.append(document)
         if self.version.has_store and current:
-            lacking = [current[k] for k in self.version.unknown_to_store([d.id for d in current], hashes)]
-            self.version.store_only([d.id for d in lacking], [d.source for d in lacking])
-            self.report.stored_only += len(lacking)
+            missing = [current[k] for k in self.version.unknown_to_store([d.id for d in current], hashes)]
+            self.version.store_only([d.id for d in missing], [d.source for d in missing])
+            self.report.stored_only += len(missing)
         if stale:
             updates = self.version.update_fields([d.id for d in stale], [d.source for d in stale])
             for document, values in zip(stale, updates, strict=True):

@@ -295,9 +295,9 @@ class VectorisedEncoder(Encoder):
             return super().encode(documents, ids)
         hashes = [self.view.source_hash(source) for source in documents]
         found = self.stored.find(ids, hashes)
-        lacking = [place for place, row in enumerate(found) if row is None]
-        made = super().encode([documents[place] for place in lacking], [ids[place] for place in lacking])
-        rows = dict(zip(lacking, _packed(self, made), strict=True))
+        missing = [place for place, row in enumerate(found) if row is None]
+        made = super().encode([documents[place] for place in missing], [ids[place] for place in missing])
+        rows = dict(zip(missing, _packed(self, made), strict=True))
         whole = [row or rows[place] for place, row in enumerate(found)]
         has_text = np.array([vector is not None for vector, _ in whole], bool)
         vectors = np.zeros((len(whole), self.n_dims), np.float32)

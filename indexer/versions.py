@@ -125,7 +125,7 @@ def _views(releases: Sequence[Release]) -> dict[str, TextView]:
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
     """Register the model's release and return whether it is now live; an existing calibration is kept.
 
-    ``promote`` tells whether to make it live; None: only if no release is live.
+    ``promote``: whether to make it live; None: only if no release is live.
     """
     model_id, encoder_id = model.model_id, model.encoder_id
 

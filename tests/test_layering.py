@@ -223,3 +223,31 @@ def test_what_is_allowed_is_not_reported(tmp_path: Path, path: str, text: str) -
     file.parent.mkdir(parents=True)
     file.write_text(text)
     assert violations(tmp_path) == []
+
+
+def public_names(root: Path) -> dict[str, set[str]]:
+    """Return each public function and class that modules define, with the files that define it."""
+    defined: dict[str, set[str]] = {}
+    for module, path in modules(root):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                continue
+            if not node.name.startswith("_"):
+                defined.setdefault(node.name, set()).add(module)
+    return defined
+
+
+# The click command of each module of reranker.cli, and of the papers, which the group finds there.
+COMMAND = "command"
+
+
+def test_a_public_name_stands_for_one_thing() -> None:
+    shared = {name: sorted(found) for name, found in public_names(ROOT).items() if len(found) > 1 and name != COMMAND}
+    assert shared == {}, "tell them apart by their names, or merge them"
+
+
+def test_a_planted_second_meaning_is_found(tmp_path: Path) -> None:
+    (tmp_path / "reranker").mkdir()
+    for name in ("first", "second"):
+        (tmp_path / "reranker" / f"{name}.py").write_text("def f():\n    pass\n\ndef _g():\n    pass\n")
+    assert {name: len(found) for name, found in public_names(tmp_path).items()} == {"f": 2}

@@ -43,7 +43,7 @@ class Finding:
     """Name of the check, a key of `CHECKS` or ``shape``."""
     severity: Severity
     sentence: str
-    """What was found and what to do about it."""
+    """The result and the remedy."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Measurements on which the finding is based, by name."""
 
@@ -95,7 +95,7 @@ class Diagnosis:
 
 
 Numbers = Mapping[str, float]
-Said = tuple[Severity, str, Numbers]
+CheckResult = tuple[Severity, str, Numbers]
 """Result of a check: severity, sentence, and the numbers on which it is based."""
 
 MIN_CLICKS = 200
@@ -113,7 +113,7 @@ def _share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
-def _by_share(share: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str) -> Said:
+def _by_share(share: float, limits: tuple[float, float], numbers: Numbers, well: str, otherwise: str) -> CheckResult:
     """Return the finding for a share of invalid records, given the limits above which it is a warning or unsound.
 
     ``well`` is the sentence for an acceptable share, ``otherwise`` the one for a share above a limit. In both,
@@ -124,7 +124,7 @@ def _by_share(share: float, limits: tuple[float, float], numbers: Numbers, well:
     return severity, sentence, numbers
 
 
-def _clicks(of: Numbers) -> Said:
+def _clicks(of: Numbers) -> CheckResult:
     usable, everything = of["clicks_on_lists"], of["clicks"]
     numbers = {"clicks": everything, "clicks_on_lists": usable}
     if not everything:
@@ -157,19 +157,19 @@ def _clicks(of: Numbers) -> Said:
     return "ok", f"{usable:,.0f} clicks are on known result lists.", numbers
 
 
-def _lists(of: Numbers) -> Said:
+def _lists(of: Numbers) -> CheckResult:
     without, searches = of["searches_without_list"], of["searches_kept"]
     return _by_share(
         _share(without, searches),
         (0.05, 0.9),
         {"searches_without_list": without, "searches": searches},
         "The shown documents are known for {rest} of the searches.",
-        "For {share} of the searches the log does not tell which documents were shown. Log the result ids with the "
+        "For {share} of the searches it is unknown which documents were shown. Log the result ids with the "
         "query (query_response_hit_ids), or an impression event for each document that was seen.",
     )
 
 
-def _queries(of: Numbers) -> Said:
+def _queries(of: Numbers) -> CheckResult:
     lost, nameless = of["clicks_without_query"], of["events_without_query_id"]
     return _by_share(
         _share(lost + nameless, of["clicks"] + nameless),
@@ -181,7 +181,7 @@ def _queries(of: Numbers) -> Said:
     )
 
 
-def _texts(of: Numbers) -> Said:
+def _texts(of: Numbers) -> CheckResult:
     without, searches = of.get("no_query_text", 0), of["searches"]
     return _by_share(
         _share(without, searches),
@@ -192,7 +192,7 @@ def _texts(of: Numbers) -> Said:
     )
 
 
-def _shown_documents(of: Numbers) -> Said:
+def _shown_documents(of: Numbers) -> CheckResult:
     there, missing = of["clicks_on_lists"], of["clicks_off_lists"]
     return _by_share(
         _share(missing, there + missing),
@@ -204,7 +204,7 @@ def _shown_documents(of: Numbers) -> Said:
     )
 
 
-def _lucene_ids(of: Numbers) -> Said:
+def _lucene_ids(of: Numbers) -> CheckResult:
     number_like = _share(of["hits_like_numbers"], of["hits"])
     of_clicks = _share(of["clicks_like_numbers"], of["clicks"])
     on_list = _share(of["clicks_on_lists"], of["clicks_on_lists"] + of["clicks_off_lists"])
@@ -224,7 +224,7 @@ def _lucene_ids(of: Numbers) -> Said:
     return "warning", f"{sentence}, {remedy}.", numbers
 
 
-def _resolving(of: Numbers) -> Said:
+def _resolving(of: Numbers) -> CheckResult:
     asked, there = of["ids_asked"], of["ids_found"]
     return _by_share(
         _share(asked - there, asked),
@@ -236,7 +236,7 @@ def _resolving(of: Numbers) -> Said:
     )
 
 
-def _ordinals(of: Numbers) -> Said:
+def _ordinals(of: Numbers) -> CheckResult:
     names = ("positions_stated", "positions_agreeing", "applications_from_0", "applications_mixed")
     stated, agree, from_0, mixed = (of[name] for name in names)
     numbers = {name: of[name] for name in names}
@@ -263,7 +263,7 @@ def _ordinals(of: Numbers) -> Said:
     return "ok", moved if from_0 else "Positions in events count from 1.", numbers
 
 
-def _robots(of: Numbers) -> Said:
+def _robots(of: Numbers) -> CheckResult:
     by_reason = {name: of[name] for name in _ROBOTS if of.get(name)}
     share = _share(sum(by_reason.values()), of["searches"])
     why = ", ".join(f"{name.removeprefix('robot_').replace('_', ' ')} {n:,.0f}" for name, n in by_reason.items())
@@ -277,7 +277,7 @@ def _robots(of: Numbers) -> Said:
     )
 
 
-def _people(of: Numbers) -> Said:
+def _people(of: Numbers) -> CheckResult:
     share, top = _share(of["searches_anonymous"], of["searches"]), of["clicks_of_busiest"]
     numbers = {"anonymous": share, "people": of["people"], "clicks_of_busiest": top}
     if share > 0.5:
@@ -301,7 +301,7 @@ def _people(of: Numbers) -> Said:
     return "ok", f"{of['people']:,.0f} people; nobody made more than a tenth of the clicks.", numbers
 
 
-def _spellings(of: Numbers) -> Said:
+def _spellings(of: Numbers) -> CheckResult:
     n = of.get("note_camel_case", 0)
     if not n:
         return "ok", "Field names are spelt as in the UBI schema.", {"camel_case": 0}
@@ -315,7 +315,7 @@ def _spellings(of: Numbers) -> Said:
     )
 
 
-def _values(of: Numbers) -> Said:
+def _values(of: Numbers) -> CheckResult:
     rows_by_fault = {name: of[f"note_{name}"] for name in _NOTED if of.get(f"note_{name}")}
     undated = of["searches_undated"]
     rows = of["query_rows"] + of["event_rows"]
@@ -334,7 +334,7 @@ def _values(of: Numbers) -> Said:
     )
 
 
-def _coverage(of: Numbers) -> Said:
+def _coverage(of: Numbers) -> CheckResult:
     asked, clicked = of["distinct_queries"], of["distinct_queries_clicked"]
     share = _share(clicked, asked)
     numbers = {"distinct_queries": asked, "distinct_queries_clicked": clicked}
@@ -344,7 +344,7 @@ def _coverage(of: Numbers) -> Said:
     return "ok", f"{sentence}.", numbers
 
 
-def _shape(rates: Sequence[RankRate]) -> Said:
+def _shape(rates: Sequence[RankRate]) -> CheckResult:
     enough = [rate for rate in rates[:10] if rate.shown >= 200]
     total = sum(rate.clicked for rate in enough)
     numbers = {"ranks": float(len(enough)), "clicks": float(total)}
@@ -364,7 +364,7 @@ def _shape(rates: Sequence[RankRate]) -> Said:
     return "ok", f"Rank 1 has the highest click rate ({first.rate:.1%}); the rates fall with the rank.", numbers
 
 
-def _exploration(of: Numbers) -> Said:
+def _exploration(of: Numbers) -> CheckResult:
     lists, clicks = of["searches_randomised"], of.get("randomised_clicks_of_rarest_rank", 0)
     numbers = {"searches_randomised": lists, "clicks_of_rarest_rank": clicks}
     if not lists:
@@ -389,7 +389,7 @@ def _exploration(of: Numbers) -> Said:
     )
 
 
-CHECKS: dict[str, Callable[[Numbers], Said]] = {
+CHECKS: dict[str, Callable[[Numbers], CheckResult]] = {
     "clicks": _clicks,
     "texts": _texts,
     "lists": _lists,
@@ -475,7 +475,7 @@ LEAST_PEOPLE = 5
 
 @dataclass(frozen=True, slots=True)
 class QueryLoss:
-    """What the clicks say about the engine's ranking for one query text."""
+    """Effect of the displayed order on one query text, compared with the engine's order, measured by clicks."""
 
     query: str
     people: int

@@ -76,7 +76,7 @@ class Place(NamedTuple):
     lines: int = 0
     """Number of lines."""
     digest: str = ""
-    """Hash of the content up to ``offset``, in hexadecimal."""
+    """SHA-256 of the content up to ``offset``, in hexadecimal."""
 
 
 _NOTHING_READ = Place(digest=sha256().hexdigest())

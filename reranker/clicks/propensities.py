@@ -189,11 +189,11 @@ def fit_expectation_maximisation(counts: ClickCounts, n_ranks: int) -> Float64:
         t, g = theta[rank], gamma[item]
         nothing = np.maximum(1 - t * g, 1e-12)
         # Impressions without a click: examined but not attractive, and attractive but not examined.
-        looked = clicks_of_rank + np.bincount(rank, missed * t * (1 - g) / nothing, minlength=n_ranks)
+        examined = clicks_of_rank + np.bincount(rank, missed * t * (1 - g) / nothing, minlength=n_ranks)
         liked = clicks_of_item + np.bincount(item, missed * g * (1 - t) / nothing)
         mean = float(liked.sum() / of_item.sum())
         gamma = (liked + _PRIOR_IMPRESSIONS * mean) / (of_item + _PRIOR_IMPRESSIONS)
-        new = np.maximum(looked / of_rank, 1e-9)
+        new = np.maximum(examined / of_rank, 1e-9)
         if _settled(theta / theta[0], new / new[0]):
             return new
         theta = new

@@ -528,12 +528,12 @@ def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]]
         relevant.append(np.array([grades.get(name, 0.0) > 0 for name in window.ids], dtype=np.float64)[known])
         topics.append(np.full(known.sum(), number))
     f, y, topic = np.concatenate(scores), np.concatenate(relevant), np.concatenate(topics)
-    told = np.empty(len(f))
+    predicted = np.empty(len(f))
     part = (np.random.default_rng(seed).permutation(len(rankings.windows)) % N_FOLDS)[topic]
     for fold in range(N_FOLDS):
-        told[part == fold] = _logistic(f[part != fold], y[part != fold]).of(f[part == fold])
-    bins = np.array_split(np.argsort(told, kind="stable"), min(10, len(told)))
-    error = float(np.mean([abs(told[places].mean() - y[places].mean()) for places in bins]))
+        predicted[part == fold] = _logistic(f[part != fold], y[part != fold]).of(f[part == fold])
+    bins = np.array_split(np.argsort(predicted, kind="stable"), min(10, len(predicted)))
+    error = float(np.mean([abs(predicted[places].mean() - y[places].mean()) for places in bins]))
     return FittedProbability(_logistic(f, y), error, float(y.mean()))
 
 

@@ -221,13 +221,13 @@ def grades_of(rated: Iterable[Rating], queries: Collection[str]) -> dict[str, di
     all documents by `PRIOR_EXAMINATIONS` examinations, so that one click at a rank that is hardly ever examined does
     not count as certain. Queries whose documents are all equally attractive are dropped.
     """
-    clicks = looks = 0.0
+    clicks = examinations = 0.0
     counts: dict[str, dict[str, tuple[int, float]]] = {}
     for rating in rated:
-        clicks, looks = clicks + rating.clicks, looks + rating.examined
+        clicks, examinations = clicks + rating.clicks, examinations + rating.examined
         if rating.query in queries:
             counts.setdefault(rating.query, {})[rating.document] = (rating.clicks, rating.examined)
-    prior = PRIOR_EXAMINATIONS * clicks / looks if looks else 0.0
+    prior = PRIOR_EXAMINATIONS * clicks / examinations if examinations else 0.0
     grades = {}
     for query, of_query in counts.items():
         liking = {document: (n + prior) / (seen + PRIOR_EXAMINATIONS) for document, (n, seen) in of_query.items()}

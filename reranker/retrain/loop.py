@@ -48,7 +48,7 @@ from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import GateVerdict
 from reranker.retrain.learning import MARK, History, Learner, LinksAndJudgements, RetrainResult, check_log, read_history
-from reranker.retrain.report import examples_of, render
+from reranker.retrain.report import examples_of, render_retraining
 from reranker.retrain.served_ranks import ServedComparison, ServedModel, ServingScores, compare
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
@@ -414,7 +414,7 @@ class Retraining:
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
         listed = [change.query for change in (*comparison.verdict.losers, *comparison.verdict.winners)]
         lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}
-        return render(
+        return render_retraining(
             result,
             training,
             history,

@@ -58,7 +58,7 @@ MAX_LISTED = 12
 """Maximum number of queries listed in each table."""
 
 
-def render(
+def render_retraining(
     result: RetrainResult,
     training: TrainingReport,
     history: History,

@@ -250,7 +250,7 @@ class ServingScores:
     def __post_init__(self) -> None:
         models = [served.model for served in self.models if served.model is not None]
         self.template = dict(self.body) if self.body is not None else default_template(models[-1].encoder.view)
-        check_body(self.template)
+        check_template_body(self.template)
         for model in models:
             self.pools.setdefault(model.encoder_id, EncodedPool(model.encoder))
         self._fields = sorted({spec.path for model in models for spec in model.encoder.view.fields})
@@ -332,7 +332,7 @@ def among(template: Mapping[str, Any], documents: Sequence[str]) -> dict[str, An
     return {**template, "query": {"bool": {"must": [query], "filter": [{"ids": {"values": list(documents)}}]}}}
 
 
-def check_body(template: Mapping[str, Any]) -> None:
+def check_template_body(template: Mapping[str, Any]) -> None:
     """Raise `ConfigError` for a body whose shown documents cannot be scored individually."""
     reason = why_not(template)
     if reason:

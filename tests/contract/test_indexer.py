@@ -292,7 +292,7 @@ def test_a_rebuild_that_lost_a_document_leaves_the_alias_where_it_was(
         return results
 
     monkeypatch.setattr(engine, "bulk", forgetful)
-    with pytest.raises(GateRefused, match="holds 4 documents of 5 acknowledged"):
+    with pytest.raises(GateRefused, match="has 4 documents, but 5 were acknowledged"):
         build_index(engine, name, path, None, BuildOptions(rebuild=True))
     assert engine.index_names(name) == (f"{name}-000001",)
 

@@ -70,7 +70,7 @@ def shown(browser: Any) -> str:
 def test_reports_show_hostile_texts_as_they_are(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    from reranker.retrain.report import render as render_retraining
+    from reranker.retrain.report import render_retraining
     from tests.unit.retrain import test_report as parts
 
     monkeypatch.setattr(parts, "NASTY", text)
@@ -98,7 +98,7 @@ def test_reports_show_hostile_texts_as_they_are(
 def test_reports_with_all_of_them_can_be_read_wide_and_narrow(
     browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from reranker.retrain.report import render as render_retraining
+    from reranker.retrain.report import render_retraining
     from tests.unit.retrain import test_report as parts
 
     monkeypatch.setattr(parts, "NASTY", ALL)

@@ -197,7 +197,7 @@ def test_the_page_says_why_it_cannot_be_used_without_keys(browser: Any, served: 
 
 
 def test_reports_and_the_doctors_page_are_read_by_all(browser: Any, tmp_path: Path) -> None:
-    from reranker.retrain.report import render as render_retraining
+    from reranker.retrain.report import render_retraining
 
     rates = tuple(RankRate(rank, 1000, 400 // rank) for rank in range(1, 21))
     told = (Finding("a", "ok", "All is well."), Finding("b", "warning", "Mend this."), Finding("c", "unsound", "No."))

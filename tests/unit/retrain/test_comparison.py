@@ -10,7 +10,7 @@ import pytest
 from reranker.engines import open_engine
 from reranker.errors import ConfigError
 from reranker.rerank import Reranker, RerankSettings
-from reranker.retrain.served_ranks import ServedModel, ServingScores, among, check_body
+from reranker.retrain.served_ranks import ServedModel, ServingScores, among, check_template_body
 from tests.engines.memory import memory_engine
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve
@@ -125,7 +125,7 @@ def test_each_document_is_encoded_once_an_encoder(served: Served) -> None:
 )
 def test_bodies_that_cannot_be_scored_are_refused(body: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        check_body(body)
+        check_template_body(body)
 
 
 def test_a_body_is_restricted_by_a_filter_alone() -> None:

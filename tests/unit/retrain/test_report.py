@@ -15,7 +15,7 @@ from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
 from reranker.retrain.gate import Check, GateVerdict, Measured, QueryChange
 from reranker.retrain.learning import History, RetrainResult
-from reranker.retrain.report import render
+from reranker.retrain.report import render_retraining
 from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
 from reranker.training.race import Trial
@@ -149,7 +149,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def html() -> str:
-    return render(**findings())
+    return render_retraining(**findings())
 
 
 def test_the_page_is_whole_and_needs_nothing_from_elsewhere(html: str) -> None:
@@ -216,7 +216,7 @@ def test_a_refusal_and_a_run_without_anything_to_show() -> None:
         settings={},
     )
     refused = replace(empty["result"], outcome="refused", live_before=None, live_after=None)
-    page = Page(render(**(empty | {"result": refused})))
+    page = Page(render_retraining(**(empty | {"result": refused})))
     text = " ".join("".join(page.texts).split())
     assert page.open == []
     assert "Refused: model" in text
@@ -226,7 +226,7 @@ def test_a_refusal_and_a_run_without_anything_to_show() -> None:
 
 
 def test_equal_findings_give_equal_bytes() -> None:
-    assert render(**findings()) == render(**findings())
+    assert render_retraining(**findings()) == render_retraining(**findings())
 
 
 def test_one_far_rank_does_not_draw_all_before_it() -> None:
