@@ -1,4 +1,4 @@
-"""``ssi calibrate``: the weights of the model, the engine's own score and signals, fitted to judged queries."""
+"""``ssi calibrate``: fit the weights of the model, the engine's score and the signals to judged queries."""
 
 from __future__ import annotations
 
@@ -26,53 +26,60 @@ Examples:
   ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
                 --qrels qrels.tsv --query-file queries.tsv --signals popularity,price:lower,released
-Fit on queries that the model was not trained on, if you can: those it knows flatter it.
+If you can, fit on queries that the model was not trained on: on training queries, the weight of the model is too high.
 """,
 )
 @common.engine_options
 @common.model_option()
 @common.body_option
-@click.option("--qrels", type=FILE, help="Judgements: query id, document id, grade (or TREC).")
+@click.option("--qrels", type=FILE, help="Judgments: query id, document id, grade (or TREC).")
 @click.option("--query-file", type=FILE, help="Queries: query id, text.")
 @click.option("--links", type=FILE, help="Links: source id, target id; needs --docs.")
-@click.option("--docs", type=FILE, help="The documents the links start from.")
+@click.option("--docs", type=FILE, help="Documents that contain the sources of the links.")
 @common.id_field_option
 @click.option(
-    "--queries", default="title", metavar="title|keywords:K", help="With --links: the query that a document becomes."
+    "--queries",
+    default="title",
+    metavar="title|keywords:K",
+    help="With --links: how a document is turned into a query.",
 )
 @click.option(
     "--signals",
     "signals_text",
     metavar="FIELD[:lower],...",
-    help="Numbers, dates or truth values of the documents that may count too: higher is better, or lower.",
+    help="Document fields (numbers, dates or booleans) to use as signals. Higher values are better; with :lower, lower "
+    "ones.",
 )
 @click.option(
     "--probability",
     is_flag=True,
-    help="With --qrels: also fit the probability of relevance, which the rerank APIs then give as score.",
+    help="With --qrels: also fit the probability of relevance, which the rerank APIs then return as score.",
 )
 @common.window_option
 @click.option(
-    "--route", type=common.ROUTE, default=DEFAULT_ROUTE, help="Where scores are computed; all give the same alpha."
+    "--route",
+    type=common.ROUTE,
+    default=DEFAULT_ROUTE,
+    help="Where scores are computed. All routes give the same alpha.",
 )
 @common.read_store_option
 @click.option(
     "--max-queries",
     type=click.IntRange(10),
     default=1000,
-    help="Largest number of queries; of more, a random sample is drawn.",
+    help="Maximum number of queries. A random sample is drawn from more.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0)
-@click.option("--dry-run", is_flag=True, help="Fit and print, but keep the release as it is.")
+@click.option("--dry-run", is_flag=True, help="Fit and print, but do not change the release.")
 @common.json_option
 def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Fit alpha, the weight of the model beside the engine's score, on queries with known answers.
+    """Fit alpha, the weight of the model relative to the engine's score, on queries with known relevant documents.
 
-    Needs either --qrels and --query-file or --links and --docs. The alpha belongs to this index, body and window and
-    is kept in the model's release, where `ssi search` finds it.
+    Give either --qrels and --query-file, or --links and --docs. The fitted alpha is valid for this index, search body
+    and window. It is stored in the model's release, where `ssi search` and `ssi serve` find it.
 
-    With --signals, weights of numbers of the documents (popularity, date, price, rating, stock, a click rate) are
-    fitted with it and kept beside it; one that gains no more than two standard errors is 0.
+    With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
+    stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
     """
     from indexer.versions import existing_indexes
     from reranker.models.model_folder import load_model
@@ -101,7 +108,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         body=body,
     )
     if not dry_run:
-        read_control(engine, index).release(model.model_id)  # raises before the searches, not after them
+        read_control(engine, index).release(model.model_id)  # fails before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
         measure = "AP" if options["links"] else "nDCG@10"
         fit = fit_alpha(
@@ -135,7 +142,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
 
 
 def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
-    """Return the topics of the files given; counted bad lines go to standard error."""
+    """Return the topics of the given files. A summary of rejected lines is printed on standard error."""
     from reranker.formats import RejectLog
     from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
@@ -148,7 +155,7 @@ def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
         else:
             raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
         if rejects.count:
-            common.warn(f"refused: {rejects.summary()}")
+            common.warn(f"rejected lines: {rejects.summary()}")
     return topics
 
 
@@ -158,25 +165,25 @@ def _gain(mean: float, error: float, p: float) -> str:
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
-    table.add_row("the engine's order (alpha 0)", f"{fit.engine:.4f}")
-    table.add_row("the model's order (alpha 1)", f"{fit.model:.4f}")
+    table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
+    table.add_row("model only (alpha 1)", f"{fit.model:.4f}")
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
-    table.add_row(f"{chosen}, on the queries it was chosen on", f"{fit.fitted:.4f}")
-    table.add_row("on queries it was not chosen on (5-fold)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
-    table.add_row("  of that, above the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
+    table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
+    table.add_row("on held-out queries (5-fold cross-validation)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
+    table.add_row("  gain over the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
     if fit.signals_gain is not None:
-        table.add_row("  of that, by all signals", _gain(*fit.signals_gain))
+        table.add_row("  gain from all signals", _gain(*fit.signals_gain))
     for found in fit.signals:
         way = " (lower is better)" if found.signal.lower else ""
         table.add_row(f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(*found.gain))
-    table.add_row("the window in perfect order", f"{fit.ceiling:.4f}")
+    table.add_row("ideal order of the window", f"{fit.ceiling:.4f}")
     console = common.out()
     console.print(table)
     console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
     if (logistic := fit.probability) is not None:
         slope, offset = logistic.probability
         console.print(
-            f"{logistic.share:.1%} of the candidates are relevant: with probability 1 / (1 + e^-({slope:.4g} f "
-            f"{offset:+.4g})), off by {logistic.error:.3f} in the mean on held-out queries"
+            f"{logistic.share:.1%} of the candidates are relevant. Probability of relevance: 1 / (1 + e^-({slope:.4g} "
+            f"f {offset:+.4g})), mean error {logistic.error:.3f} on held-out queries"
         )
-    console.print(f"{chosen} {'is kept in the release' if kept else 'was not kept (--dry-run)'}")
+    console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")

@@ -1,4 +1,4 @@
-"""``ssi clicks``: click logs kept without personal data, examined, and turned into pairs and judgments."""
+"""``ssi clicks``: store click logs without personal data, check them, and turn them into pairs and judgments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXPORT_FORMS = {
     "parquet": "pairs: query, better, worse, weight",
     "tsv": "pairs as tab-separated text, with a header",
 }
-"""What ``--to`` of ``ssi clicks export`` takes."""
+"""Values of ``--to`` of ``ssi clicks export``: name → description."""
 
 
 @click.group(
@@ -56,15 +56,15 @@ Examples:
 """,
 )
 def clicks() -> None:
-    """Keep click logs without personal data, examine them, and make pairs of them to learn from.
+    """Store click logs without personal data, check them, and turn them into preference pairs for training.
 
-    Every command that reads LOG... takes the folder of a click log or raw log files.
+    LOG... is the folder of a click log, or raw log files, in every command that reads it.
     """
 
 
 @clicks.command(
     "import",
-    short_help="Bring logs into a click log: one form, no personal data, nothing twice.",
+    short_help="Import logs into a click log: one format, no personal data, no duplicates.",
     epilog="""\b
 Examples:
   ssi clicks import ubi_queries.ndjson ubi_events.ndjson.gz --log clicks/
@@ -79,33 +79,34 @@ Examples:
     "--engine",
     "engine_spec",
     metavar="SPEC",
-    help="Read the indexes of UBI from elasticsearch:URL or opensearch:URL instead of files.",
+    help="Read the UBI indexes of elasticsearch:URL or opensearch:URL instead of files.",
 )
 @ubi_indexes_options
 @click.option(
     "--since",
     metavar="TIME",
-    help="With --engine: read from this time on (2026-11-20 or ISO 8601); a log goes on where it ended.",
+    help="With --engine: read rows from this time on (2026-11-20 or ISO 8601).  [default: where the last import ended]",
 )
-@click.option("--until", metavar="TIME", help="With --engine: read up to this time.")
+@click.option("--until", metavar="TIME", help="With --engine: read rows up to this time.")
 @key_option
 @rejects_option
 @common.json_option
 def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, **options: Any) -> None:
-    """Bring log files, or the UBI indexes of an engine, into a click log.
+    """Import log files, or the UBI indexes of an engine, into a click log.
 
-    Reads OpenSearch UBI (JSON lines, bulk files, search answers, Parquet), the project's own JSON lines, and Metarank
-    events. Users, sessions and networks become keyed hashes; e-mail addresses, telephone and card numbers in queries
-    become marks. Each record is taken once: run it again after a kill, or when a file has grown.
+    Accepted formats are OpenSearch UBI (JSON lines, bulk files, search responses, Parquet), the project's own JSON
+    lines, and Metarank events. Ids of users, sessions and networks are replaced by keyed hashes. E-mail addresses,
+    telephone numbers and card numbers in queries are masked. Each record is imported once, so you can run the command
+    again after an interruption or when a file has grown.
     """
     from reranker.clicks.importing import LiveSource, import_files, import_live
     from reranker.clicks.log import ClickLog
     from reranker.formats import RejectLog
 
     if bool(logs) == bool(engine_spec):
-        raise ConfigError("give either LOG... files or --engine, which says where the UBI indexes are")
+        raise ConfigError("give either LOG... files, or --engine to read its UBI indexes")
     if (options["since"] or options["until"]) and not engine_spec:
-        raise ConfigError("--since and --until choose rows of an engine's indexes: give --engine, or leave them out")
+        raise ConfigError("--since and --until select rows of an engine's indexes: give --engine, or leave them out")
     log = ClickLog(options["log_folder"], create=True)
     privacy = log.privacy(options["key_file"])
     with RejectLog(options["rejects"]) as sink, common.progress("import", unit="records") as update:
@@ -121,7 +122,7 @@ def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, 
 
 
 def _counted(rows: dict[str, int]) -> str:
-    """Return the numbers of rows by table: those of ``people`` say which client a user was seen with."""
+    """Return the numbers of rows by table as text. Rows of ``people`` link a user to a client."""
     names = {"people": "links of a user to a client"}
     return ", ".join(f"{count:,} {names.get(name, name)}" for name, count in rows.items())
 
@@ -158,19 +159,19 @@ Examples:
     type=PATH,
     default=Path("models"),
     metavar="DIR",
-    help="Folder of the model folders of `ssi retrain`: those that remember queries are named.",
+    help="Folder of the model folders of `ssi retrain`. The command names models in it that remember queries.",
 )
 @common.json_option
 def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_json: bool) -> None:
-    """Remove all rows of a person from a click log: USER is the user, client or session id as the site knows it.
+    """Remove all rows of a person from a click log. USER is the user, client or session id that the site uses.
 
-    Of a session, its user is forgotten too where it has one alone. Where no row is of USER the exit status is 9; old
-    copies are kept out all the same.
+    If USER is a session with exactly one user, all rows of that user are removed too. If the log has no row of USER,
+    the exit status is 9. In both cases, later imports skip rows of USER.
 
-    Retrain afterwards: models that learned from the rows keep what they learned until they are replaced. Those that
-    remember queries with the documents clicked for them are named: the next `ssi retrain` makes the memory anew, and
-    `ssi gc --keep 0` then takes the old one out of the index. Raw log files and the engine's own indexes are not
-    touched; importing an old copy of them does not bring the person back.
+    Retrain afterwards, because models that learned from the rows keep what they learned until they are replaced. The
+    command names the models that remember queries together with the documents clicked for them. The next `ssi retrain`
+    rebuilds this memory, and `ssi gc --keep 0` then removes the old one from the index. Raw log files and the engine's
+    own indexes are not changed. Importing an old copy of them does not restore the rows.
     """
     from reranker.clicks.log import ClickLog
     from reranker.retrain.loop import models_that_remember
@@ -184,8 +185,8 @@ def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_
     remembering = models_that_remember(models) if known else []
     _show_removed(removed, log, as_json, remembering)
     if not known:
-        # Without the id: what is printed here is kept in logs of shells and schedulers.
-        message = f"no row of the click log {str(log_folder)!r} is of the user, client or session id given"
+        # The message leaves the id out because shells and schedulers log it.
+        message = f"the click log {str(log_folder)!r} has no row of the given user, client or session id"
         raise UnknownPerson(f"{message}: give the id as the site logs it")
 
 
@@ -197,13 +198,13 @@ Examples:
   ssi clicks expire --days 90 --log clicks/
 """,
 )
-@click.option("--days", required=True, type=click.IntRange(0), help="A row stays for this many days after its own.")
+@click.option("--days", required=True, type=click.IntRange(0), help="Number of days to keep a row after its own day.")
 @log_option
 @common.json_option
 def expire(days: int, log_folder: Path, as_json: bool) -> None:
-    """Remove all rows older than a number of days (UTC); run it daily.
+    """Remove all rows older than a number of days (UTC). Run it daily.
 
-    Rows whose time is missing or later than their import count from the day of their import.
+    If the time of a row is missing or later than its import, its age is counted from the day of the import.
     """
     from reranker.clicks.log import ClickLog
 
@@ -222,14 +223,14 @@ def _show_removed(
     if remembering:
         names = ", ".join(model_id[:12] for model_id in remembering)
         common.warn(
-            f"queries from before may be remembered by {names}: `ssi retrain` makes the memory anew; delete their "
-            "folders then, and run `ssi gc --keep 0`"
+            f"the models {names} may still remember removed queries: run `ssi retrain` to rebuild the memory, then "
+            "delete the folders of these models and run `ssi gc --keep 0`"
         )
 
 
 @clicks.command(
     "doctor",
-    short_help="Say whether it would be sound to learn from a log, and what to mend.",
+    short_help="Check whether a click log is fit for training, and what to repair.",
     epilog="""\b
 Examples:
   ssi clicks doctor ubi_queries.ndjson ubi_events.ndjson
@@ -241,21 +242,21 @@ Examples:
     "--engine",
     "engine_spec",
     metavar="SPEC",
-    help="Look shown ids up here: tantivy:PATH, elasticsearch:URL or opensearch:URL.",
+    help="Check that shown document ids exist in this engine: tantivy:PATH, elasticsearch:URL or opensearch:URL.",
 )
-@click.option("--index", metavar="NAME", help="Index (or alias) that was searched; belongs to --engine.")
+@click.option("--index", metavar="NAME", help="Index (or alias) that was searched; requires --engine.")
 @click.option(
     "--picture",
     type=PATH,
     metavar="FILE",
-    help="Write the click rate by rank as .png or .svg, or all findings as one page, .html.",
+    help="Write a plot of the click rate by rank (.png or .svg), or a page with all findings (.html).",
 )
 @common.json_option
 def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
-    """Examine a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
+    """Check a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
 
-    Every finding is ok, a warning, or unsound: what is learned would be wrong, or nothing. Each says what to do about
-    it. The exit status is 0 unless something is unsound, then 7.
+    Every finding is `ok`, a `warning`, or `unsound`, and says what to do. Unsound means that a model would learn wrong
+    preferences from the log, or none. The exit status is 7 if a finding is unsound, otherwise 0.
     """
     from reranker.clicks.doctor import bars, examine, write_picture
     from reranker.retrain.learning import propensity_finding
@@ -282,14 +283,14 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
             console.print(line, markup=False)
     if unsound := diagnosis.sentences("unsound"):
         raise GateRefused(
-            f"the log is unsound to learn from: {len(unsound)} of {len(diagnosis.findings)} findings say why",
+            f"the log is unsound: {len(unsound)} of {len(diagnosis.findings)} checks failed; see the findings above",
             unsound=unsound,
         )
 
 
 @clicks.command(
     "propensities",
-    short_help="How much each rank is looked at.",
+    short_help="Estimate how often users examine each rank.",
     epilog="""\b
 Examples:
   ssi clicks propensities clicks/ --out propensities.json
@@ -301,18 +302,22 @@ Examples:
     "--method",
     type=click.Choice(METHODS),
     default="auto",
-    help="randomised: from lists logged as shuffled. harvest: from documents seen at several ranks. em: the "
-    "same by expectation maximisation, for documents seen often. rate: the click rate itself. auto: "
-    "randomised where there are many such lists, else harvest, else rate.",
+    help="randomised: from lists logged as shuffled. harvest: from documents shown at several ranks. em: like harvest, "
+    "by expectation maximisation, for documents shown often. rate: the click rate itself. auto: randomised if there "
+    "are enough shuffled lists, else harvest, else rate.",
 )
 @click.option(
-    "--out", "target", type=PATH, metavar="FILE", help="Write them as JSON, for --propensities of `ssi clicks pairs`."
+    "--out",
+    "target",
+    type=PATH,
+    metavar="FILE",
+    help="Write the propensities as JSON, for --propensities of `ssi clicks pairs`.",
 )
 @common.json_option
 def propensities(method: str, target: Path | None, as_json: bool, **options: Any) -> None:
-    """Find how much each rank of the result lists is looked at, relative to the rank looked at most.
+    """Estimate the propensity of each rank: how often users examine it, relative to the rank examined most often.
 
-    A click at a rank that few look at says more: pairs weigh 1 / propensity of the rank of the click.
+    A click at a rank that is rarely examined is stronger evidence, so the weight of its pairs is 1 / propensity.
     """
     from reranker.clicks.propensities import count_log, estimate_propensities
     from reranker.files import write_file
@@ -327,7 +332,6 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
         return
     console = common.out()
     console.print(f"by {estimate.method}, from {estimate.n:,} result lists")
-    # The lists that the estimate rests on.
     rested_on = counts.only(counts.randomised) if estimate.method == "randomised" else counts
     shown, clicked = rested_on.by_rank()
     for rank, propensity in enumerate(estimate.by_rank, start=1):
@@ -336,7 +340,7 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
 
 @clicks.command(
     "pairs",
-    short_help="Preference pairs of clicks, to train on.",
+    short_help="Turn clicks into preference pairs for training.",
     epilog=STRATEGY_LINES
     + """\b
 Examples:
@@ -353,15 +357,15 @@ Examples:
     "target",
     required=True,
     type=FILE,
-    help="Pairs: query, better, worse, weight; TSV if the name ends in .tsv, else Parquet.",
+    help="File for the pairs (query, better, worse, weight): TSV if the name ends in .tsv, otherwise Parquet.",
 )
 @pair_options
 @common.json_option
 def pairs(target: Path, as_json: bool, **options: Any) -> None:
-    """Turn clicks into preference pairs (query, better, worse, weight) to train on.
+    """Turn clicks into preference pairs (query, better, worse, weight) for training.
 
-    The weight counts the people who said it, each at most once unless --user-cap says more. Neither the order of the
-    lines nor repeated ones matter.
+    The weight is the number of people whose clicks express the preference. Each person counts at most once, or as
+    often as --user-cap allows. The order of the log lines and repeated lines make no difference.
     """
     from reranker.clicks.exports import write_tsv
     from reranker.clicks.pairs import make_pairs
@@ -383,12 +387,12 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
         reasons = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in left_out.items())
         console.print(f"left out of {counts['searches']:,} queries: {reasons}")
     if counts["too_few_people"]:
-        console.print(f"{counts['too_few_people']:,} pairs were said by too few people, or weigh nothing")
+        console.print(f"{counts['too_few_people']:,} pairs were left out: too few people, or weight 0")
 
 
 @clicks.command(
     "export",
-    short_help="Judgements of clicks for TREC, LETOR, Search Relevance Workbench and Quepid.",
+    short_help="Export clicks as judgments for TREC, LETOR, Search Relevance Workbench and Quepid.",
     epilog=summary_lines("Forms", EXPORT_FORMS, 9)
     + """\b
 Examples:
@@ -398,32 +402,37 @@ Examples:
 """,
 )
 @log_arguments
-@click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="What to write, see below.")
+@click.option("--to", "form", required=True, type=click.Choice(list(EXPORT_FORMS)), help="Format to write, see below.")
 @click.option(
     "--out",
     "target",
     required=True,
     type=FILE,
-    help="File to write; trec also writes the queries' texts, FILE.queries.tsv.",
+    help="File to write. trec also writes FILE.queries.tsv with the query texts.",
 )
 @click.option(
     "--by",
     "basis",
     type=click.Choice(["clicks", "pairs"]),
     default="clicks",
-    help="What judges: the share of clicks among those who looked, or of the pairs' weight that was won.",
+    help="Source of the grades. clicks: clicks per examination of the document. pairs: the share of the weight of "
+    "its pairs in which the document is the better one.",
 )
 @click.option(
-    "--min-people", type=click.IntRange(1), default=1, help="By clicks: people to whom a document must have been shown."
+    "--min-people",
+    type=click.IntRange(1),
+    default=1,
+    help="With --by clicks: number of people to whom a document must have been shown.",
 )
-@click.option("--max-grade", type=click.IntRange(1), help="The highest grade.  [default: by the form]")
+@click.option("--max-grade", type=click.IntRange(1), help="Highest grade.  [default: depends on --to]")
 @pair_options
 @common.json_option
 def export(as_json: bool, **options: Any) -> None:
-    """Write clicks as judgements for other tools, or as pairs.
+    """Export clicks as judgments for other tools, or as pairs.
 
-    A document's judgement is the share of people who clicked it among those who looked at it: with --propensities,
-    those who saw it at rank r count as the propensity of r. Grades are that share times the highest grade.
+    The judgment of a document is the number of people who clicked it, divided by the number of people who examined it.
+    With --propensities, a person to whom it was shown at rank r counts as the propensity of r in the divisor. The grade
+    is this share times the highest grade.
     """
     config, form, target = pair_config(options), options["form"], options["target"]
     if form not in EXPORTS and options["max_grade"] is not None:
@@ -439,7 +448,7 @@ def export(as_json: bool, **options: Any) -> None:
 
 
 def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, options: dict[str, Any]) -> int:
-    """Write the file, and that of the query texts where the form has one; return the number of rows."""
+    """Write the file, and the file of query texts if the format has one. Return the number of rows."""
     from reranker.clicks import exports
     from reranker.clicks.pairs import make_pairs, ratings
 

@@ -1,4 +1,4 @@
-"""What the commands share: groups, options, progress on standard error, results on standard output, exit statuses."""
+"""Code shared by the commands: groups, options, progress (standard error), results (standard output), exit statuses."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 EXIT_CODES: dict[int, str] = {
     0: "done",
     1: "unexpected failure",
-    2: "wrong usage: option, configuration key or a missing extra",
-    3: "input data that cannot be used",
-    4: "the search engine did not do what was asked",
-    5: "model folder or vector store missing, damaged or of another encoder",
+    2: "wrong usage: an invalid option or configuration key, or a missing extra",
+    3: "the input data cannot be used",
+    4: "a request to the search engine failed",
+    5: "the model folder or vector store is missing, damaged or belongs to another encoder",
     6: "training could not start, or diverged",
-    7: "refused by a check; nothing was changed",
+    7: "a check refused the change; nothing was changed",
     8: "done, but some documents were rejected (see the reject file)",
-    9: "no data: the click log holds nothing to learn from, or nobody of that id; nothing was changed",
-    130: "interrupted; resumable commands continue where they stopped",
+    9: "no data: the click log has nothing to learn from, or no row of the given id; nothing was changed",
+    130: "interrupted; a resumable command continues when you run it again",
 }
 """Process exit statuses, shown in the README and in ``ssi --help``."""
 
@@ -62,7 +62,10 @@ _UNITS = {
 
 
 class CommandGroup(click.Group):
-    """A group that lists its commands in order; variables of options are called by ``variables`` and the option."""
+    """A group that lists its commands in the order of definition.
+
+    Each option has the environment variable ``{variables}_{COMMAND}_{OPTION}``.
+    """
 
     def __init__(self, *, variables: str = "SSI", **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -75,7 +78,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that is meant; the error for an unknown one names those spelt nearly like it."""
+        """Return the command. The error for an unknown name suggests commands with a similar spelling."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -85,7 +88,7 @@ class CommandGroup(click.Group):
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
-        """Add a command; its options get their variables."""
+        """Add a command and assign environment variables to its options."""
         super().add_command(cmd, name)
         for option in options_of(cmd):
             variable = f"{self.variables}_{name or cmd.name}_{option_key(option)}"
@@ -103,30 +106,30 @@ def option_key(option: click.Option) -> str:
 
 
 def stated(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are fields of a dataclass, by their names."""
+    """Return those options that are fields of the dataclass ``cls``: name → value."""
     return {part.name: options[part.name] for part in fields(cls) if part.name in options}
 
 
 def need_modules(extra: str, *names: str) -> None:
-    """Raise `MissingExtra` where a library of an extra is not installed."""
+    """Raise `MissingExtra` if one of the libraries ``names`` of an extra is not installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise MissingExtra(name, extra)
 
 
 def setting(settings: type, name: str, *names: str, **attributes: Any) -> Callable[[F], F]:
-    """Add an option for a field of a dataclass of settings: its default and legal values are those of the field.
+    """Add an option for a field of a settings dataclass. The option takes its default and valid range from the field.
 
     Parameters
     ----------
     settings : type
-        The dataclass; its ``RANGES`` hold the legal values of numbers.
+        The dataclass. Its ``RANGES`` hold the valid ranges of the numbers.
     name : str
-        The field, and by default the option: ``max_norm`` is ``--max-norm``.
+        Name of the field. The name of the option is derived from it by default: ``max_norm`` gives ``--max-norm``.
     *names : str
-        Another spelling of the option, or another name of its parameter, as `click.option` takes them.
+        Another name of the option or of its parameter, as in `click.option`.
     **attributes
-        What else `click.option` takes, such as ``help``; never a default.
+        Other arguments of `click.option`, such as ``help``, but not ``default``.
     """
     kinds = str(settings.__dataclass_fields__[name].type).split(" | ")  # type: ignore[attr-defined]
     option = () if any(each.startswith("--") for each in names) else (f"--{name.replace('_', '-')}",)
@@ -138,7 +141,7 @@ def setting(settings: type, name: str, *names: str, **attributes: Any) -> Callab
 
 
 def _type_of(kinds: list[str], interval: str | None) -> click.ParamType[Any]:
-    """Return the type of an option for a field of these types; an interval is as `check_ranges` takes it."""
+    """Return the click type for a field of these types. ``interval`` has the form that `check_ranges` takes."""
     if not {"int", "float"} & {*kinds}:
         return click.STRING
     whole = "int" in kinds
@@ -152,16 +155,17 @@ def _type_of(kinds: list[str], interval: str | None) -> click.ParamType[Any]:
 
 
 def renamed_option(old: str, new: str, *, kind: click.ParamType[Any]) -> Callable[[F], F]:
-    """Add the former name of an option, hidden: its value becomes that of the new one, with a note on standard error.
+    """Add the former name of an option as a hidden option.
 
-    The new name wins where both are given. The former name stays for one version.
+    Its value is passed on to the new option, with a note on standard error. If both are given, the new name wins. The
+    former name is supported for one version.
     """
     key = new.lstrip("-").replace("-", "_")
 
     def hand_over(context: click.Context, option: click.Parameter, value: Any) -> None:
         if value is None:
             return
-        warn(f"note: {old} is called {new} now; the old name will be removed in the next version")
+        warn(f"note: {old} is now called {new}; the old name will be removed in the next version")
         target = next(each for each in options_of(context.command) if option_key(each) == key)
         context.default_map = {**(context.default_map or {}), str(target.name): value}
 
@@ -215,22 +219,26 @@ body_option = click.option(
     type=FILE,
     help="Search body (JSON) with {{query}} in it.  [default: BM25 over the model's text fields]",
 )
-window_option = setting(RerankSettings, "window", help="Hits reranked.")
+window_option = setting(RerankSettings, "window", help="Number of hits to rerank.")
 read_store_option = click.option(
     "--store",
     "store_path",
     type=FOLDER,
     metavar="DIR",
-    help="Store of route beside.  [default: the one `ssi index --write-store default` writes]",
+    help="Local store for route `beside`.  [default: the one that `ssi index --write-store default` writes]",
 )
-neighbours_option = setting(RerankSettings, "neighbours", help="Documents that `--retrieve hybrid` asks for.")
-alpha_option = setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted it]")
-keep_top_option = setting(RerankSettings, "keep_top", help="First hits that never move.")
+neighbours_option = setting(
+    RerankSettings, "neighbours", help="Number of nearest documents that `--retrieve hybrid` requests."
+)
+alpha_option = setting(
+    RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
+)
+keep_top_option = setting(RerankSettings, "keep_top", help="Number of top hits that keep their place.")
 RETRIEVE = click.Choice(RETRIEVALS)
 
 
 class _ChoiceList(click.Choice[str]):
-    """Some of the choices, with commas between them."""
+    """One or more of the choices, separated by commas."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return ",".join(super(_ChoiceList, self).convert(part.strip(), param, ctx) for part in value.split(","))
@@ -246,39 +254,40 @@ routes_option = click.option(
     multiple=True,
     default=(DEFAULT_ROUTE,),
     callback=_parts,
-    help="Fields stored for the model: one, or several with commas between them.",
+    help="Routes whose fields are stored for the model: one, or several separated by commas.",
 )
 write_store_option = all_of(
     click.option(
         "--write-store",
         "store",
         metavar="DIR",
-        help="Also write the local store of route `beside`: a folder, or `default`.",
+        help="Also write the local store of route `beside` to this folder, or to `default`.",
     ),
     renamed_option("--store", "--write-store", kind=click.STRING),
 )
 id_field_option = click.option(
     "--id-field",
     metavar="FIELD",
-    help="Where a document of the file has its id, such as sku or product.sku.  [default: id or _id]",
+    help="Field of a document that holds its id, such as sku or product.sku.  [default: id or _id]",
 )
 
 
 def check_id_field(options: dict[str, Any]) -> None:
-    """Leave the configuration's ``id_field`` out where no file is given: documents of an index are named by its ids.
+    """Drop the configuration's ``id_field`` if no file of documents is given: documents of an index have its ``_id``.
 
-    `ConfigError` where ``--id-field`` itself was given.
+    Raises `ConfigError` if ``--id-field`` was given on the command line.
     """
     if options["docs"] is None and options["id_field"]:
         if click.get_current_context().get_parameter_source("id_field") is not ParameterSource.DEFAULT_MAP:
             raise ConfigError(
-                "--id-field is for a file of documents: give --docs; those of an index are named by their _id"
+                "--id-field applies to a file of documents, and documents of an index are identified by _id: "
+                "give --docs, or leave --id-field out"
             )
         options["id_field"] = None
 
 
 def model_option(required: bool = True) -> Callable[[F], F]:
-    """Add ``--model``, the folder that `ssi train` wrote."""
+    """Add the option ``--model``, a folder that `ssi train` wrote."""
     return click.option(
         "--model",
         "model_path",
@@ -290,24 +299,28 @@ def model_option(required: bool = True) -> Callable[[F], F]:
 
 
 def open_engine_of(spec: str, *, retry: bool = False) -> Engine:
-    """Return the engine of ``--engine``, by the ``[engine]`` table and the environment; the command's end closes it.
+    """Open the engine of ``--engine`` with the settings of the ``[engine]`` table and the environment.
 
-    With ``retry``, for commands that run long, requests that failed are sent again, which is shown as a warning.
+    The engine is closed when the command ends. With ``retry``, which long-running commands set, failed requests are
+    sent again, and each retry is shown as a warning.
     """
-    retries = Retries(rng=random.Random(), notice=warn) if retry else None  # noqa: S311 - of pauses
+    retries = Retries(rng=random.Random(), notice=warn) if retry else None  # noqa: S311 - only jitters pauses
     engine = open_engine(spec, engine_settings(), retries)
     click.get_current_context().call_on_close(engine.close)
     return engine
 
 
 def engine_settings() -> EngineSettings | None:
-    """Return the settings of the ``[engine]`` table and the environment; None where there is no such table."""
+    """Return the settings of the ``[engine]`` table and the environment; None if there is no such table."""
     table = (click.get_current_context().find_root().obj or {}).get("engine")
     return EngineSettings.from_environment(table=table) if table else None
 
 
 def store_path_of(option: str | None, model_path: Path | None, engine: Engine, index: str) -> Path | None:
-    """Return the folder that ``--write-store`` names, by ``default`` that of this model and index; else None."""
+    """Return the folder of ``--write-store``; None if it is not given.
+
+    The value ``default`` stands for the default folder of this model and index.
+    """
     if option is None or model_path is None:
         return None
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)
@@ -317,17 +330,17 @@ def store_path_of(option: str | None, model_path: Path | None, engine: Engine, i
 
 
 def out() -> Console:
-    """Return the console of results (standard output), as wide as the terminal or 120 columns in a pipe."""
+    """Return the console for results (standard output). It is as wide as the terminal, or 120 columns in a pipe."""
     width = None if sys.stdout.isatty() else 120
     return Console(file=sys.stdout, width=width, highlight=False, emoji=False, soft_wrap=False)
 
 
 _bar_consoles: list[Console] = []
-"""Consoles with a progress bar, the one shown last: only what it prints itself stands above the bar."""
+"""Consoles that show a progress bar, the newest last. Messages must go through them to appear above the bar."""
 
 
 def err() -> Console:
-    """Return the console of progress and messages (standard error)."""
+    """Return the console for progress and messages (standard error)."""
     return (
         _bar_consoles[-1]
         if _bar_consoles
@@ -336,22 +349,22 @@ def err() -> Console:
 
 
 def say(text: str) -> None:
-    """Print a message on standard error, above the progress bar where one is shown."""
+    """Print a message on standard error, above the progress bar if one is shown."""
     err().print(text, markup=False)
 
 
 def warn(text: str) -> None:
-    """Print a message that the reader should not miss on standard error."""
+    """Print a warning on standard error, highlighted."""
     err().print(text, style="yellow", markup=False)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document: UTF-8, keys in the order given, two spaces of indentation."""
+    """Print one JSON document in UTF-8. Keys keep their order; the indentation is two spaces."""
     click.echo(json.dumps(value, ensure_ascii=False, indent=2, allow_nan=False))
 
 
 def plain_table(*headings: str, numbers: tuple[int, ...] = ()) -> Table:
-    """Return a table without lines; the columns named in ``numbers`` are justified to the right."""
+    """Return a table without lines. The columns with the indices in ``numbers`` are right-aligned."""
     table = Table(*headings, box=None, pad_edge=False)
     for column in numbers:
         table.columns[column].justify = "right"
@@ -359,7 +372,7 @@ def plain_table(*headings: str, numbers: tuple[int, ...] = ()) -> Table:
 
 
 class _Rate(ProgressColumn):
-    """Units a second since the task began."""
+    """Average rate since the task began, in units per second."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -372,7 +385,10 @@ class _Rate(ProgressColumn):
 
 @contextmanager
 def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Progress]:
-    """Yield a callback that shows progress: a bar on a terminal, else a line every ten seconds, anew a pass."""
+    """Yield a callback that shows progress: a bar on a terminal, otherwise a line every ten seconds.
+
+    A count lower than the last one starts another pass, and the rate is measured again from there.
+    """
     if sys.stderr.isatty():
         columns = (
             TextColumn("{task.description}"),
@@ -403,7 +419,7 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         if done < before:
             started = now
         before = done
-        if now - last < LOG_INTERVAL_S or now == started:  # a pass that begins has no rate yet
+        if now - last < LOG_INTERVAL_S or now == started:  # at the start of a pass, the rate is not known yet
             return
         last = now
         rate = done / max(now - started, 1e-9)
@@ -416,7 +432,7 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
 
 @contextmanager
 def stage_progress(unit: str = "documents") -> Iterator[TitledProgress]:
-    """Yield a callback ``update(stage, done, total)`` that shows one bar at a time: that of the stage at work."""
+    """Yield a callback ``update(stage, done, total)`` that shows one bar at a time, for the current stage."""
     title = ""
     show: Progress
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""``ssi demo``: everything once, on real input that every machine has."""
+"""``ssi demo``: a complete run (train, index, search) on the documentation of the installed Python."""
 
 from __future__ import annotations
 
@@ -42,46 +42,51 @@ Examples:
     type=PATH,
     default=Path(".demo"),
     metavar="DIR",
-    help="Where documents, links, model and index are written; emptied first if it is an earlier demonstration's.",
+    help="Folder for documents, links, model and index. If it holds an earlier demonstration, it is emptied first.",
 )
 @click.option(
-    "--dim", type=click.IntRange(1, 2000), default=default_of(TrainConfig, "dim"), help="Dimensions of the model."
+    "--dim",
+    type=click.IntRange(1, 2000),
+    default=default_of(TrainConfig, "dim"),
+    help="Number of dimensions of the model.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of all random choices.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of all random choices.")
 @click.option(
     "--engine",
     "engine_spec",
     metavar="SPEC",
     default="",
     show_default="embedded, in --dir",
-    help="elasticsearch:URL or opensearch:URL: make the index `demo` there, or replace an earlier demonstration's.",
+    help="elasticsearch:URL or opensearch:URL: create the index `demo` there, or replace that of an earlier "
+    "demonstration.",
 )
-@click.option("--once", is_flag=True, help="Do nothing where an earlier demonstration's model and its index are there.")
+@click.option("--once", is_flag=True, help="Do nothing if the model and the index of an earlier demonstration exist.")
 @click.option(
-    "--wait-s", type=click.FloatRange(0), default=0, help="Seconds to wait for an engine that is still starting."
+    "--wait-s", type=click.FloatRange(0), default=0, help="Maximum seconds to wait for an engine that is starting."
 )
 @common.json_option
 def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool) -> None:
-    """Learn to search the documentation of the installed Python, in about two minutes.
+    """Train a model to search the documentation of the installed Python. This takes about two minutes.
 
-    Documents are the docstrings of the standard library's modules, classes and functions; links are what their code
-    and texts refer to. Trains on most of the links, indexes into the embedded engine, and compares BM25's order with
-    the reranked one on links held out. Nothing is downloaded; what it made stays in --dir, to be tried by hand.
+    The documents are the docstrings of the modules, classes and functions of the standard library. The links are
+    references in their code and texts. The command trains on most of the links, indexes the documents into the embedded
+    engine, and compares BM25 with the reranked order on held-out links. It downloads nothing. All files stay in --dir,
+    so that you can try them.
     """
     from reranker.demo import Demo
 
     connection = None
     was_made = (folder / "model" / "manifest.json").is_file()
     if engine_spec:
-        # One that cannot be reached is told before the folder is emptied.
+        # If the engine cannot be reached, fail before the folder is emptied.
         engine = common.open_engine_of(engine_spec)
         n_documents = _documents_of_demonstration(engine, wait_s)
         if once and was_made and n_documents and _all_are_of(folder / "model", engine, n_documents):
-            common.say(f"{engine.spec} holds an earlier demonstration, made with {folder / 'model'}")
+            common.say(f"{engine.spec} already holds an earlier demonstration, made with the model {folder / 'model'}")
             return
         connection = common.engine_settings()
     elif once and was_made:
-        common.say(f"{folder} holds an earlier demonstration")
+        common.say(f"{folder} already holds an earlier demonstration")
         return
     demo = Demo(folder, _index, dim, seed, engine_spec, connection)
     _run(demo)
@@ -92,7 +97,7 @@ def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wai
 
 
 def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
-    """Return how many documents the demonstration's index has, once the engine answers; 0 where there is none."""
+    """Wait until the engine answers. Return the number of documents in the demonstration's index, or 0."""
     from reranker.demo import INDEX
 
     deadline = Deadline(wait_s)
@@ -106,7 +111,7 @@ def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
 
 
 def _all_are_of(model: Path, engine: Engine, n_documents: int) -> bool:
-    """Return whether every document has its vector by this model folder's encoder: another's may have come since."""
+    """Return whether every document has a vector of this model's encoder, and not of a later demonstration's."""
     from indexer.versions import with_version
     from reranker.demo import INDEX
     from reranker.models.manifest import describe_model
@@ -136,12 +141,12 @@ def _run(demo: Demo) -> None:
 
 
 def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, update: Progress) -> None:
-    """Index the documents from the beginning: an earlier, interrupted run does not count."""
+    """Index all documents. The state of an earlier, interrupted run is ignored."""
     from indexer.build import BuildOptions, build_index
     from indexer.load import LoadOptions
 
     load = LoadOptions(reject_path=places.documents.with_suffix(".rejects.jsonl"), restart=True)
-    # An engine that others use too may hold an earlier demonstration, made by another model: it is replaced at the end.
+    # A shared engine may hold a demonstration with another model. The rebuild replaces it at the end.
     store = default_store(places.model, engine.spec, index)
     options = BuildOptions(store_path=store, rebuild=not engine.in_process, load=load)
     report = build_index(engine, index, places.documents, model, options, progress=update)
@@ -162,8 +167,8 @@ def _show(demo: Demo) -> None:
         table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.standard_error:.4f}", p)
     console.print(table)
     console.print(
-        f"{len(demo.measured.questions):,} questions: first sentences of documents that refer to others, by links "
-        f"held out of training.\nThe first 200 hits are reranked; weight of the model {demo.fit.alpha:.2f}."
+        f"{len(demo.measured.questions):,} questions: the first sentences of documents with held-out links to others."
+        f"\nThe first 200 hits are reranked; the weight of the model is {demo.fit.alpha:.2f}."
     )
     for example in demo.examples:
         console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
@@ -174,12 +179,12 @@ def _show(demo: Demo) -> None:
         console.print(f"  because:  {pairs}", markup=False)
     console.print(f"\n{sum(demo.seconds.values()):.0f} s. Next, type:", style="bold")
     for line in demo.commands():
-        # click, not rich: a command to be copied must not be wrapped.
+        # click instead of rich, because a command line for copying must not be wrapped.
         click.echo(f"  {_callable(line)}")
 
 
 def _callable(line: str) -> str:
-    """Return a command line with the path of the program where its name alone would not be found."""
+    """Return a command line; the program has its path if ``ssi`` is not on PATH."""
     started = Path(sys.argv[0])
     if started.name == "ssi" and shutil.which("ssi") is None and line.startswith("ssi "):
         return f"{os.path.relpath(started)} {line[4:]}"

@@ -20,22 +20,24 @@ vectors_option = click.option(
     "--vectors",
     "vectors_path",
     type=FILE,
-    help="Send the vectors of this file, written by `ssi vectorize`, in place of encoding. Documents that it "
-    "does not hold, or holds with another text, are encoded here, and counted.",
+    help="Use the vectors of this file, which `ssi vectorize` wrote, instead of encoding documents. A document is "
+    "encoded, and counted, if its vector is missing or was computed from another text.",
 )
 
 rejects_option = click.option(
     "--rejects",
     "reject_path",
     type=FILE,
-    help="Where refused lines go, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
+    help="File for rejected lines, with their reasons.  [default: FILE.rejects.jsonl in this folder]",
 )
 
-max_docs_option = common.setting(BulkLimits, "max_ops", "--max-docs", "max_docs", help="Documents a request.")
+max_docs_option = common.setting(
+    BulkLimits, "max_ops", "--max-docs", "max_docs", help="Number of documents per request."
+)
 
 
 def model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> RankingModel:
-    """Return the model of a folder, with the vectors of ``--vectors``; at the end it is said how many these lacked."""
+    """Load the model, with the vectors of ``--vectors`` if given. On exit, a warning gives the number missing there."""
     from reranker.models.model_folder import load_model
 
     model = load_model(model_path, engine)
@@ -47,14 +49,14 @@ def model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> Ran
 
     def say_missing() -> None:
         if vectors.missing:
-            common.warn(f"{vectors.missing:,} documents had no vector of their text in {vectors_path}: encoded here")
+            common.warn(f"{vectors.missing:,} documents had no current vector in {vectors_path} and were encoded here")
 
     click.get_current_context().call_on_close(say_missing)
     return model
 
 
 def end_with(stopped: EngineError | None, n_refused: int) -> None:
-    """Raise what stopped the writing; set the exit status where documents were refused."""
+    """Raise the error that stopped the writing, if any. Exit with status 8 if documents were rejected."""
     if stopped is not None:
         raise stopped
     if n_refused:

@@ -1,4 +1,4 @@
-"""``ssi drift``: how far an index has moved from what its model was trained on."""
+"""``ssi drift``: measure how far the documents of an index have moved from those that its model was trained on."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Examples:
 )
 @common.engine_options
 @common.model_option()
-@click.option("--sample", type=click.IntRange(1), default=5000, help="Documents looked at, at most.")
-@click.option("--seed", type=int, default=0, help="Chooses them.")
+@click.option("--sample", type=click.IntRange(1), default=5000, help="Maximum number of documents to read.")
+@click.option("--seed", type=int, default=0, help="Seed of the sample.")
 @common.json_option
 def drift_command(engine_spec: str, index: str, model_path: Path, sample: int, seed: int, as_json: bool) -> None:
-    """Print the share of words that the model does not know and how far idf has shifted, and whether to train again."""
+    """Print the share of words unknown to the model, the shift of idf, and whether you should train again."""
     import numpy as np
 
     from indexer.drift import measure_drift
@@ -39,11 +39,13 @@ def drift_command(engine_spec: str, index: str, model_path: Path, sample: int, s
     console.print(f"{drift.documents:,} documents, {drift.tokens:,} words")
     console.print(
         f"unknown words: {drift.unknown_share:.2%} of all, in {drift.documents_with_unknown:.1%} of the documents; "
-        f"without a learned row: {drift.without_learned_share:.2%}"
+        f"without a learned vector: {drift.without_learned_share:.2%}"
     )
     console.print(f"idf shift: {drift.idf_shift:.3f} on average over {drift.words_compared:,} words")
     if drift.unknown_words:
-        console.print("new: " + ", ".join(f"{word} ({n})" for word, n in drift.unknown_words), markup=False)
+        console.print("new words: " + ", ".join(f"{word} ({n})" for word, n in drift.unknown_words), markup=False)
     if drift.shifted_words:
-        console.print("moved: " + ", ".join(f"{w} ({shift:+.2f})" for w, shift in drift.shifted_words), markup=False)
+        console.print(
+            "shifted idf: " + ", ".join(f"{w} ({shift:+.2f})" for w, shift in drift.shifted_words), markup=False
+        )
     console.print(drift.advice)

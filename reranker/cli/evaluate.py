@@ -1,4 +1,4 @@
-"""``ssi evaluate``: rank every document and compare the model with lexical baselines."""
+"""``ssi evaluate``: rank all documents and compare the model with lexical baselines."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  # held-out links; links that were trained on do not take part
+  # held-out links; the links of the training are excluded
   ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --known valid.tsv --model model/
   # ten random words of each document as its query
   ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --model model/ --queries keywords:10
-  # judged queries; baselines tuned on the training judgements; TREC files for other tools
+  # judged queries; baselines tuned on the training judgments; TREC files for other tools
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
       --model model/ --baselines tfidf,bm25,lsi:200 --run-dir runs/ --json
 """
@@ -38,53 +38,61 @@ Examples:
 @click.option("--docs", required=True, type=FILE, help="Documents: JSON lines (gz too) or Parquet.")
 @common.id_field_option
 @click.option("--links-test", type=FILE, help="Test links, source TAB target: targets are relevant.")
-@click.option("--qrels", type=FILE, help="Judgements, query TAB document TAB grade, or TREC's form.")
+@click.option("--qrels", type=FILE, help="Judgments: query TAB document TAB grade, or TREC qrels.")
 @click.option("--query-file", type=FILE, help="Query texts of --qrels, id TAB text.")
 @click.option(
     "--known",
     type=FILE,
     multiple=True,
-    help="Links that the model has seen (train, validation): their targets do not take part. Repeatable.",
+    help="Links that the model has seen (training, validation). Their targets are excluded. Repeatable.",
 )
-@click.option("--pool", type=FILE, help="Ids of the documents to rank, one a line; default: all.")
+@click.option(
+    "--pool", type=FILE, help="File with the ids of the documents to rank, one per line.  [default: all documents]"
+)
 @common.model_option()
 @click.option(
     "--queries",
     default="document",
     metavar="KIND",
-    help="What a link's source asks with: document (all of it) or keywords:K (K random distinct words).",
+    help="How the source document of a link is used as a query: document (all of it) or keywords:K (K random distinct "
+    "words).",
 )
 @click.option(
     "--baselines",
     metavar="LIST",
-    help="Comma list of tfidf, bm25, bm25+queries (documents also hold the --tune queries that they are relevant to), "
-    "lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries for a model "
-    "that remembers queries]",
+    help="Comma-separated list of tfidf, bm25, bm25+queries (documents also contain the --tune queries that they are "
+    "relevant to) and lsi:K (K dimensions, mixed with tf-idf); empty for none.  [default: tfidf,bm25, and bm25+queries "
+    "for a model that remembers queries]",
 )
 @click.option(
     "--tune",
     type=FILE,
-    help="Links or judgements to tune the baselines on (field weights, k1, b, mixtures); default: the --known links.",
+    help="Links or judgments to tune the baselines on (field weights, k1, b, mixtures).  [default: the --known links]",
 )
 @click.option(
-    "--without-reverse", type=FILE, help="Report also without the test links whose reverse is among these links."
+    "--without-reverse",
+    type=FILE,
+    help="Also report results without the test links whose reverse is among these links.",
 )
 @click.option(
     "--run-dir",
     type=FOLDER,
     metavar="DIR",
-    help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt there.",
+    help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt to this folder.",
 )
-@click.option("--seed", default=0, type=click.IntRange(min=0), help="Of all random choices.")
-@click.option("--engine", "engine_spec", metavar="SPEC", help="Only for models whose analyzer is an engine's.")
+@click.option("--seed", default=0, type=click.IntRange(min=0), help="Seed of all random choices.")
+@click.option(
+    "--engine", "engine_spec", metavar="SPEC", help="Engine of the model's analyzer, if that runs in an engine."
+)
 @common.json_option
 def command(**options: Any) -> None:
-    """Rank every document (or the --pool) for every test query, and compare the model with lexical baselines.
+    """Rank all documents (or the --pool) for every test query, and compare the model with lexical baselines.
 
-    The query itself and its known links do not take part. Prints AP (over 1,000 ranks), P@10, RR, nDCG@10 (gain
-    2^grade - 1) by ir_measures and the rank loss (share of 100,000 random pairs in the wrong order, ties half, full
-    ranking), each with its standard error over queries; and scipy's paired tests against each baseline: the t-test,
-    and for AP Fisher's randomisation test.
+    The query's own document and the targets of its known links are excluded. The command prints AP (over 1,000 ranks),
+    P@10, RR and nDCG@10 (gain 2^grade - 1), computed by ir_measures, and the rank loss: the share of 100,000 random
+    pairs in the wrong order in the full ranking, where a tie counts half. Each mean has its standard error over
+    queries. The model is compared with each baseline by paired tests of scipy: the t-test, and for AP also Fisher's
+    randomisation test.
     """
     from reranker.baselines.fitted import REMEMBERING, parse_baselines
     from reranker.formats import RejectLog
@@ -99,11 +107,11 @@ def command(**options: Any) -> None:
     if options["baselines"] is None and judged and model.encoder.memory is not None:
         names = (*names, REMEMBERING)
     if REMEMBERING in names and not judged:
-        raise ConfigError(f"{REMEMBERING} remembers judged queries: give them with --tune, beside --qrels")
+        raise ConfigError(f"the baseline {REMEMBERING} needs judged queries: give --tune in addition to --qrels")
     with RejectLog() as rejects:
         comparisons, fitted = _compare(options, n_words, names, model, rejects)
         if rejects.count:
-            common.warn(f"note: {rejects.summary()}")
+            common.warn(f"rejected lines: {rejects.summary()}")
     if options["as_json"]:
         about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
         report = {**about, **comparisons[0].to_json()}
@@ -119,15 +127,20 @@ def _check(options: dict[str, Any], n_words: int | None) -> None:
     if (options["links_test"] is None) == (options["qrels"] is None):
         raise ConfigError("give either --links-test FILE, or --qrels FILE with --query-file FILE")
     if (options["qrels"] is None) != (options["query_file"] is None):
-        raise ConfigError("--qrels and --query-file belong together: judgements name queries, the file has their texts")
+        raise ConfigError("--qrels holds query ids and --query-file their texts: give both, or neither")
     if options["qrels"] is not None and (n_words is not None or options["without_reverse"] is not None):
-        raise ConfigError("--queries keywords:K and --without-reverse are for --links-test: judged queries have a text")
+        raise ConfigError(
+            "--queries keywords:K and --without-reverse apply to --links-test, not to judged queries: leave them out"
+        )
 
 
 def _compare(
     options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
 ) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline]]:
-    """Return the comparison, the one without reverse links where it was asked for, and the baselines."""
+    """Return the comparisons and the fitted baselines.
+
+    The second comparison, without the links whose reverse is known, exists only with ``--without-reverse``.
+    """
     import numpy as np
 
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
@@ -182,7 +195,7 @@ def _judged(
     pool: set[str],
     rejects: RejectLog,
 ) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:
-    """Return the corpus (remembering, where a baseline asks for it), the experiment, and the judgements to tune on."""
+    """Return the corpus (with a memory of queries if a baseline needs it), the experiment and the tuning judgments."""
     import numpy as np
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
@@ -210,9 +223,7 @@ def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) 
     for reason, number in task.dropped.items():
         _say(f"left out: {number:,} ({reason})")
     if names and tuning is None:
-        _say(
-            "the baselines are not tuned, their fields weigh 1: give --tune FILE or --known FILE for a fair comparison"
-        )
+        _say("the baselines are not tuned (all field weights are 1): give --tune FILE or --known FILE to be fair")
 
 
 def _say(message: str) -> None:

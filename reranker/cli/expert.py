@@ -1,7 +1,7 @@
-"""Expert settings: options that a command's help leaves out, because most of its users never need them.
+"""Expert settings: options that most users never need and that ``--help`` does not list.
 
-They are given by ``--set KEY=VALUE`` (or as keys of the configuration file, or by their own names), and
-``--help-expert`` and docs/cli.md list them. `SHOWN` says which options a command shows; the others are its expert
+They are given by ``--set KEY=VALUE``, as keys of the configuration file, or by their own option names.
+``--help-expert`` and docs/cli.md list them. All options of an `ExpertCommand` that are not in `SHOWN` are expert
 settings.
 """
 
@@ -66,19 +66,19 @@ SHOWN: Final[dict[str, tuple[str, ...]]] = {
         "json",
     ),
 }
-"""Keys (names with underscores, as in the configuration file) of the options that the help of a command shows."""
+"""Command → keys of the options in its help. A key has underscores, as in the configuration file."""
 
 
 class ExpertCommand(click.Command):
-    """A command whose help shows the options of `SHOWN`, and which takes all others by ``--set KEY=VALUE`` too.
+    """A command whose help lists only the options of `SHOWN`. All others can also be given by ``--set KEY=VALUE``.
 
-    ``expert_options`` are those others, by their keys.
+    ``expert_options`` maps the keys of the others to the options.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         shown = SHOWN[str(self.name)]
-        # Former names of options are hidden already; they are no settings of their own.
+        # Options that are hidden already are former names of other options, not settings.
         self.expert_options = {option_key(one): one for one in options_of(self) if not one.hidden}
         for key in shown:
             del self.expert_options[key]
@@ -92,12 +92,12 @@ class ExpertCommand(click.Command):
                 expose_value=False,
                 is_eager=True,
                 callback=_show_expert_settings,
-                help="List the expert settings, with their defaults, and end.",
+                help="List the expert settings with their defaults and exit.",
             )
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Read the arguments, each ``--set KEY=VALUE`` as the option of that key."""
+        """Parse the arguments after replacing each ``--set KEY=VALUE`` by the option of that key."""
         return super().parse_args(ctx, list(self._expanded(args)))
 
     def _expanded(self, args: list[str]) -> Iterator[str]:
@@ -114,11 +114,13 @@ class ExpertCommand(click.Command):
                 yield arg
 
     def _as_option(self, setting: str) -> Iterator[str]:
-        """Yield the arguments that stand for a setting."""
+        """Yield the command-line arguments that are equivalent to a setting KEY=VALUE."""
         name, equals, value = setting.partition("=")
         key, known = name.strip().replace("-", "_"), self.expert_options
         if not equals:
-            raise click.UsageError(f"--set {setting!r} is not KEY=VALUE, such as --set {next(iter(known))}=VALUE")
+            raise click.UsageError(
+                f"--set {setting!r} is not KEY=VALUE: write it as in --set {next(iter(known))}=VALUE"
+            )
         option = known.get(key)
         if option is None:
             shown = [option_key(one) for one in options_of(self) if not one.hidden]
@@ -126,7 +128,7 @@ class ExpertCommand(click.Command):
                 raise click.UsageError(f"{key!r} is an option of its own: write --{key.replace('_', '-')}")
             near = difflib.get_close_matches(key, known, 3)
             hint = f"did you mean {' or '.join(near)}?" if near else "`--help-expert` lists them"
-            raise click.UsageError(f"{key!r} is no expert setting of ssi {self.name}: {hint}")
+            raise click.UsageError(f"{key!r} is not an expert setting of ssi {self.name}: {hint}")
         if not option.is_flag:
             yield from (option.opts[0], value)
             return
@@ -147,7 +149,7 @@ def _set_option(n_settings: int) -> click.Option:
 
 
 def _show_expert_settings(context: click.Context, option: click.Parameter, value: bool) -> None:
-    """Print the expert settings of a command, and end."""
+    """Print the expert settings of a command and exit."""
     command = context.command
     if not value or context.resilient_parsing or not isinstance(command, ExpertCommand):
         return
@@ -159,7 +161,7 @@ def _show_expert_settings(context: click.Context, option: click.Parameter, value
 
 
 def expert_rows(command: ExpertCommand, context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the expert settings of a command: its key with the kind of value, and its meaning with the default."""
+    """Yield (key with type of the value, help with default) for each expert setting of a command."""
     for key, option in command.expert_options.items():
         option.hidden = False
         try:

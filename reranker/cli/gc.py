@@ -18,18 +18,20 @@ Examples:
 """,
 )
 @common.engine_options
-@click.option("--keep", type=click.IntRange(0), default=1, help="How many earlier live versions stay, for a rollback.")
+@click.option(
+    "--keep", type=click.IntRange(0), default=1, help="Number of earlier live versions to keep for a rollback."
+)
 @click.option(
     "--unfinished", is_flag=True, help="Also delete the indexes of interrupted rebuilds and half-written versions."
 )
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; write nothing.")
 @common.json_option
 def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_run: bool, as_json: bool) -> None:
-    """Empty the fields of versions that are neither live, nor newer, nor kept, and delete retired indexes.
+    """Remove the fields of versions that are no longer needed from the documents, and delete retired indexes.
 
-    A version that is live or kept under another name of the same index stays too, and so does one that
-    `ssi revectorize` is writing. Each document is written again without the fields; one that changes meanwhile is read
-    again first. Mapping entries remain.
+    The live version, newer versions and the last --keep earlier live versions stay. A version also stays if it is live
+    or kept under another alias of the same index, or if `ssi revectorize` is writing it. Each document is written again
+    without the removed fields. If a document changes meanwhile, it is first read again. Mapping entries remain.
     """
     import numpy as np
 
@@ -42,7 +44,7 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
             common.print_json(asdict(plan))
         else:
             common.out().print(
-                f"would empty {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) in "
+                f"would remove {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) from "
                 f"{plan.documents:,} documents and delete {', '.join(plan.indexes) or 'no index'}"
             )
         return
@@ -52,7 +54,7 @@ def gc_command(engine_spec: str, index: str, keep: int, unfinished: bool, dry_ru
         common.print_json(report.to_json())
     else:
         common.out().print(
-            f"emptied {len(plan.drop)} versions in {report.emptied:,} documents, deleted "
+            f"removed {len(plan.drop)} versions from {report.emptied:,} documents, deleted "
             f"{', '.join(report.deleted) or 'no index'}"
         )
         if plan.unfinished:

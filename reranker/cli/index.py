@@ -1,4 +1,4 @@
-"""``ssi index``: documents, with their vectors, into an engine."""
+"""``ssi index``: send documents with their vectors to an engine."""
 
 from __future__ import annotations
 
@@ -34,29 +34,31 @@ Examples:
 @vectors_option
 @common.write_store_option
 @common.routes_option
-@click.option("--rebuild", is_flag=True, help="Fill a new index and swap the alias at the end: no downtime.")
+@click.option("--rebuild", is_flag=True, help="Fill a new index and switch the alias at the end, without downtime.")
 @click.option(
     "--version-field",
     metavar="FIELD",
-    help="Whole number or ISO time in this field is the document's version: older never overwrites newer.",
+    help="Field with the version of a document (integer or ISO time). An older version never overwrites a newer one.",
 )
 @common.id_field_option
 @rejects_option
-@click.option("--restart", is_flag=True, help="Forget an interrupted run and begin again.")
+@click.option("--restart", is_flag=True, help="Discard the state of an interrupted run and start from the beginning.")
 @max_docs_option
 @click.option(
     "--max-mb",
     type=click.FloatRange(0.01),
     default=default_of(BulkLimits, "max_bytes") / 1e6,
-    help="Megabytes a request.",
+    help="Maximum megabytes per request.",
 )
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Give up (resumably) after this time.")
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop after this time; the run can be resumed."
+)
 @common.json_option
 def index_command(file: Path, index: str, model_path: Path | None, as_json: bool, **options: Any) -> None:
     """Send the documents of FILE (JSON lines, plain or gzipped, or Parquet) to an index.
 
-    The index is made if it is missing. With a model, each document gets the fields that reranking reads. Interrupted
-    runs (also by kill -9) go on where they were; no document is lost or stored twice.
+    The index is created if it does not exist. With a model, each document gets the fields that reranking reads. If a
+    run is interrupted (even by kill -9), run the command again to continue. No document is lost or stored twice.
     """
     from indexer.build import BuildOptions, build_index
     from indexer.bulk import RetryPolicy
@@ -68,7 +70,7 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
         model = model_of(model_path, engine, options["vectors_path"])
     elif options["store"] or options["vectors_path"]:
         name = "write-store" if options["store"] else "vectors"
-        raise click.UsageError(f"--{name} keeps a model's vectors: give --model too")
+        raise click.UsageError(f"--{name} stores the vectors of a model: give --model too")
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     load = LoadOptions(
         version_field=options["version_field"],
@@ -100,13 +102,13 @@ def _show(report: BuildReport, rejects: Path, refused: int, model_id: str) -> No
         f"{load.documents_per_s:,.0f} documents/s"
     )
     if load.resumed_at:
-        console.print(f"went on at line {load.resumed_at + 1:,} of an interrupted run")
+        console.print(f"continued an interrupted run at line {load.resumed_at + 1:,}")
     if load.bulk.superseded:
-        console.print(f"{load.bulk.superseded:,} were older than the stored version and not written")
+        console.print(f"{load.bulk.superseded:,} documents were older than the stored version and not written")
     if refused:
-        console.print(f"{refused:,} lines refused, see {rejects}")
+        console.print(f"{refused:,} lines rejected, see {rejects}")
     if report.retired:
-        console.print(f"taken from the alias: {', '.join(report.retired)}; `ssi gc` deletes them")
+        console.print(f"no longer behind the alias: {', '.join(report.retired)}; `ssi gc` deletes them")
     if report.live:
         console.print("the model is live for this index")
     elif model_id and load.bulk.stopped is None:

@@ -1,4 +1,4 @@
-"""``ssi init``: what a live index holds, as the configuration file and the search body to begin with."""
+"""``ssi init``: examine an existing index, and write a configuration file and a search body for it."""
 
 from __future__ import annotations
 
@@ -15,31 +15,34 @@ from reranker.engines import Engine, absolute_spec
 from reranker.errors import ConfigError, InputError
 
 SAMPLE = 500
-"""Documents that are looked at."""
+"""Number of documents in the sample."""
 MIN_SHARE = 0.05
-"""Share of these that must have text in a field for it to be read."""
+"""A field is used if at least this share of the sample has text in it."""
 TEXT_TYPES = ("text", "match_only_text", "search_as_you_type")
 PLAIN_ANALYZERS = ("default", "standard", "simple", "whitespace", "stop")
 JUDGEMENTS = "search-relevance-judgment"
-"""Where OpenSearch's Search Relevance Workbench keeps its judgement lists."""
+"""Index in which OpenSearch's Search Relevance Workbench stores its judgment lists."""
 
 
 class Field(NamedTuple):
-    """A text field of the mapping, and what the documents of the sample hold in it.
-
-    ``share`` of them have text there, of ``words`` words on average; ``why_not`` says why it is not read, or nothing.
-    """
+    """A text field of the mapping, with statistics of its content in the sample."""
 
     path: str
+    """Path with dots between the parts."""
     analyzer: str
+    """Name of the engine's analyzer; "" for the default."""
     share: float
+    """Share of the documents with text in the field, 0 to 1."""
     words: float
+    """Mean number of words of these documents in the field."""
     html: bool
+    """Whether more than half of these documents have HTML in the field."""
     why_not: str
+    """Reason why the field is not used; "" if it is used."""
 
 
 def text_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and analyzer of the text fields of a mapping, those of objects too, without our own."""
+    """Yield (path, analyzer) of the text fields of a mapping, including those of objects, without fields of ssi."""
     from reranker.engines.vectors import FIELD_PREFIX
 
     for name, definition in sorted(properties.items()):
@@ -51,8 +54,8 @@ def text_fields(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tup
         yield from text_fields(definition.get("properties") or {}, f"{path}.")
 
 
-def look(path: str, analyzer: str, sample: list[Mapping[str, Any]]) -> Field:
-    """Return what a sample of documents holds in a field."""
+def field_in_sample(path: str, analyzer: str, sample: list[Mapping[str, Any]]) -> Field:
+    """Return the statistics of a field in a sample of documents."""
     from reranker.text.analyzers import words
     from reranker.text.view import TextView, strip_html
 
@@ -63,18 +66,21 @@ def look(path: str, analyzer: str, sample: list[Mapping[str, Any]]) -> Field:
     share = len(texts) / len(sample)
     why_not = ""
     if share < MIN_SHARE:
-        why_not = "hardly ever filled"
+        why_not = "rarely filled"
     elif sum("://" in text or text.startswith("/") for text in texts) > len(texts) / 2:
-        why_not = "holds addresses"
+        why_not = "contains URLs or paths"
     elif sum(" " not in text and any(map(str.isdigit, text)) for text in texts) > len(texts) / 2:
-        why_not = "holds codes"
+        why_not = "contains codes"
     elif len(texts) > 1 and len(set(texts)) == 1:
-        why_not = "says the same of every document"
+        why_not = "is the same in every document"
     return Field(path, analyzer, share, n_words, html, why_not)
 
 
 def analyzer_of(name: str, where: str) -> tuple[str, str]:
-    """Return the ``--analyzer`` nearest to an engine's, and what to know of it; ``where`` is INDEX/FIELD."""
+    """Return the ``--analyzer`` that is closest to the engine's analyzer ``name``, and a note or "".
+
+    ``where`` is the field as INDEX/FIELD.
+    """
     from reranker.text.analyzers import STEMMERS
 
     if name in STEMMERS:
@@ -82,12 +88,12 @@ def analyzer_of(name: str, where: str) -> tuple[str, str]:
     if name.startswith("kuromoji"):
         return "japanese", "needs the extra `japanese`"
     if name and name not in PLAIN_ANALYZERS:
-        return "auto", f"the engine cuts words by its own chain {name!r}: engine:{where} takes exactly these, from it"
+        return "auto", f"the index uses the analyzer {name!r}: set analyzer to engine:{where} to use exactly the same"
     return "auto", ""
 
 
 def judgements_of(engine: Engine) -> dict[str, dict[str, str]]:
-    """Return query text → document id → rating of the engine's judgement lists; of several, the last one counts."""
+    """Return the ratings of the engine's judgment lists: query text → document id → rating. The last rating counts."""
     ratings: dict[str, dict[str, str]] = {}
     for batch in engine.scan(JUDGEMENTS) if engine.index_names(JUDGEMENTS) else ():
         for judged in (query for document in batch for query in document.source.get("judgmentRatings") or ()):
@@ -109,14 +115,14 @@ Examples:
 @click.option(
     "--dir", "folder", type=common.FOLDER, default=Path(), show_default="this folder", help="Folder to write to."
 )
-@click.option("--force", is_flag=True, help="Write over the files of an earlier call.")
+@click.option("--force", is_flag=True, help="Overwrite existing files.")
 @common.json_option
 def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bool) -> None:
-    """Look at an index that is there, and write what the other commands need to begin.
+    """Examine an existing index, and write the files that the other commands need.
 
-    Reads the mapping and a sample of the documents; nothing in the engine is changed. Writes ssi.toml, which every
-    command reads from the folder it is called in, body.json, the search body, and, where the engine keeps judgement
-    lists, qrels.tsv and queries.tsv. Says which commands come next.
+    The command reads the mapping and a sample of the documents; it changes nothing in the engine. It writes ssi.toml,
+    which every command reads from the current folder, and body.json, the search body. If the engine holds judgment
+    lists, it also writes qrels.tsv and queries.tsv. Finally it prints the next commands to run.
     """
     from reranker.cli.main import CONFIG
     from reranker.engines.bodies import default_query_body
@@ -128,15 +134,17 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
         raise InputError(f"index {index!r} does not exist on {engine.spec}: name an index or alias that does")
     sample = [document.source for document in next(iter(engine.scan(index, batch_size=SAMPLE)), [])[:SAMPLE]]
     if not sample:
-        raise InputError(f"index {index!r} on {engine.spec} holds no document: fill it first")
+        raise InputError(f"index {index!r} on {engine.spec} contains no documents: add documents first")
     infos = [engine.index_info(name) for name in names]
     found = dict(pair for info in infos for pair in text_fields(info.properties))
-    fields = sorted((look(path, name, sample) for path, name in found.items()), key=lambda field: field.words)
+    fields = sorted(
+        (field_in_sample(path, name, sample) for path, name in found.items()), key=lambda field: field.words
+    )
     read = [field for field in fields if not field.why_not]
     if not read:
         raise InputError(
-            f"index {index!r} has no text field to learn from ({', '.join(found) or 'none in the mapping'}): name the "
-            "fields with `ssi train --fields`"
+            f"index {index!r} has no text field suitable for training (text fields: {', '.join(found) or 'none'}): "
+            "name the fields with `ssi train --fields`"
         )
     paths, longest = [field.path for field in read], read[-1]
     default = infos[0].settings.get("index.analysis.analyzer.default.type", "")
@@ -158,7 +166,7 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
         files["qrels.tsv"] = "".join(f"{key}\t{each}\t{rating}\n" for key, each, rating in rows)
     folder.mkdir(parents=True, exist_ok=True)
     if there := [name for name in files if (folder / name).exists() and not force]:
-        raise ConfigError(f"{there[0]} is there already in {str(folder)!r}: --force writes over it", path=there[0])
+        raise ConfigError(f"{there[0]} already exists in {str(folder)!r}: give --force to overwrite it", path=there[0])
     for name, text in files.items():
         write_file(folder / name, text.encode("utf-8"))
     steps = next_steps(engine, min(logged.values()), bool(ratings))
@@ -177,22 +185,22 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
         )
         return
     console = common.out()
-    console.print(f"{engine.count(index):,} documents in {index}; looked at {len(sample):,}")
+    console.print(f"{engine.count(index):,} documents in {index}; sample of {len(sample):,}")
     table = common.plain_table("field", "filled", "words", "", numbers=(1, 2))
     for field in fields:
-        table.add_row(field.path, f"{field.share:.0%}", f"{field.words:,.1f}", field.why_not or "read")
+        table.add_row(field.path, f"{field.share:.0%}", f"{field.words:,.1f}", field.why_not or "used")
     console.print(table)
     console.print(f"analyzer {analyzer}{f': {note}' if note else ''}", soft_wrap=True)
-    console.print(f"UBI      {logged['ubi_queries']:,} searches and {logged['ubi_events']:,} events are logged")
-    console.print(f"judged   {len(ratings):,} queries in the engine's judgement lists")
+    console.print(f"UBI      {logged['ubi_queries']:,} logged searches and {logged['ubi_events']:,} logged events")
+    console.print(f"judged   {len(ratings):,} queries in the engine's judgment lists")
     console.print(f"written  {', '.join(str(folder / name) for name in files)}\nnext:", soft_wrap=True)
     for step in steps:
         console.print(f"  {step}", soft_wrap=True)
 
 
 def toml(tables: Mapping[str, Mapping[str, Any]], note: str) -> str:
-    """Return tables of texts and booleans as TOML; JSON's texts and booleans are TOML's."""
-    lines = ["# Written by `ssi init`: keys are options (`ssi COMMAND --help`); paths count from this folder."]
+    """Return tables of strings and booleans as TOML. JSON's strings and booleans are valid TOML."""
+    lines = ["# Written by `ssi init`. Keys are options (`ssi COMMAND --help`); paths are relative to this folder."]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
         lines += [f"# {note}"] if note and name == "train" else []
@@ -200,7 +208,7 @@ def toml(tables: Mapping[str, Mapping[str, Any]], note: str) -> str:
 
 
 def next_steps(engine: Engine, n_logged: int, judged: bool) -> list[str]:
-    """Return the commands that come next, by what there is to learn from."""
+    """Return the next commands to run. They depend on the available training data: judgments, clicks or links."""
     if judged:
         train = ["ssi train --qrels qrels.tsv --query-file queries.tsv"]
         fit = ["ssi calibrate --qrels qrels.tsv --query-file queries.tsv"]
@@ -214,6 +222,6 @@ def next_steps(engine: Engine, n_logged: int, judged: bool) -> list[str]:
         fit = []
     else:
         train = ["ssi train --links links.tsv    # or --qrels qrels.tsv --query-file queries.tsv"]
-        fit = ["ssi calibrate --qrels qrels.tsv --query-file queries.tsv    # where you have judgements"]
-    serve = "ssi serve" if engine.in_process else "ssi serve --proxy --port 9201    # with --shadow first, if you like"
+        fit = ["ssi calibrate --qrels qrels.tsv --query-file queries.tsv    # if you have judgments"]
+    serve = "ssi serve" if engine.in_process else "ssi serve --proxy --port 9201    # optionally with --shadow first"
     return [*train, "ssi revectorize", *fit, 'ssi search "..."', serve]

@@ -1,4 +1,4 @@
-"""``ssi interleave``: two versions compared by the clicks of visitors who see both in one list."""
+"""``ssi interleave``: compare two model versions by clicks on interleaved result lists."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ Examples:
 """,
 )
 def interleave() -> None:
-    """Compare two versions by the clicks of visitors who see both in one list (team-draft interleaving).
+    """Compare two model versions by clicks on lists that mix the results of both (team-draft interleaving).
 
-    `ssi serve --interleave VERSION` shows the lists.
+    `ssi serve --interleave VERSION` serves such lists.
     """
 
 
 @interleave.command(
     "report",
-    short_help="Say which of two interleaved versions visitors prefer.",
+    short_help="Report which of two interleaved versions visitors prefer.",
     epilog="""\b
 Examples:
   ssi interleave report impressions.ndjson
@@ -46,23 +46,23 @@ Examples:
 @click.option("--engine", "engine_spec", metavar="SPEC", help="Read the engine's UBI indexes instead of files.")
 @click.option("--queries-index", default="ubi_queries", metavar="NAME", help="Index of queries.")
 @click.option("--events-index", default="ubi_events", metavar="NAME", help="Index of events.")
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of the resampling.")
+@click.option("--seed", type=click.IntRange(0), default=0, help="Seed of the bootstrap.")
 @common.json_option
 def interleaving_report(
     logs: tuple[Path, ...], engine_spec: str | None, seed: int, as_json: bool, **options: str
 ) -> None:
-    """Say which of two interleaved versions visitors prefer, by what they clicked.
+    """Report which of two interleaved versions visitors prefer, judged by their clicks.
 
-    LOG... are files that `ssi serve --sink FILE` wrote, or UBI's rows as JSON lines. A click counts for the version
-    that put the document into the list. Sessions are counted, not clicks: the exact sign test gives p, resampling of
-    sessions the interval.
+    LOG... are files that `ssi serve --sink FILE` wrote, or rows of UBI as JSON lines. A click is credited to the
+    version that contributed the document to the list. Each session counts once. The p-value is that of the exact sign
+    test over sessions, and the confidence interval comes from a bootstrap over sessions.
     """
     import numpy as np
 
     from reranker.service.modes import clicks_of, team_lists, verdicts
 
     if bool(logs) == (engine_spec is not None):
-        raise ConfigError("give log files, or --engine to read its UBI indexes; one of the two")
+        raise ConfigError("give either log files, or --engine to read its UBI indexes")
     if engine_spec is not None:
         engine = common.open_engine_of(engine_spec)
         queries, events = (_stored_rows(engine, options[name]) for name in ("queries_index", "events_index"))
@@ -70,7 +70,7 @@ def interleaving_report(
     else:
         lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
     if not lists:
-        raise InputError("no interleaved search is logged there: start the service with --interleave and --sink")
+        raise InputError("the log contains no interleaved search: start `ssi serve` with --interleave and --sink")
     results = verdicts(lists, clicks, np.random.default_rng(seed))
     if as_json:
         common.print_json([verdict.to_json() for verdict in results])

@@ -1,4 +1,4 @@
-"""The ``ssi`` command: finds the commands, reads the configuration, and turns errors into exit statuses."""
+"""The ``ssi`` command. It loads the subcommands, reads the configuration file and maps errors to exit statuses."""
 
 from __future__ import annotations
 
@@ -27,63 +27,63 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Operate": {
         "calibrate": "Fit the weights of the model and of the engine's own score.",
-        "revectorize": "Write the vectors of a model beside the documents of an existing index.",
-        "sync": "Find documents whose vector is missing or stale, and renew it.",
-        "vectorize": "Compute the vectors of very many documents ahead, also with Spark.",
+        "revectorize": "Add the vectors of a model to the documents of an existing index.",
+        "sync": "Find documents whose vector is missing or stale, and compute it again.",
+        "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
         "versions": "List the model versions of an index, and which one is live.",
         "promote": "Make a version live.",
         "rollback": "Make the previously live version live again.",
         "gc": "Remove the fields of versions that are no longer needed.",
-        "uninstall": "Remove everything of ours from an index.",
-        "scripts": "Let the engine rerank by itself: stored scripts, pipelines, inference endpoints.",
+        "uninstall": "Remove everything that ssi added to an index.",
+        "scripts": "Rerank inside the engine: stored scripts, search pipelines, inference endpoints.",
     },
     "Clicks": {
-        "clicks": "Keep click logs without personal data, examine them, turn them into pairs.",
-        "retrain": "Train again on clicks; the new model goes live only if it is better.",
-        "interleave": "Compare two versions by the clicks of visitors who see both in one list.",
+        "clicks": "Store click logs without personal data, check them, turn them into preference pairs.",
+        "retrain": "Train a new model on clicks; it goes live only if it is better.",
+        "interleave": "Compare two model versions by clicks on interleaved result lists.",
     },
     "Inspect": {
         "evaluate": "Rank every document and compare the model with lexical baselines.",
         "drift": "Report how far an index has moved from what its model was trained on.",
-        "words": "Look into a model: nearest words, words that a query stands for.",
+        "words": "Inspect a model: nearest words, and the document words related to a query.",
     },
     "Research": {
-        "reproduce": "Run the tasks of the papers with every system of the papers, side by side.",
+        "reproduce": "Run the experiments of the papers with all their systems and compare the results.",
     },
 }
-"""Command names by group, with the line that ``ssi --help`` shows. Each command lives in the module of its name."""
+"""Commands by group: name → the line that ``ssi --help`` shows. Each command is defined in the module of its name."""
 
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
-"""All commands, in the order of the help."""
+"""All commands: name → help line, in the order of ``ssi --help``."""
 
 EXTRAS = {"reproduce": "papers"}
-"""Commands of other packages, which bring them as entry points, with the extra that they need."""
+"""Commands that other packages provide as entry points: name → the extra that must be installed."""
 
 DEFAULTS = ("engine", "index", "model", "body", "id_field")
-"""Keys of the table ``[default]``: options of every command that has them, but for those of `NO_DEFAULTS`."""
+"""Keys of the table ``[default]``. They apply to every command that has such an option, except `NO_DEFAULTS`."""
 
 OTHER_MEANING = {"scripts": ("id_field",)}
-"""Keys of ``[default]`` by which a command calls something else."""
+"""Command → keys of ``[default]`` that mean something else in this command and are not applied to it."""
 
 NO_DEFAULTS = ("clicks", "demo", "init", "interleave")
-"""Commands that take an index of their own, or read an engine's logs in place of files where one is given."""
+"""Commands that ignore ``[default]``: they use an index of their own, or would read the engine's logs, not files."""
 
 CONFIG = Path("ssi.toml")
-"""The configuration file that is read where none is named, if it is there; `ssi init` writes it."""
+"""Configuration file that is read if it exists and ``--config`` is not given. `ssi init` writes it."""
 
 ENTRY_POINTS = "ssi.commands"
-"""Group of these entry points."""
+"""Entry point group of the commands in `EXTRAS`."""
 
 
 class MainGroup(common.CommandGroup):
-    """The group of all commands: imports one when it is asked for, so that ``--help`` needs no heavy library."""
+    """The group of all commands. A command is imported on first use, so that ``--help`` loads no heavy library."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands, in order."""
+        """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, imported now; None where there is none."""
+        """Import and return the command of this name; None if there is no such command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
             load = _command_of_package if cmd_name in EXTRAS else _command
             self.add_command(load(cmd_name), cmd_name)
@@ -97,7 +97,7 @@ class MainGroup(common.CommandGroup):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Add exit statuses and examples."""
+        """Write the exit statuses and the examples."""
         with formatter.section("Exit status"):
             formatter.write_dl([(str(code), meaning) for code, meaning in common.EXIT_CODES.items()])
         with formatter.section("Examples"):
@@ -106,13 +106,13 @@ class MainGroup(common.CommandGroup):
             formatter.write_text("ssi COMMAND --help")
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; every expected error becomes one clear message and its exit status."""
+        """Run the command. Expected errors are printed as one message, and the process exits with their status."""
         try:
             return super().invoke(ctx)
         except RerankerError as error:
             _fail(f"{error}", error.exit_code)
         except BrokenPipeError:
-            # The reader of our output (head, less) has what it wanted.
+            # The program that reads our output (head, less) has closed the pipe: that is no error.
             sys.stderr.close()
             sys.exit(0)
         except OSError as error:
@@ -136,7 +136,7 @@ def _command(name: str) -> click.Command:
 
 
 def _command_of_package(name: str) -> click.Command:
-    """Return the command that another package brings; raise `MissingExtra` where that or its libraries are missing."""
+    """Return a command of another package. Raises `MissingExtra` if the package or one of its libraries is missing."""
     entries = list(metadata.entry_points(group=ENTRY_POINTS, name=name))
     if not entries:
         raise MissingExtra(EXTRAS[name], EXTRAS[name])
@@ -148,7 +148,10 @@ def _command_of_package(name: str) -> click.Command:
 
 
 def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of the configuration file as click knows them; ``[default]`` stands for the command called."""
+    """Return the tables of the configuration file by click's parameter names.
+
+    The values of ``[default]`` are merged into the table of the command that was called.
+    """
     tables = read_config(path)
     where = f"configuration file {str(path)!r}"
     reject_unknown(tables.keys(), [*COMMANDS, "engine", "default"], where)
@@ -167,7 +170,7 @@ def _load_config(ctx: click.Context, path: Path) -> dict[str, dict[str, Any]]:
 def _parameters(
     command: click.Command | None, table: dict[str, Any], default: dict[str, Any], path: Path, where: str
 ) -> dict[str, Any]:
-    """Return a command's table by click's names; the table of a group holds one table a command."""
+    """Return a command's table by click's parameter names. A group's table holds one table for each of its commands."""
     if isinstance(command, common.CommandGroup):
         reject_unknown(table.keys(), command.commands, where)
         return {
@@ -182,7 +185,7 @@ def _parameters(
 
 
 def _placed(option: click.Option, value: Any, path: Path) -> Any:
-    """Return the value of an option; one that is a path counts from the folder of the configuration file."""
+    """Return the value of an option. A relative path is resolved against the folder of the configuration file."""
     if isinstance(value, str) and isinstance(option.type, click.Path):
         return str(path.parent / value)
     if isinstance(value, str) and common.option_key(option) == "engine":
@@ -199,16 +202,17 @@ _SETTINGS = {"auto_envvar_prefix": "SSI", "help_option_names": ["-h", "--help"],
     type=common.PATH,
     envvar="SSI_CONFIG",
     metavar="FILE",
-    help="TOML file: tables are commands, keys their options; [default] is for all commands, [engine] says "
-    "how to reach the engine.  [default: ssi.toml, if it is there]",
+    help="TOML file. Each table is named after a command, and its keys are options of that command. [default] applies "
+    "to all commands; [engine] holds the connection settings.  [default: ssi.toml, if it exists]",
 )
 @click.version_option(package_name="ssi-reranker", prog_name="ssi")
 @click.pass_context
 def main(ctx: click.Context, config: Path | None) -> None:
     """Rerank the results of a search engine with a model trained on your own links, judgments or clicks.
 
-    Elasticsearch, OpenSearch or an embedded engine finds the candidates. The model reorders them: it keeps exact word
-    matching, and adds which words of a query and a document belong together. `ssi demo` shows it in two minutes.
+    Elasticsearch, OpenSearch or an embedded engine finds the candidates. The model reorders them. It scores exact word
+    matches, and also pairs of query word and document word that it has learned to be related. `ssi demo` is a
+    demonstration that takes two minutes.
     """
     path = config or (CONFIG if CONFIG.is_file() else None)
     tables = _load_config(ctx, path) if path else {}

@@ -1,4 +1,4 @@
-"""Options of the commands that read click logs and make pairs of them."""
+"""Options of the commands that read click logs and turn them into preference pairs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reranker.clicks.propensities import Propensities
 
 
-# Spelled out, so that --help needs no reader and no numerical library; tests keep them equal to
+# Repeated here so that --help does not import numerical libraries. Tests keep them equal to
 # `reranker.clicks.importing.FORMATS` and `reranker.clicks.propensities.METHODS`.
 LOG_FORMATS = ("auto", "ubi", "json-lines", "metarank")
 
@@ -36,12 +36,12 @@ format_option = click.option(
     "log_format",
     type=click.Choice(LOG_FORMATS),
     default="auto",
-    help="Form of raw log files; auto looks at their first lines.",
+    help="Format of raw log files; auto detects it from their first lines.",
 )
 
 
 rejects_option = click.option(
-    "--rejects", type=PATH, metavar="FILE", help="Keep the place, reason and shape of bad lines here."
+    "--rejects", type=PATH, metavar="FILE", help="Write position, reason and structure of rejected lines to this file."
 )
 
 
@@ -52,7 +52,7 @@ ubi_indexes_options = common.all_of(
 
 
 def read_propensities(path: Path | None) -> Propensities | None:
-    """Return the propensities of a file that `ssi clicks propensities` wrote; None where no file is named."""
+    """Read the propensities that `ssi clicks propensities` wrote; None if ``path`` is None."""
     from reranker.clicks.propensities import Propensities
 
     if path is None:
@@ -63,7 +63,6 @@ def read_propensities(path: Path | None) -> Propensities | None:
         raise InputError(f"{str(path)!r} is not JSON: {error}", path=str(path)) from error
 
 
-# Logs that are read, and the log that is kept
 log_arguments = common.all_of(
     click.argument("logs", nargs=-1, required=True, type=PATH, metavar="LOG..."), format_option, rejects_option
 )
@@ -79,13 +78,13 @@ key_option = click.option(
     "key_file",
     type=PATH,
     metavar="FILE",
-    help="Key of the hashes of people's ids; without it, the file key in the click log's folder.",
+    help="File with the key for hashing the ids of people.  [default: the file `key` in the folder of the click log]",
 )
 
 
 @contextmanager
 def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
-    """Yield the click log of ``LOG...``, and say on standard error what could not be read."""
+    """Open the click log of ``LOG...``. A summary of rejected lines is printed on standard error."""
     from reranker.clicks.importing import open_logs
     from reranker.formats import RejectLog
 
@@ -96,17 +95,21 @@ def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
         yield log
 
 
-# Pairs: how a log becomes pairs, and where that is computed
 pair_options = common.all_of(
     common.setting(
-        PairConfig, "strategy", type=click.Choice(list(STRATEGIES)), help="How clicks become preferences, see below."
+        PairConfig,
+        "strategy",
+        type=click.Choice(list(STRATEGIES)),
+        help="How clicks become preference pairs, see below.",
     ),
-    common.setting(PairConfig, "above_only", help="clicked-over-unclicked: compare with documents further up only."),
+    common.setting(
+        PairConfig, "above_only", help="clicked-over-unclicked: compare only with documents at higher ranks."
+    ),
     common.setting(
         PairConfig,
         "last_by_time",
-        help="last-clicked-above-skipped: the latest click, cart or purchase where times are known, instead "
-        "of the lowest in the list, which needs no clock.",
+        help="last-clicked-above-skipped: the last event is the latest click, cart or purchase if times are known, "
+        "instead of the lowest one in the list, which needs no times.",
     ),
     common.setting(
         PairConfig,
@@ -114,67 +117,69 @@ pair_options = common.all_of(
         "--min-dwell",
         "min_dwell_s",
         metavar="SECONDS",
-        help="Clicks known to be shorter do not count; their documents take no part.",
+        help="Minimum dwell time. A click that is known to be shorter does not count, and its document is left out.",
     ),
     common.setting(
         PairConfig,
         "once_a_session",
         "--once-a-session/--every-time",
-        help="A session says a pair once, however often it was shown.",
+        help="Count a pair once per session, or every time it was shown.",
     ),
     common.setting(
         PairConfig,
         "user_cap",
-        help="How often one person can say a pair at most, in sessions; 0: no cap, here and below.",
+        help="Maximum number of sessions of one person that count for a pair; 0: no cap, here and below.",
     ),
     common.setting(
-        PairConfig, "document_cap", help="Pairs of one person for one document of a query that count in full."
+        PairConfig, "document_cap", help="Maximum weight of one person for one document of a query, in pairs."
     ),
-    common.setting(PairConfig, "person_cap", help="Pairs of one person over all queries that count in full."),
+    common.setting(PairConfig, "person_cap", help="Maximum weight of one person over all queries, in pairs."),
     common.setting(
         PairConfig,
         "network_cap",
-        help="People of one network for one document of a query that count in full; 0 on an intranet.",
+        help="Maximum weight of one network for one document of a query, in people; use 0 on an intranet.",
     ),
-    common.setting(PairConfig, "min_users", help="People who must have said a pair."),
+    common.setting(PairConfig, "min_users", help="Minimum number of people whose clicks express a pair."),
     click.option(
         "--propensities",
         "propensity_file",
         type=PATH,
         metavar="FILE",
-        help="Of `ssi clicks propensities`: pairs weigh 1 / propensity of the better document's rank.",
+        help="Result of `ssi clicks propensities`: a pair has the weight 1 / propensity of the better document's rank.",
     ),
-    common.setting(PairConfig, "clip", help="The most that one person's pair may weigh for it."),
+    common.setting(PairConfig, "clip", help="Maximum of 1 / propensity for one person's pair."),
     click.option(
         "--robots/--no-robots",
         "judge_robots",
         default=True,
-        help="Leave out robots: agent, speed, number of clicks, one document over and over.",
+        help="Leave out robots, detected by user agent, speed, number of clicks and repeated clicks on one document.",
     ),
-    click.option("--since", metavar="TIME", help="Impressions from then on (2026-06-01 or ISO 8601)."),
-    click.option("--until", metavar="TIME", help="Impressions before then; undated ones count as the oldest."),
+    click.option("--since", metavar="TIME", help="Use impressions from this time on (2026-06-01 or ISO 8601)."),
+    click.option("--until", metavar="TIME", help="Use impressions before this time. Undated ones count as the oldest."),
     click.option(
         "--backend",
         type=click.Choice(list(BACKENDS)),
         default="duckdb",
         help="; ".join(f"{name}: {backend.summary}" for name, backend in BACKENDS.items()) + ".",
     ),
-    click.option("--threads", type=click.IntRange(1), help="Threads of duckdb or local spark.  [default: all cores]"),
+    click.option(
+        "--threads", type=click.IntRange(1), help="Number of threads of duckdb or local spark.  [default: all cores]"
+    ),
     click.option(
         "--memory",
         "memory_mb",
         type=click.IntRange(100),
         default=default_of(Resources, "memory_mb"),
         metavar="MB",
-        help="Rows that duckdb keeps in memory; the process needs some 300 MB more.",
+        help="Memory limit of duckdb. The process needs about 300 MB more.",
     ),
-    click.option("--temporary", type=PATH, metavar="DIR", help="Folder for what does not fit into memory."),
-    click.option("--spark-master", metavar="URL", help="Cluster of spark; other settings: SPARK_CONF_DIR."),
+    click.option("--temporary", type=PATH, metavar="DIR", help="Folder for data that does not fit into memory."),
+    click.option("--spark-master", metavar="URL", help="Spark cluster. Other settings come from SPARK_CONF_DIR."),
 )
 
 
 def pair_config(options: dict[str, Any]) -> PairConfig:
-    """Return the configuration that the options state; an option without effect under the strategy is refused."""
+    """Return the configuration from the options. Raises `ConfigError` if an option has no effect with the strategy."""
     for name in ("above_only", "last_by_time"):
         given = click.get_current_context().get_parameter_source(name) not in (None, ParameterSource.DEFAULT)
         if given and options[name] and name not in STRATEGIES[options["strategy"]].options:
@@ -188,7 +193,7 @@ def pair_config(options: dict[str, Any]) -> PairConfig:
 
 
 def computing_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of the log that counts, ``since`` and ``until`` in milliseconds, and what computes the pairs."""
+    """Return the arguments ``backend``, ``resources``, ``since`` and ``until`` (milliseconds) for computing pairs."""
     since, until = (milliseconds(name, options[name]) for name in ("since", "until"))
     if since is not None and until is not None and since >= until:
         start, end = options["since"], options["until"]
@@ -198,7 +203,7 @@ def computing_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary_lines(title: str, summaries: dict[str, str], width: int) -> str:
-    """Return names and their summaries for the end of a help text."""
+    """Return a section for the end of a help text: one line per name with its summary."""
     return f"\b\n{title}:\n" + "\n".join(f"  {name:<{width}}{text}" for name, text in summaries.items()) + "\n\n"
 
 

@@ -21,10 +21,10 @@ Examples:
 @force_option
 @common.json_option
 def promote_command(version: str, engine_spec: str, index: str, force: bool, as_json: bool) -> None:
-    """Make VERSION (a model id, or its first digits) the live one of an index.
+    """Make VERSION (a model id, or its first digits) the live version of an index.
 
-    Refused, and nothing changed, while documents lack its vectors or have changed since they were made: every text is
-    read to see it.
+    The command reads every text of the index. If a document has no vector of the version, or has changed since its
+    vector was computed, the command refuses and changes nothing.
     """
     from indexer.versions import promote
 

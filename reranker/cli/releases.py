@@ -1,4 +1,4 @@
-"""What ``ssi promote`` and ``ssi rollback`` share."""
+"""Code shared by ``ssi promote`` and ``ssi rollback``."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from reranker.cli import common
 from reranker.releases import ControlRecord
 
 force_option = click.option(
-    "--force", is_flag=True, help="At once, also where documents lack the version's vector or have changed since."
+    "--force", is_flag=True, help="Skip the check for documents whose vector of the version is missing or stale."
 )
 
 
 def show_live(record: ControlRecord, index: str, as_json: bool, hint: str = "") -> None:
-    """Print which version is live now, and the hint for what to do next."""
+    """Print the live version and a hint for the next step."""
     if as_json:
         common.print_json({"index": index, "live": record.live, "previous": list(record.previous)})
     else:

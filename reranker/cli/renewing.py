@@ -1,4 +1,4 @@
-"""What ``ssi revectorize`` and ``ssi sync`` share: options, the plan, and the report."""
+"""Code shared by ``ssi revectorize`` and ``ssi sync``: options, the plan, and the report."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ renewal_options = common.all_of(
         "rate",
         type=click.FloatRange(0, min_open=True),
         metavar="N",
-        help="Speed limit, so that the engine keeps answering searches.",
+        help="Maximum write rate, so that the engine keeps answering searches.",
     ),
     max_docs_option,
     click.option(
         "--rejects",
         "reject_path",
         type=FILE,
-        help="Where documents go that the engine refuses to update.  [default: INDEX.rejects.jsonl]",
+        help="File for documents that the engine refuses to update.  [default: INDEX.rejects.jsonl]",
     ),
 )
 
 
 def target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
-    """Return what is to be renewed, and how, from the options of a command."""
+    """Return the target (engine, index, model, routes, store) and the run options from the options of a command."""
     from indexer.bulk import BulkLimits
     from indexer.renewal import RenewOptions, Target
 
@@ -52,10 +52,10 @@ def target_of(options: dict[str, Any]) -> tuple[Target, RenewOptions]:
 
 
 def show_plan(plan: Plan) -> None:
-    """Print what a run would write, and what that costs."""
+    """Print what a run will write, with its cost, and the reasons against it."""
     console = common.err()
     console.print(
-        f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, "
+        f"{plan.index}: {plan.documents:,} documents in {', '.join(plan.concrete)}; each is rewritten once, and "
         f"about {plan.added_bytes / 1e6:,.1f} MB are added ({len(plan.fields)} fields)"
     )
     for note in plan.notes:
@@ -65,7 +65,7 @@ def show_plan(plan: Plan) -> None:
 
 
 def show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next_step: str = "") -> None:
-    """Print what was done; a reject file without entries goes."""
+    """Print the result of a run. An empty reject file is deleted."""
     if not report.rejected and renewal.reject_path is not None:
         renewal.reject_path.unlink(missing_ok=True)
     if as_json:
@@ -74,13 +74,13 @@ def show_report(report: RenewReport, renewal: RenewOptions, as_json: bool, next_
     console = common.out()
     console.print(
         f"{report.documents:,} documents read, {report.written:,} written, {report.conflicts:,} changed meanwhile "
-        f"and read again, {report.gone:,} deleted meanwhile, {report.seconds:,.1f} s"
+        f"and read again, {report.gone:,} deleted meanwhile, in {report.seconds:,.1f} s"
     )
     if report.stored_only:
         console.print(f"{report.stored_only:,} documents added to the local store only")
     if report.rejected:
-        console.print(f"{report.rejected:,} documents refused by the engine, see {renewal.reject_path}")
+        console.print(f"{report.rejected:,} documents rejected by the engine, see {renewal.reject_path}")
     if report.stale:
-        console.print(f"{report.stale:,} documents are stale: they change faster than they are renewed")
+        console.print(f"{report.stale:,} documents are still stale: they change faster than their vectors are renewed")
     if next_step and report.stopped is None:
         console.print(f"next: {next_step}")

@@ -1,4 +1,4 @@
-"""``ssi retrain``: learn again from clicks; the new model goes live only if it is better."""
+"""``ssi retrain``: train a new model on clicks, and make it live only if it is better."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from reranker.retrain.learning import RetrainResult
 
 
-# Retraining: from a click log to a better model, or a refusal with its reason
 _RETRAIN_EXAMPLES = """\b
 Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --clicks clicks/ --report report.html
@@ -45,22 +44,22 @@ _retrain_options = common.all_of(
         type=PATH,
         multiple=True,
         metavar="LOG",
-        help="Folder of a click log (`ssi clicks import`), or raw log files; may be given several times.",
+        help="Folder of a click log (`ssi clicks import`), or a raw log file; can be repeated.",
     ),
     click.option(
         "--from-index",
         is_flag=True,
-        help="Read the UBI indexes of the engine; with --clicks DIR they are added to that click log.",
+        help="Read the UBI indexes of the engine. With --clicks DIR, their rows are added to that click log.",
     ),
     ubi_indexes_options,
     format_option,
-    click.option("--since", metavar="TIME", help="Leave out what is older (ISO 8601, UTC unless it says otherwise)."),
+    click.option("--since", metavar="TIME", help="Ignore older clicks (ISO 8601; UTC if no zone is given)."),
     click.option(
         "--models",
         type=PATH,
         default=Path("models"),
         metavar="DIR",
-        help="Folder of the model folders; the live model must be there, and the new one is saved there.",
+        help="Folder of the model folders. It must contain the live model, and the new model is saved in it.",
     ),
     common.setting(
         RetrainSettings,
@@ -69,8 +68,8 @@ _retrain_options = common.all_of(
         "base",
         type=PATH,
         metavar="DIR",
-        help="Model to start from, of links or judgements only.  [default: the one that the live model was "
-        "started from, else the live model]",
+        help="Base model to start from, trained on links or judgments only.  [default: the base model of the live "
+        "model, else the live model]",
     ),
     common.renamed_option("--base", "--warm-start", kind=PATH),
     click.option("--links", type=PATH, metavar="FILE", help="Also learn from links: source id TAB target id."),
@@ -78,50 +77,63 @@ _retrain_options = common.all_of(
         "--qrels",
         type=PATH,
         metavar="FILE",
-        help="Judgements: query id TAB document id TAB grade. Half of the queries is learned from, the other "
-        "half, always the same, is for the gate.",
+        help="Judgments: query id TAB document id TAB grade. Half of the queries are used for training. The other "
+        "half, which is the same in every run, is used by the gate.",
     ),
     common.renamed_option("--judgments", "--qrels", kind=PATH),
     common.renamed_option("--judgements", "--qrels", kind=PATH),
     click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
     common.setting(
-        RetrainSettings, "click_weight", help="Share of the training that clicks get; links get 1, judgements 1."
+        RetrainSettings,
+        "click_weight",
+        help="Weight of clicks in the training, where links and judgments have the weight 1 each.",
     ),
     common.setting(
-        RetrainSettings, "query_side_only", help="Learn what words mean in queries only: no document's vector changes."
+        RetrainSettings,
+        "query_side_only",
+        help="Train only the query side (U). The vectors of documents do not change.",
     ),
-    click.option("--strategy", metavar="NAME", help="How clicks become preferences, see `ssi clicks pairs --help`."),
     click.option(
-        "--propensities", type=PATH, metavar="FILE", help="Of `ssi clicks propensities`.  [default: found from the log]"
+        "--strategy", metavar="NAME", help="How clicks become preference pairs, see `ssi clicks pairs --help`."
+    ),
+    click.option(
+        "--propensities",
+        type=PATH,
+        metavar="FILE",
+        help="Result of `ssi clicks propensities`.  [default: estimated from the log]",
     ),
     click.option(
         "--newest",
         default=str(Newest().share),
         metavar="SHARE|DAYSd",
-        help="The newest part of the log, kept for the gate: a share of the impressions, or days (3d).",
+        help="Newest part of the log, which is reserved for the gate: a share of the impressions, or days (3d).",
     ),
     common.setting(
-        GateConfig, "margin", help="By how much nDCG of the clicks must be better, at the lower bound of its interval."
+        GateConfig, "margin", help="Minimum gain in nDCG of the clicks, at the lower bound of its confidence interval."
     ),
-    common.setting(GateConfig, "confidence", help="Of that bound."),
+    common.setting(GateConfig, "confidence", help="Confidence level of that interval."),
     common.setting(
         GateConfig,
         "min_clusters",
         "--min-people",
         "min_people",
-        help="Least number of people (that weigh the same) in the newest slice.",
+        help="Minimum number of people (effective sample size) in the newest part.",
     ),
     common.body_option,
     common.setting(
-        RetrainSettings, "window", help="Hits reranked when served; with the body it names the calibration."
+        RetrainSettings,
+        "window",
+        help="Number of hits reranked in service. The window and the body identify the calibration.",
     ),
     common.setting(
         RetrainSettings, "docs", type=PATH, metavar="FILE", help="Documents to train on.  [default: those of the index]"
     ),
     common.id_field_option,
-    common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]"),
-    common.setting(TrainConfig, "rate", help="Learning rate.  [default: by the data]"),
-    common.setting(TrainConfig, "seed", help="Of all random numbers."),
+    common.setting(
+        TrainConfig, "epochs", help="Number of passes over the training preferences.  [default: depends on the data]"
+    ),
+    common.setting(TrainConfig, "rate", help="Learning rate.  [default: depends on the data]"),
+    common.setting(TrainConfig, "seed", help="Seed of all random numbers."),
     common.write_store_option,
     common.setting(
         RetrainSettings,
@@ -129,19 +141,25 @@ _retrain_options = common.all_of(
         "--max-docs-per-second",
         "rate_limit",
         metavar="N",
-        help="Speed limit of the writes, so that the engine keeps answering searches.",
+        help="Maximum write rate, so that the engine keeps answering searches.",
     ),
-    common.setting(RetrainSettings, "max_judged", help="Impressions that the gate looks at; more are sampled."),
     common.setting(
-        RetrainSettings, "study", "--size-study", "size_study", help="Also learn from parts of the log, for the report."
+        RetrainSettings,
+        "max_judged",
+        help="Maximum number of impressions that the gate compares. A sample is drawn from more.",
     ),
-    click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report, which works offline."),
+    common.setting(
+        RetrainSettings,
+        "study",
+        "--size-study",
+        "size_study",
+        help="Also train on parts of the log, to show in the report what more clicks would gain.",
+    ),
+    click.option("--report", type=PATH, metavar="FILE", help="Write an HTML report that needs no network access."),
     rejects_option,
+    common.setting(RetrainSettings, "allow_unsound", help="Train even if `ssi clicks doctor` finds the log unsound."),
     common.setting(
-        RetrainSettings, "allow_unsound", help="Learn even from a log that `ssi clicks doctor` calls unsound."
-    ),
-    common.setting(
-        RetrainSettings, "dry_run", help="Train and compare, but leave the index and its record as they are."
+        RetrainSettings, "dry_run", help="Train and compare, but do not change the index and its record of versions."
     ),
     common.json_option,
 )
@@ -152,12 +170,13 @@ _retrain_options = common.all_of(
 def retrain(**options: Any) -> None:
     """Retrain the model of an index from clicks, and make it live only if it is better.
 
-    The older part of the log becomes preferences; with links and judgements they train a new model, which starts
-    from the base model and never from last night's. The gate then ranks what was shown in the newest part, which the
-    model has not seen, as the live and as the new model would be served. Better at the lower bound of the interval:
-    vectors are written beside the live ones and the new version goes live. Not better: nothing changes.
+    The older part of the log is turned into preference pairs. With links and judgments, they train a new model. It
+    starts from the base model, never from the result of the last retraining. The gate then reranks the impressions of
+    the newest part, which the model has not seen, once with the live model and once with the new one. If the new model
+    is better at the lower bound of the confidence interval, its vectors are added to the index and it goes live.
+    Otherwise nothing changes.
 
-    A run that was killed leaves the live version live, and goes on when it is started again.
+    If a run is interrupted, the live version stays live. Run the command again to continue.
     """
     from reranker.formats import RejectLog
     from reranker.retrain.learning import read_links_and_judgements
@@ -170,7 +189,7 @@ def retrain(**options: Any) -> None:
         other_evidence = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
-            common.warn(f"refused lines: {rejects.summary()}")
+            common.warn(f"rejected lines: {rejects.summary()}")
         with common.stage_progress() as update:
             listener = Listener(common.say, update)
             result = Retraining(
@@ -186,11 +205,14 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
 
     common.check_id_field(options)
     if not (options["clicks"] or options["from_index"]):
-        raise ConfigError("say where the clicks are: --clicks LOG or --from-index")
+        raise ConfigError("no clicks are given: give --clicks LOG or --from-index")
     if options["from_index"] and len(options["clicks"]) > 1:
-        raise ConfigError("with --from-index, --clicks names one click log, to which the rows of the indexes are added")
+        raise ConfigError(
+            f"--clicks is given {len(options['clicks'])} times: with --from-index, give at most one click log, to "
+            "which the rows of the indexes are added"
+        )
     if bool(options["qrels"]) != bool(options["query_file"]):
-        raise ConfigError("--qrels names queries by id, and --query-file holds their texts: give both or neither")
+        raise ConfigError("--qrels holds query ids and --query-file their texts: give both, or neither")
     strategy = {"strategy": options["strategy"]} if options["strategy"] else {}
     same = (
         "models",
@@ -233,7 +255,7 @@ def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> C
         folder = tempfile.TemporaryDirectory(prefix="ssi-clicks-")
         click.get_current_context().call_on_close(folder.cleanup)
         log = ClickLog(Path(folder.name) / "log", create=True)
-        # The log is gone at the end; the same rows give the same model.
+        # The log is temporary, so its hashes need no secret key. With a fixed key, the same rows give the same model.
         privacy = Pseudonymiser.repeatable()
     source = LiveSource(options["queries_index"], options["events_index"], options["since"], None)
     with common.progress("reading the UBI indexes", unit="records") as update:
@@ -265,8 +287,8 @@ def _show_retraining(result: RetrainResult, as_json: bool) -> None:
     _show_queries("gained most", result.verdict["winners"][:5])
     data = result.data
     console.print(
-        f"{data['pairs']:,} preferences of {data['learned']:,} impressions; compared on {data['judged']:,} newer ones "
-        f"of {data['people']:,} people; {result.documents_written:,} documents written"
+        f"{data['pairs']:,} preference pairs of {data['learned']:,} impressions; compared on {data['judged']:,} newer "
+        f"impressions of {data['people']:,} people; {result.documents_written:,} documents written"
     )
     console.print(f"model  {result.model_path}", markup=False, soft_wrap=True)
     if result.report is not None:

@@ -1,4 +1,4 @@
-"""``ssi revectorize``: the vectors of a model, written beside the documents of an existing index."""
+"""``ssi revectorize``: add the vectors of a model to the documents of an existing index."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ Examples:
 )
 @renewal_options
 @vectors_option
-@click.option("--dry-run", is_flag=True, help="Print the plan and what speaks against it; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and the reasons against it; write nothing.")
 @common.json_option
 def revectorize_command(dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Write a version beside the live one, into an index that may be somebody else's.
+    """Add the vectors of a new version to an existing index, which other programs may keep writing to.
 
-    First looks for whatever makes that unsafe, and refuses with the reasons. Then writes only its own fields
-    (ssi_...), each over exactly the document it was made for, while others go on writing. Run it again after an
-    interruption: what is current is skipped. The new version is not live before `ssi promote`.
+    The command first checks that this is safe, and otherwise refuses with the reasons. It writes only its own fields
+    (ssi_...). Each write is conditional: if a document was changed after it was read, its vector is computed again.
+    After an interruption, run the command again; documents with a current vector are skipped. The new version does not
+    go live before `ssi promote`.
     """
     from indexer.preflight import preflight
     from indexer.renewal import sync

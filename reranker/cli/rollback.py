@@ -20,9 +20,10 @@ Examples:
 @force_option
 @common.json_option
 def rollback_command(engine_spec: str, index: str, force: bool, as_json: bool) -> None:
-    """Make the version live again that was live before this one, refused as by `ssi promote`.
+    """Make the previously live version live again, after the same check as `ssi promote`.
 
-    Its fields are still there: one write, and with --force nothing is read before it.
+    The fields of that version are still in the index, so the command only writes the record of versions. With --force,
+    it reads no documents.
     """
     from indexer.versions import rollback
 

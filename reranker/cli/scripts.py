@@ -1,4 +1,4 @@
-"""``ssi scripts``: what is put into an engine so that it reranks by itself."""
+"""``ssi scripts``: stored scripts, pipelines and endpoints with which the engine reranks without the service."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ _script_options = common.all_of(
     click.option(
         "--service",
         metavar="URL",
-        help=f"Address of `ssi serve` as the engine sees it; its key comes from {KEY_VARIABLE}.",
+        help=f"URL of `ssi serve` as the engine reaches it. The API key comes from {KEY_VARIABLE}.",
     ),
-    click.option("--name", default="ssi", help="Of endpoint and pipeline."),
-    click.option("--field", "text_field", default="text", help="Field whose text the engine sends to the service."),
+    click.option("--name", default="ssi", help="Name of the endpoint or the pipeline."),
+    click.option(
+        "--field", "text_field", default="text", help="Field with the text that the engine sends to the service."
+    ),
     click.option(
         "--id-field",
         metavar="FIELD",
-        help="Field with the document's id, sent instead of the text: stored vectors are used.",
+        help="Field with the document's id. The engine sends the id instead of the text, and the service uses stored "
+        "vectors.",
     ),
 )
 
@@ -49,20 +52,20 @@ Examples:
 """,
 )
 def scripts() -> None:
-    """Let an engine rerank by itself: stored scripts, search pipelines, inference endpoints.
+    """Rerank inside the engine: stored scripts, search pipelines, inference endpoints.
 
-    The engine is asked for its version, its modules and its licence. What the project's tests cannot run is marked
-    'checked against recorded shapes, not run'.
+    The commands read the version, the modules and the licence of the engine. Steps that the project's tests cannot run
+    are marked 'checked against recorded shapes, not run'.
     """
 
 
 def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingModel | None, Setup]:
-    """Return engine, model and what is wanted; the service's key is left out unless it is to be sent."""
+    """Return the engine, the model and the setup. Only with ``secret`` does the setup contain the service's key."""
     from reranker.engines.scripts import Setup, requests_of, trusted_of
     from reranker.models.model_folder import load_model
 
     if options["model_path"] is None and options["service"] is None:
-        raise click.UsageError("give --model for stored scripts, --service for the engine's own reranking, or both")
+        raise click.UsageError("give --model for stored scripts, --service for the engine's own reranker, or both")
     engine = common.open_engine_of(options["engine_spec"])
     requests_of(engine)
     model = load_model(options["model_path"], engine) if options["model_path"] else None
@@ -81,7 +84,7 @@ def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingMod
 
 @scripts.command(
     "show",
-    short_help="Print what would be put in, what the engine cannot take, and how to search with it.",
+    short_help="Print what would be installed, what the engine does not support, and how to search with it.",
     epilog="""\b
 Examples:
   ssi scripts show --engine opensearch:http://localhost:9200 --model model/
@@ -93,20 +96,22 @@ Examples:
 @_script_options
 @click.option(
     "--query",
-    help="Also print a whole search of --index for this text that the engine reranks by the "
-    "stored script, in the order served now.",
+    help="Also print a complete search request for this text in --index that the engine reranks by the stored script, "
+    "in the order that the service gives now.",
 )
-@click.option("--index", metavar="NAME", help="Index (or alias) of --query: its calibrated alpha, fields and shards.")
+@click.option(
+    "--index", metavar="NAME", help="Index (or alias) for --query: its calibrated alpha, fields and shards are used."
+)
 @common.body_option
 @common.window_option
 @common.alpha_option
 @common.json_option
 def show(query: str | None, index: str | None, as_json: bool, **options: Any) -> None:
-    """Print what would be put in and what the engine cannot take; nothing is changed."""
+    """Print what `ssi scripts install` would do and what the engine does not support. Nothing is changed."""
     from reranker.engines.scripts import example_search, install_steps, licence_of
 
     if query is not None and (options["model_path"] is None or index is None):
-        raise click.UsageError("--query needs the query's side of a model, and an index: give --model and --index too")
+        raise click.UsageError("--query needs a model and an index: give --model and --index too")
     engine, model, setup = _setup(options, secret=False)
     capabilities, licence = engine.capabilities(), licence_of(engine)
     steps = install_steps(setup, capabilities, licence)
@@ -142,7 +147,7 @@ def _show_step(step: InstallStep) -> None:
 def _search_body(
     engine: Engine, model: RankingModel, index: str, query: str, options: dict[str, Any]
 ) -> tuple[str, dict[str, Any]]:
-    """Return the line with the address of a search, and the team's body with a rescore by the stored script."""
+    """Return the request line of a search, and the user's search body with a rescore by the stored script."""
     from reranker.engines.scripts import script_ids
     from reranker.rerank import Reranker, RerankSettings
     from reranker.rerank.ranking import preference_of
@@ -157,15 +162,15 @@ def _search_body(
         common.warn(f"alpha = {chosen.value:g} is the default, not fitted to this index, body and window")
     if chosen.signals:
         common.warn(
-            "signals count in this body, and a script that a version without them has stored would leave them out: put "
-            "it in again by `ssi scripts install`"
+            "this body uses signals, which a stored script of a version without signals would ignore: run `ssi scripts "
+            "install` again"
         )
     return f"POST /{index}/_search?preference={preference_of(query)}\n", body
 
 
 @scripts.command(
     "install",
-    short_help="Put in stored scripts, and with --service the engine's own reranking by the service.",
+    short_help="Install stored scripts, and with --service an endpoint or pipeline that calls the service.",
     epilog="""\b
 Examples:
   ssi scripts install --engine opensearch:http://localhost:9200 --model model/
@@ -175,10 +180,11 @@ Examples:
 @_script_options
 @common.json_option
 def install(as_json: bool, **options: Any) -> None:
-    """Put in what the engine can take, and say of the rest why not.
+    """Install what the engine supports, and report why the rest is not possible.
 
-    With --model: the stored scripts that score by the fields of `--routes inside`. With --service: the engine's own
-    reranking by `ssi serve` (an inference endpoint, or a connector with a search pipeline).
+    With --model, the command installs the stored scripts that score by the fields of `--routes inside`. With --service,
+    it sets up the engine's own reranker to call `ssi serve` (an inference endpoint, or a connector with a search
+    pipeline).
     """
     from reranker.engines.scripts import carry_out_steps, install_steps, licence_of
 
@@ -191,7 +197,7 @@ def install(as_json: bool, **options: Any) -> None:
 
 @scripts.command(
     "remove",
-    short_help="Take it out again.",
+    short_help="Remove what `ssi scripts install` installed.",
     epilog="""\b
 Examples:
   ssi scripts remove --engine opensearch:http://localhost:9200 --model model/
@@ -201,10 +207,10 @@ Examples:
 @_script_options
 @common.json_option
 def remove(as_json: bool, **options: Any) -> None:
-    """Take out what `ssi scripts install` has put in; what is not there is passed over.
+    """Remove what `ssi scripts install` installed. Parts that do not exist are skipped.
 
-    With --model: the stored scripts of its encoder. With --service: the endpoint or the pipeline of --name. Connector
-    and remote model stay, their ids are the engine's own.
+    With --model, the command removes the stored scripts of its encoder. With --service, it removes the endpoint or the
+    pipeline of --name. The connector and the remote model stay, because the engine chose their ids.
     """
     from reranker.engines.scripts import carry_out_steps, remove_steps
 
@@ -213,7 +219,7 @@ def remove(as_json: bool, **options: Any) -> None:
 
 
 def _show_done(done: Sequence[Done], as_json: bool) -> None:
-    """Print what became of each step; the command ends with status 4 where the engine refused one."""
+    """Print the result of each step. The command exits with status 4 if the engine refused one."""
     if as_json:
         common.print_json([outcome.to_json() for outcome in done])
     else:

@@ -1,4 +1,4 @@
-"""``ssi search``: one search, reranked."""
+"""``ssi search``: run one search and rerank its hits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Examples:
   ssi search "red shoes" --engine elasticsearch:http://localhost:9200 --index shop --model model/ --explain
   ssi search "red shoes" --engine opensearch:http://localhost:9200 --index shop --model model/ \\
              --body body.json --route beside --window 100 --from 10 --json
-A body is the team's own search body with {{query}} where the text belongs:
+A body is your own search body, with {{query}} in the place of the query text:
   {"query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"]}}, "_source": ["title"]}
 """,
 )
@@ -40,34 +40,38 @@ A body is the team's own search body with {{query}} where the text belongs:
     "--route",
     type=common.ROUTE,
     default=DEFAULT_ROUTE,
-    help="Where scores are computed: here, by a store on this machine or by vectors from the engine's "
-    "answer, or inside the engine.",
+    help="Where scores are computed. `beside`: here, with vectors of a local store; `fetch`: here, with vectors from "
+    "the engine's response; `inside`: in the engine.",
 )
 @common.setting(
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: the engine's own hits, or also documents of near vectors, with or without the query's words.",
+    help="Candidates: only the engine's own hits, or also the nearest documents by vector, which need not contain the "
+    "query's words.",
 )
 @common.neighbours_option
 @common.read_store_option
 @common.window_option
-@click.option("--size", type=click.IntRange(0), help="Hits shown.  [default: the body's size, or 10]")
-@click.option("--from", "first", type=click.IntRange(0), help="Hits skipped.  [default: the body's from, or 0]")
+@click.option("--size", type=click.IntRange(0), help="Number of hits to show.  [default: the body's size, or 10]")
+@click.option(
+    "--from", "first", type=click.IntRange(0), help="Number of hits to skip.  [default: the body's from, or 0]"
+)
 @common.alpha_option
 @common.keep_top_option
 @click.option(
     "--deadline-ms",
     type=click.FloatRange(0, min_open=True),
     default=5000,
-    help="Past it the engine's own order is shown.",
+    help="Timeout. After it, the engine's own order is shown.",
 )
-@click.option("--explain", is_flag=True, help="Show which pairs of words made each score.")
+@click.option("--explain", is_flag=True, help="Show the pairs of words that contribute to each score.")
 @common.json_option
 def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> None:
     """Search for QUERY and rerank the engine's hits with the model.
 
-    The order is by score, then by the engine's own rank; hits past the window keep the engine's order.
+    Hits are sorted by score, and hits with equal scores by the engine's own rank. Hits after the window keep the
+    engine's order.
     """
     from reranker.models.model_folder import load_model
     from reranker.rerank.search import open_reranker, read_body
@@ -93,7 +97,7 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
 
 
 def _show(page: RerankedPage, model: RankingModel) -> None:
-    """Print the page as a table, its explanations, and what the reader should know."""
+    """Print the hits as a table, the explanations, and notes such as the reason of a fallback."""
     table = common.plain_table("rank", "id", "title", "score", "was", numbers=(0, 3, 4))
     for hit in page.hits:
         mark = " unscored" if hit.unscored else " kept" if hit.kept else ""

@@ -1,4 +1,4 @@
-"""``ssi serve``: the HTTP service."""
+"""``ssi serve``: run the HTTP service."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODULES = ("fastapi", "granian", "prometheus_client")
 
 
 def _print_key(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    """Print a new key and its line for the key file, and end."""
+    """Print a new key and its line for the key file, and exit."""
     if value is None or context.resilient_parsing:
         return
     common.need_modules("service", *MODULES)
@@ -28,7 +28,7 @@ def _print_key(context: click.Context, option: click.Parameter, value: str | Non
     name, _, role = value.partition(":")
     key, line = new_key(name, role or "search")
     click.echo(key)
-    click.echo(f"# shown once; add this line to the file of --api-keys:\n{line}", err=True)
+    click.echo(f"# The key is shown only once. Add this line to the file of --api-keys:\n{line}", err=True)
     context.exit()
 
 
@@ -44,24 +44,30 @@ Examples:
   ssi serve --engine elasticsearch:http://localhost:9200 --index shop --models models/ --proxy --port 9201
   ssi serve --new-key website
   curl -s localhost:8080/search -H 'Content-Type: application/json' -d '{"query": "red shoes"}'
-Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live version now.
+Signals: on SIGTERM, the service answers the requests in progress and exits; on SIGHUP, it polls for a new live version.
 """,
 )
 @common.engine_options
-@click.option("--model", "model_path", type=FOLDER, metavar="DIR", help="One model folder; replacing it is noticed.")
+@click.option(
+    "--model",
+    "model_path",
+    type=FOLDER,
+    metavar="DIR",
+    help="One model folder. If it is replaced, the service loads the new model.",
+)
 @click.option(
     "--models",
     "models_path",
     type=FOLDER,
     metavar="DIR",
-    help="Folder of model folders; `ssi promote` says which one answers.",
+    help="Folder of model folders. The service uses the version that `ssi promote` made live.",
 )
 @common.setting(ServiceSettings, "route", type=common.ROUTE, help="Where vectors come from.")
 @common.setting(
     RerankSettings,
     "retrieve",
     type=common.RETRIEVE,
-    help="Candidates: the engine's own hits, or also documents of near vectors.",
+    help="Candidates: only the engine's own hits, or also the nearest documents by vector.",
 )
 @common.neighbours_option
 @common.read_store_option
@@ -76,120 +82,136 @@ Signals: SIGTERM answers what is in work and ends; SIGHUP looks for another live
     "named_bodies",
     multiple=True,
     metavar="NAME=FILE",
-    help="Another body, which requests take by its name; can be repeated.",
+    help="Additional search body that requests select by its name; can be repeated.",
 )
 @click.option(
     "--page",
     "page_fields",
     multiple=True,
     metavar="NAME=FIELD",
-    help="Field that the search page shows as title, text, url, image or one of the facts; can be repeated.",
+    help="Field that the search page shows. NAME is title, text, url, image or facts. Can be repeated.",
 )
-@common.setting(ServiceSettings, "fixed_body", help="Refuse requests that bring a search body of their own.")
+@common.setting(ServiceSettings, "fixed_body", help="Refuse requests that contain a search body.")
 @common.setting(ServiceSettings, "proxy", help="Also answer the engine's own _search, _msearch and _count.")
 @common.window_option
-@common.setting(RerankSettings, "alpha", help="Weight of the model.  [default: as `ssi calibrate` fitted]")
+@common.setting(
+    RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"
+)
 @common.keep_top_option
 @common.setting(
-    RerankSettings, "deadline_ms", help="For every request, waiting included; past it the engine's order, or 503."
+    RerankSettings,
+    "deadline_ms",
+    help="Timeout of a request, including its time in the queue. After it, the service answers in the engine's order, "
+    "or with 503.",
 )
-@common.setting(ServiceSettings, "shadow", help="Score and log, but answer in the engine's order.")
-@common.setting(ServiceSettings, "percent", help="Share of sessions whose searches are reranked.")
+@common.setting(
+    ServiceSettings, "shadow", help="Shadow mode: score and log searches, but answer in the engine's order."
+)
+@common.setting(ServiceSettings, "percent", help="Percentage of sessions whose searches are reranked.")
 @common.setting(
     ServiceSettings,
     "explore",
     metavar="PERCENT",
-    help="Share of sessions whose first pages are shuffled: their clicks measure each rank's examination.",
+    help="Percentage of sessions whose first result page is shuffled. Their clicks measure how often each rank is "
+    "examined.",
 )
-@common.setting(ServiceSettings, "salt", show_default=False, metavar="TEXT", help="Another one draws other sessions.")
+@common.setting(
+    ServiceSettings,
+    "salt",
+    show_default=False,
+    metavar="TEXT",
+    help="Salt of the hash that assigns sessions to --percent and --explore. Another salt selects other sessions.",
+)
 @click.option(
     "--interleave",
     "challenger",
     metavar="VERSION",
-    help="Show this version and the live one in one list: see `ssi interleave report`.",
+    help="Interleave the results of this version and the live one, see `ssi interleave report`.",
 )
 @click.option(
     "--sink",
     "sink_spec",
     default="none",
     metavar="engine|FILE|none",
-    help="Where impressions and events go: the engine's ubi_* indexes, or JSON lines.",
+    help="Where to log impressions and events: the engine's ubi_* indexes, or a file of JSON lines.",
 )
 @click.option(
     "--golden",
     "golden_path",
     type=FILE,
-    help='Queries that a version must score before it answers: JSON lines {"query", "expect"}.',
+    help='Queries that a version must pass before it goes into service: JSON lines {"query", "expect"}.',
 )
 @click.option(
     "--no-verify",
     is_flag=True,
-    help="Map model and store where they lie, without private copies, and the store unchecked: for stores "
-    "too large to copy. Then replace their files only by renaming, as the commands of ssi do: a copy over "
-    "them (cp, rsync --inplace) ends the service.",
+    help="Map the model and the store into memory from their folders, without private copies and without checking the "
+    "store. Use it for stores that are too large to copy. Replace their files only by renaming, as the commands of ssi "
+    "do: if you overwrite them in place (cp, rsync --inplace), the service crashes.",
 )
-@common.setting(ServiceSettings, "host", help="Where to listen.")
+@common.setting(ServiceSettings, "host", help="Address to listen on.")
 @common.setting(ServiceSettings, "port", help="Port to listen on.")
-@click.option("--api-keys", "keys_path", type=FILE, help="Hashed keys; every request must show one.")
-@common.setting(ServiceSettings, "without_keys", help="Listen on any host without keys.")
+@click.option("--api-keys", "keys_path", type=FILE, help="File of hashed API keys. Every request must have a key.")
+@common.setting(ServiceSettings, "without_keys", help="Allow the service to listen on any address without API keys.")
 @click.option(
     "--new-key",
     metavar="NAME[:ROLE]",
     callback=_print_key,
     is_eager=True,
     expose_value=False,
-    help="Print a new key (role search, events or admin) and end.",
+    help="Print a new key (role search, events or admin) and exit.",
 )
-@common.setting(ServiceSettings, "tls_cert", type=FILE, help="Certificate chain, PEM.")
-@common.setting(ServiceSettings, "tls_key", type=FILE, help="Its key, PEM.")
-@common.setting(ServiceSettings, "poll_s", help="Seconds between two looks for another live version.")
+@common.setting(ServiceSettings, "tls_cert", type=FILE, help="TLS certificate chain (PEM).")
+@common.setting(ServiceSettings, "tls_key", type=FILE, help="Private key of the certificate (PEM).")
+@common.setting(ServiceSettings, "poll_s", help="Seconds between two polls for a new live version.")
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
     default=1,
-    help="Processes, each a whole service, that take requests from one port.",
+    help="Number of service processes that share the port.",
 )
-@common.setting(Limits, "threads", help="Requests that a process computes at once.")
-@common.setting(Limits, "max_waiting", help="Requests that may wait; more are answered with 429.")
+@common.setting(Limits, "threads", help="Number of requests that a process handles at the same time.")
+@common.setting(
+    Limits, "max_waiting", help="Number of requests that may wait in the queue. Further requests are answered with 429."
+)
 @click.option(
     "--max-body-mb",
     type=click.FloatRange(0, 1024, min_open=True),
     default=default_of(Limits, "max_body_bytes") // MIB,
-    help="Largest request body with documents (the rerank routes), or with several searches.",
+    help="Maximum size of a request body with documents (the rerank APIs) or with several searches.",
 )
 @click.option(
     "--max-search-kb",
     type=click.FloatRange(0, 1024**2, min_open=True),
     default=default_of(Limits, "max_search_bytes") // 1024,
-    help="Largest request body of every other route: one search, events.",
+    help="Maximum size of any other request body: one search, events.",
 )
 @common.setting(
     ServiceSettings,
     "events_per_second",
-    help="Events taken from one address (a tenth of them from one session); 0: any number.",
+    help="Rate limit for events from one address. The limit for one session is a tenth of it. 0: no limit.",
 )
 @click.option(
     "--allowed-host",
     "allowed_hosts",
     multiple=True,
     metavar="NAME",
-    help="Name by which the service may be called; can be repeated.  "
-    "[default: without keys on a loopback address its names, else any]",
+    help="Host name that requests may use to reach the service; can be repeated.  [default: the names of the loopback "
+    "address if the service listens on it without keys, else any]",
 )
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
-    help="Lines of JSON on standard error.",
+    help="Minimum level of the log, which is JSON lines on standard error.",
 )
 def command(**options: Any) -> None:
     """Serve search with reranking, the rerank APIs and the search page over HTTP.
 
-    An engine that does not answer, a missing model or a passed deadline never make search worse than the engine's own
-    order; the answer says why it is not reranked.
+    If a model is missing or the deadline has passed, the service falls back to the engine's own order, and the response
+    gives the reason.
 
-    Model and store are checked while they are copied into a folder under TMPDIR, from where they are served; a new copy
-    over the served folders is taken once it is whole.
+    The service checks the model and the store while it copies them to a folder under TMPDIR, and serves from this copy.
+    When you replace the original folders, the service loads the new files as soon as they are complete.
     """
     common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
@@ -215,7 +237,7 @@ def command(**options: Any) -> None:
         listener.close()
     engine = common.open_engine_of(options["engine_spec"])
     if settings.proxy:
-        requests_of(engine)  # an embedded engine has no clients
+        requests_of(engine)  # raises for an embedded engine, which has no clients of its own
     state = open_state(
         engine,
         settings,

@@ -1,4 +1,4 @@
-"""``ssi sync``: documents whose vector is missing or stale, found and renewed."""
+"""``ssi sync``: find documents whose vector is missing or stale, and compute it again."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Examples:
 @click.option(
     "--updated-field",
     metavar="FIELD",
-    help="Date field set on every change: read only what changed since the last sync.",
+    help="Date field that is updated on every change. Only documents that changed since the last sync are read.",
 )
-@click.option("--verify", is_flag=True, help="Read every text, also with --updated-field.")
-@click.option("--follow", is_flag=True, help="Run until stopped; rounds with nothing to do are not reported.")
+@click.option("--verify", is_flag=True, help="Read every text, even with --updated-field.")
+@click.option("--follow", is_flag=True, help="Repeat until stopped. Rounds without changes are not reported.")
 @click.option(
     "--interval",
     type=click.FloatRange(0),
@@ -42,9 +42,9 @@ Examples:
 def sync_command(
     updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
 ) -> None:
-    """Renew the vectors of documents that are new or whose text changed.
+    """Compute the vectors of documents that are new or whose text has changed.
 
-    Without --updated-field every text is read and compared with the hash stored beside its vector.
+    Without --updated-field, every text is read and compared with the hash that is stored with its vector.
     """
     from indexer import renewal as renewing
 
@@ -63,6 +63,6 @@ def sync_command(
         return
     for number, report in enumerate(renewing.follow(once, interval)):
         if report.stopped is not None:
-            common.warn(f"{report.stopped}; next try in {interval:g} s")
+            common.warn(f"{report.stopped}; next attempt in {interval:g} s")
         elif number == 0 or not report.idle:
             show_report(report, renewal, as_json)

@@ -1,4 +1,4 @@
-"""``ssi train``: documents and links, judgements or pairs to a model."""
+"""``ssi train``: train a model from documents and links, judgments or preference pairs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from reranker.text.view import TextView
     from reranker.training import Corpus, TrainingReport, TrainingSet
 
-# What a model to start from has decided.
 _DECIDED = (
     "fields",
     "analyzer",
@@ -41,6 +40,7 @@ _DECIDED = (
     "tied",
     "model_class",
 )
+"""Options that cannot be given with ``--warm-start``, because the model to start from determines them."""
 _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
 
 EXAMPLES = """\b
@@ -62,126 +62,148 @@ Examples:
 )
 @common.id_field_option
 @click.option("--links", type=PATH, metavar="FILE", help="Links: source id TAB target id, no header.")
-@click.option("--qrels", type=PATH, metavar="FILE", help="Judgements: query id TAB document id TAB grade.")
+@click.option("--qrels", type=PATH, metavar="FILE", help="Judgments: query id TAB document id TAB grade.")
 @click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text.")
-@click.option("--pairs", type=PATH, metavar="FILE", help="Preferences: query, better, worse, weight (TSV or Parquet).")
-@click.option("--valid", type=PATH, metavar="FILE", help="Validation, in the form of the training file.")
+@click.option(
+    "--pairs", type=PATH, metavar="FILE", help="Preference pairs: query, better, worse, weight (TSV or Parquet)."
+)
+@click.option("--valid", type=PATH, metavar="FILE", help="Validation data, in the format of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
 @common.setting(
     TrainConfig,
     "model_class",
     type=click.Choice((*MODEL_CLASSES, AUTO)),
-    help=f"What is learned. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
-    f"worse than the best on validation.",
+    help=f"Kind of model. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
+    f"worse than the best class on the validation data.",
 )
-@common.setting(TrainConfig, "dim", help="N, the dimensions of a vector.")
+@common.setting(TrainConfig, "dim", help="Number of dimensions of a vector.")
 @common.setting(
     TrainConfig,
     "recipe",
     type=click.Choice(RECIPES),
-    help="paper: uniform negatives, N(0,1) start, constant rate, no cap.",
+    help="Training recipe. paper: uniform negatives, start from N(0,1), constant learning rate, no cap on row lengths.",
 )
 @common.setting(
     TrainConfig,
     "queries",
     metavar="KIND",
-    help="What a link's source is as a query: document, keywords:K, or mixed: both, with a U of its own for "
-    "queries of up to 10 words.",
+    help="How the source document of a link is used as a query. document: whole; keywords:K: K of its words; mixed: "
+    "both, with a separate matrix U for queries of up to 10 words.",
 )
 @common.setting(
     TrainConfig,
     "generalise",
     type=click.Choice(GENERALISE),
-    help="Learn for documents not seen in training, or for new links between known ones.",
+    help="Goal of the split: rank documents not seen in training, or find new links between known documents.",
 )
 @common.setting(
     TrainConfig,
     "memory",
     type=click.Choice(AUTO_OR_OFF),
-    help="Let documents remember the queries that they are relevant to (--qrels, --pairs), as words of one "
-    "more field; auto: where validation is better for it.",
+    help="Store with each document the queries that it is relevant to (--qrels, --pairs), as the words of an "
+    "additional field. auto: if this improves validation MAP.",
 )
 @common.setting(
     TrainConfig,
     "word_weights",
     type=click.Choice(AUTO_OR_OFF),
-    help="Let the words of a query count in the lexical score what the training queries (--qrels, --pairs) "
-    "say; auto: where validation is better for it.",
+    help="Learn the weights of query words in the lexical score from the training queries (--qrels, --pairs). "
+    "auto: if this improves validation MAP.",
 )
-@common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Keep q.d in the score.")
-@common.setting(TrainConfig, "tied", help="U = V: the same as --model-class tied.")
+@common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Include the word match q.d in the score.")
+@common.setting(
+    TrainConfig, "tied", help="Use the same matrix for queries and documents (U = V); the same as --model-class tied."
+)
 @click.option(
     "--fields",
     default="title,text",
     metavar="LIST",
-    help="Field paths, each with an optional weight in the lexical score (title^2); those left out are tuned.",
+    help="Field paths, each with an optional weight in the lexical score (title^2). Weights that are not given are "
+    "tuned.",
 )
 @click.option(
     "--analyzer",
     default="auto",
     metavar="NAME",
-    help="auto (unicode, with English stems, and with bigrams, where the training queries find more by "
-    "them), unicode[,stem=LANG][,stop=english][,bigrams], a language by its name (german), japanese, or "
+    help="auto (unicode; English stems and bigrams are added if they improve retrieval for the training queries), "
+    "unicode[,stem=LANG][,stop=english][,bigrams], the name of a language (german), japanese, or "
     "engine:INDEX/FIELD (with --engine).",
 )
-@click.option("--engine", "engine_spec", metavar="SPEC", help="Engine of --index, and of an engine: analyzer.")
-@click.option("--index", metavar="NAME", help="Without --docs: read the documents of this index.")
+@click.option(
+    "--engine", "engine_spec", metavar="SPEC", help="Engine of --index and of the analyzer engine:INDEX/FIELD."
+)
+@click.option("--index", metavar="NAME", help="Read the documents of this index, if --docs is not given.")
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@click.option("--max-chars", default=20_000, help="Characters read of a field.")
+@click.option("--max-chars", default=20_000, help="Maximum number of characters read from a field.")
 @click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
-@click.option("--max-words", type=int, metavar="N", help="Words in the vocabulary at most; the most frequent stay.")
-@common.setting(TrainConfig, "max_rows", metavar="N", help="Learn rows for the N most frequent words only.")
-@click.option("--min-df", default=1, help="Least number of documents that hold a word.")
+@click.option(
+    "--max-words", type=int, metavar="N", help="Maximum size of the vocabulary; the most frequent words are kept."
+)
+@common.setting(TrainConfig, "max_rows", metavar="N", help="Learn vectors for the N most frequent words only.")
+@click.option("--min-df", default=1, help="Minimum number of documents that contain a word.")
 @click.option(
     "--quantisation",
     type=click.Choice(["float16", "float32", "int8"]),
     default="float16",
     help="Precision of stored vectors.",
 )
-@common.setting(TrainConfig, "epochs", help="Passes over the preferences.  [default: by the data]")
-@common.setting(TrainConfig, "rate", help="Learning rate at the start.  [default: found on validation]")
+@common.setting(
+    TrainConfig, "epochs", help="Number of passes over the training preferences.  [default: depends on the data]"
+)
+@common.setting(TrainConfig, "rate", help="Initial learning rate.  [default: chosen on validation data]")
 @common.setting(
     TrainConfig,
     "identity_scale",
     "--margin-identity",
     "margin_identity",
     metavar="A",
-    help="Weight of q.d against the margin while learning.  [default: found on validation]",
+    help="Weight of q.d relative to the margin during training.  [default: chosen on validation data]",
 )
-@common.setting(TrainConfig, "max_norm", help="Cap on the length of a word's row; 0: none.  [default: 3]")
-@common.setting(TrainConfig, "max_trials", help="Candidates tried a step.  [default: by the data]")
-@common.setting(TrainConfig, "query_dropout", help="Share of query words left out.  [default: by the data]")
+@common.setting(TrainConfig, "max_norm", help="Maximum norm of a word's vector; 0: no limit.  [default: 3]")
 @common.setting(
-    TrainConfig, "document_dropout", help="Share of document words left out.  [default: found on validation]"
+    TrainConfig, "max_trials", help="Negative candidates tried in each step.  [default: depends on the data]"
 )
-@common.setting(TrainConfig, "init_std", help="Deviation of U at the start.  [default: 1/sqrt(N); paper: 1]")
-@common.setting(TrainConfig, "patience", help="Epochs without a better validation MAP.")
-@common.setting(TrainConfig, "threads", help="More than 1 is faster and not reproducible.")
-@common.setting(TrainConfig, "seed", help="Of all random numbers.")
-@click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from; its vocabulary and fields are kept.")
-@click.option("--fresh", is_flag=True, help="Forget the checkpoint of an earlier, unfinished run.")
+@common.setting(TrainConfig, "query_dropout", help="Dropout rate of query words.  [default: depends on the data]")
+@common.setting(
+    TrainConfig, "document_dropout", help="Dropout rate of document words.  [default: chosen on validation data]"
+)
+@common.setting(
+    TrainConfig, "init_std", help="Standard deviation of the initial U.  [default: 1/sqrt(dim); recipe paper: 1]"
+)
+@common.setting(TrainConfig, "patience", help="Early stopping: epochs without a better validation MAP.")
+@common.setting(
+    TrainConfig, "threads", help="Number of threads. More than 1 is faster, but the result is not reproducible."
+)
+@common.setting(TrainConfig, "seed", help="Seed of all random numbers.")
+@click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from. Its vocabulary and fields are kept.")
+@click.option("--fresh", is_flag=True, help="Delete the checkpoint of an earlier, unfinished run.")
 @click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
 @click.option(
     "--report",
     "report_path",
     type=common.FILE,
-    help="Write an HTML report: data, settings tried, baselines, words, queries won and lost, advice.",
+    help="Write an HTML report: data, tried settings, baselines, words, best and worst queries, advice.",
 )
-@click.option("--rejects", type=PATH, metavar="FILE", help="Keep bad lines here, with line, offset and reason.")
+@click.option(
+    "--rejects",
+    type=PATH,
+    metavar="FILE",
+    help="Write rejected lines to this file, with line number, offset and reason.",
+)
 @common.json_option
 def command(**options: Any) -> None:
-    """Learn a model: which words of a query and a document belong together.
+    """Train a model: learn which query words and document words are related.
 
-    Give one of --links, --qrels with --query-file, or --pairs. Part of it is held out to stop by; at the end the
-    command says whether the model is better than the best lexical baseline, on what, and by how much. A model that is
+    Give one of --links, --qrels with --query-file, or --pairs. Part of this data is held out for early stopping. At
+    the end, the command compares the model with the best lexical baseline and prints the difference. A model that is
     worse is not written (exit status 7).
 
-    A run that was stopped goes on from its checkpoint (DIR.checkpoint) when it is started again, with the documents
-    that it has read of the same fields of the same index (DIR.documents-….jsonl). A reading of an Elasticsearch or
-    OpenSearch index that was stopped goes on as well, with a view of its own: documents that were written meanwhile
-    are read as they are now, and where some were deleted, all is read again, so that the file is always the whole of
-    one view. --fresh forgets what was kept.
+    If a run is interrupted, run the command again to continue from its checkpoint (DIR.checkpoint). With --index, the
+    new run reuses the documents that were already read from the same fields of the index (DIR.documents-….jsonl). If
+    the reading of an Elasticsearch or OpenSearch index was interrupted, it continues with a new point-in-time view:
+    documents that were changed meanwhile are read in their new version. If documents were deleted meanwhile, everything
+    is read again, so that the file always corresponds to one view. --fresh deletes the checkpoint and these documents.
     """
     from reranker.files import write_file
     from reranker.formats import RejectLog
@@ -242,7 +264,7 @@ def _kind(options: dict[str, Any]) -> str:
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
     if len(given) != 1:
         stated = " and ".join(f"--{name}" for name in given) or "none of them"
-        raise ConfigError(f"give one of --links, --qrels or --pairs to learn from; given: {stated}")
+        raise ConfigError(f"give exactly one of --links, --qrels or --pairs to learn from; given: {stated}")
     return given[0]
 
 
@@ -256,36 +278,38 @@ def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog
     if kind == "pairs":
         return from_pairs(read_pairs(path, rejects=rejects))
     if query_file is None:
-        raise ConfigError("--qrels names queries by id: give their texts with --query-file (query id TAB text)")
+        raise ConfigError("--qrels contains only query ids: give the texts with --query-file (query id TAB text)")
     texts = {query.id: query.text for query in read_queries(query_file, rejects=rejects)}
     return from_judgements(read_judgements(path, rejects), texts)
 
 
 def _check_combination(options: dict[str, Any]) -> None:
-    """Raise an error for options without effect beside others, or a report that cannot be written at the end."""
+    """Raise `ConfigError` for options that have no effect together, and for a report that could not be written."""
     common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
-        raise ConfigError("--query-file holds the queries of --qrels: give --qrels, or leave --query-file out")
+        raise ConfigError("--query-file contains the queries of --qrels: give --qrels, or leave --query-file out")
     source_of = click.get_current_context().get_parameter_source
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
-        raise ConfigError(f"{given} beside --warm-start: the model to start from has decided it; leave it out")
+        raise ConfigError(f"{given} cannot be given with --warm-start, whose model determines it; leave it out")
     report: Path | None = options["report_path"]
     if report is not None:
         common.need_modules("evaluation", "jinja2", "matplotlib")
         if not report.parent.is_dir():
-            raise ConfigError(f"the folder of --report {str(report)!r} does not exist: make it, or name another file")
+            raise ConfigError(f"the folder of --report {str(report)!r} does not exist: create it, or name another file")
 
 
 def _read_index(
     options: dict[str, Any], engine: Engine | None, view: TextView, path: Path, update: TitledProgress
 ) -> None:
-    """Write the documents of ``--index`` to a file, unless an unfinished run of this model has."""
+    """Write the documents of ``--index`` to the file ``path``, unless an unfinished run of this model has done so."""
     if engine is None or not options["index"]:
-        raise ConfigError("the documents are missing: give --docs FILE, or --engine and --index to read those there")
+        raise ConfigError("no documents are given: give --docs FILE, or --engine and --index to read an index")
     if path.exists():
-        common.say(f"documents as {path} has them, of a run that was stopped; --fresh reads {options['index']} again")
+        common.say(
+            f"using the documents that an interrupted run wrote to {path}; --fresh reads {options['index']} again"
+        )
         return
     from reranker.retrain.documents import export_documents
 
@@ -294,7 +318,7 @@ def _read_index(
 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> Corpus:
-    """Return what is read and how, with the analyzer asked for; without ``--docs`` the file of an index's documents."""
+    """Return the corpus: file, text view and analyzer. Without ``--docs``, the file is ``of_index``."""
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import Corpus
@@ -303,7 +327,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
     analyze: Callable[..., list[list[str]]] | None = None
     if analysis and analysis.engine_field:
         if engine is None:
-            raise ConfigError(f"the analyzer {options['analyzer']!r} asks an engine: say which with --engine")
+            raise ConfigError(f"the analyzer {options['analyzer']!r} runs in an engine: name the engine with --engine")
         index, _, name = analysis.engine_field.partition("/")
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
@@ -322,15 +346,15 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
 
 
 def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
-    """Return why a model that is worse than the best lexical baseline is not written; None where it is."""
+    """Return the error for a model that is worse than the best lexical baseline; None if the model is to be written."""
     comparison = report.comparison
     if comparison is None or comparison.verdict != "worse":
         return None
     if allow_worse:
-        common.err().print(f"[yellow]{comparison.sentence()}[/yellow] Written all the same (--allow-worse).")
+        common.err().print(f"[yellow]{comparison.sentence()}[/yellow] The model is written anyway (--allow-worse).")
         return None
     return GateRefused(
-        f"{comparison.sentence()} It was not written: give more links or judgements, another --queries or "
+        f"{comparison.sentence()} The model was not written: give more links or judgments, another --queries or "
         f"--generalise, or --allow-worse",
         verdict=comparison.verdict,
     )
@@ -365,12 +389,14 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
     console.print(f"model    {path}  ({model_id[:12]}, encoder {encoder_id[:12]})")
     console.print(
         f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
-        f"(words alone {report.lexical_map:.4f}), on held-out {held_out}"
+        f"(lexical score only: {report.lexical_map:.4f}), on held-out {held_out}"
     )
     if report.model_class != DEFAULT_CLASS:
         console.print(f"class    {report.model_class}")
     if report.scale not in (0, 1) or (report.scale == 0 and MODEL_CLASSES[report.model_class].has_vectors):
-        console.print(f"weighed  the learned part counts {report.scale:g} times: validation prefers it")
+        console.print(
+            f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
+        )
     console.print(f"memory   {report.memory.sentence}")
     console.print(summary)
     if report.comparison is not None:

@@ -1,4 +1,4 @@
-"""``ssi uninstall``: take everything of ours out of an index."""
+"""``ssi uninstall``: remove everything that ssi added to an index."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ Examples:
 def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool) -> None:
     """Remove everything that ssi added to an index: vectors of all versions, stored scripts, the record of versions.
 
-    Each document is written again without these fields; one that changes meanwhile is read again first. All other
-    fields and the click logs (ubi_*) stay. Mapping entries remain, empty: no engine can remove a field from a mapping.
+    Each document is written again without these fields. If a document changes meanwhile, it is first read again. All
+    other fields and the click logs (ubi_*) stay. The mapping entries remain, because no engine can remove a field from
+    a mapping.
     """
     import numpy as np
 
@@ -36,7 +37,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     plan = plan_collection(engine, index, everything=True)
     if dry_run:
         common.print_json(asdict(plan)) if as_json else common.out().print(
-            f"would take {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) out of {plan.documents:,} "
+            f"would remove {len(plan.drop)} versions ({', '.join(plan.drop) or 'none'}) from {plan.documents:,} "
             f"documents, and delete {', '.join(plan.indexes) or 'no index'}"
         )
         return
@@ -49,7 +50,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
         common.print_json(report.to_json())
     else:
         common.out().print(
-            f"took {len(plan.drop)} versions out of {report.emptied:,} documents, deleted "
+            f"removed {len(plan.drop)} versions from {report.emptied:,} documents, deleted "
             f"{', '.join(report.deleted) or 'no index'}"
         )
         if note := remaining_note(plan):

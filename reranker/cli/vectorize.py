@@ -1,4 +1,4 @@
-"""``ssi vectorize``: the vectors of very many documents, computed ahead."""
+"""``ssi vectorize``: compute the vectors of a large collection in advance."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Examples:
     "--backend",
     type=click.Choice(["local", "spark"]),
     default="local",
-    help="local: this process; spark: a local Spark or a cluster, whose machines see documents, model and "
-    "target under the same paths.",
+    help="local: this process; spark: a local Spark or a cluster. All machines of the cluster must reach the "
+    "documents, the model and the output under the same paths.",
 )
 @click.option(
-    "--spark-master", metavar="URL", help="Cluster of spark; else SPARK_REMOTE, or all cores of this machine."
+    "--spark-master", metavar="URL", help="Spark cluster.  [default: SPARK_REMOTE, or all cores of this machine]"
 )
 @common.id_field_option
 @rejects_option
 @common.json_option
 def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -> None:
-    """Compute the vectors of documents ahead of `ssi index` or `ssi revectorize`, which take them by --vectors.
+    """Compute the vectors of documents in advance. `ssi index` and `ssi revectorize` read them by --vectors.
 
-    The rows are the same from both backends, and what the index gets is the same with and without them. Gzipped files
-    and row groups of Parquet are not split.
+    Both backends compute the same vectors, and the index gets the same content with and without --vectors. Spark does
+    not split a gzipped file or a row group of Parquet into several tasks.
     """
     from indexer.vectorizing import VectorizingJob, vectorize
     from reranker.formats import RejectLog

@@ -1,4 +1,4 @@
-"""``ssi versions``: the model versions of an index, and which one is live."""
+"""``ssi versions``: list the model versions of an index and show which one is live."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Examples:
 """,
 )
 @common.engine_options
-@click.option("--quick", is_flag=True, help="Do not read the texts: how many vectors are stale is not counted.")
+@click.option("--quick", is_flag=True, help="Do not read the texts, and do not count stale vectors.")
 @common.json_option
 def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -> None:
-    """List the versions of an index: which one is live, how many documents carry their vectors, how many are stale.
+    """List the versions of an index: which one is live, how many documents have their vectors, how many are stale.
 
-    Stale are vectors of a text that has changed since; `ssi sync` renews those of one version.
+    A vector is stale if the text has changed since it was computed. `ssi sync` computes stale vectors again.
     """
     from indexer.versions import list_versions
 
@@ -56,7 +56,9 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
             state.created,
             state.state,
         )
-    common.out().print(table if states else f"{index} has no versions: ssi index or ssi revectorize makes one")
+    common.out().print(
+        table if states else f"{index} has no versions: `ssi index --model` or `ssi revectorize` adds one"
+    )
     for title, names in (("replaced by a rebuild", record.retired), ("unfinished rebuild", record.building)):
         if names:
             common.out().print(f"{title}: {', '.join(names)}")

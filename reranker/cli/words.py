@@ -1,4 +1,4 @@
-"""``ssi words``: what a model has learned about words, and which words share documents."""
+"""``ssi words``: show what a model has learned about words, and which words occur in the same documents."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Examples:
 """,
 )
 def words_group() -> None:
-    """Look into a model: which words it takes for near, and which words of documents it relates to a query."""
+    """Inspect a model: the nearest words of a word, and the document words that it relates to a query."""
 
 
 @words_group.command(
@@ -46,29 +46,29 @@ Examples:
 )
 @click.argument("word")
 @common.model_option()
-@click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
+@click.option("--n", type=click.IntRange(1), default=5, help="Number of neighbours.")
 @click.option(
     "--of",
     "side",
     type=_SIDE,
     default="documents",
-    help="The vectors the word is looked up in: V (documents) or U (queries).",
+    help="Matrix that the vector of the word is taken from: V (documents) or U (queries).",
 )
-@click.option("--among", type=_SIDE, default="documents", help="The vectors its neighbours are looked up in.")
+@click.option("--among", type=_SIDE, default="documents", help="Matrix whose vectors are searched for neighbours.")
 @click.option(
     "--by",
     "measure",
     type=click.Choice(["distance", "cosine"]),
     default="distance",
-    help="Euclidean distance, as in the papers' tables, or the cosine, which does not look at lengths.",
+    help="Euclidean distance, as in the tables of the papers, or cosine similarity, which ignores the lengths.",
 )
 @click.option(
     "--min-documents",
     type=click.IntRange(0),
     default=3,
-    help="Leave rarer words out: little has been learned about them.",
+    help="Leave out words in fewer documents, because little has been learned about them.",
 )
-@click.option("--picture", type=FILE, help="Draw the words on a plane: a file .png or .svg.")
+@click.option("--picture", type=FILE, help="Draw the words on a plane and write the plot to this .png or .svg file.")
 @common.json_option
 def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **choice: Any) -> None:
     """List the words whose vectors are nearest to that of WORD, nearest first."""
@@ -92,7 +92,7 @@ def similar(word: str, model_path: Path, picture: Path | None, as_json: bool, **
 
 @words_group.command(
     "dice",
-    short_help="List the words that share documents with a word or an n-gram most.",
+    short_help="List the words that most often occur in the same documents as a word or an n-gram.",
     epilog="""\b
 Examples:
   ssi words dice iterator "smart pointer" --docs docs.jsonl.gz
@@ -112,21 +112,23 @@ Examples:
 @common.renamed_option("--documents", "--docs", kind=_DOCUMENTS)
 @common.id_field_option
 @common.model_option(required=False)
-@click.option("--analyzer", "analyzer_text", metavar="SPEC", help="How words are cut; the model's where one is given.")
-@click.option("--fields", metavar="FIELDS", help="Fields with the texts, by commas; the model's, else title,text.")
-@click.option("--n", type=click.IntRange(1), default=5, help="Neighbours.")
+@click.option("--analyzer", "analyzer_text", metavar="SPEC", help="Analyzer.  [default: that of --model, else unicode]")
+@click.option(
+    "--fields", metavar="FIELDS", help="Text fields, separated by commas.  [default: those of --model, else title,text]"
+)
+@click.option("--n", type=click.IntRange(1), default=5, help="Number of neighbours.")
 @click.option(
     "--max-words",
     type=click.IntRange(1),
     default=30_000,
-    help="Neighbours are chosen among this many of the most frequent words.",
+    help="Number of most frequent words that are considered as neighbours.",
 )
 @common.json_option
 def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **options: Any) -> None:
-    """List the frequent words that share documents with each TERM most regularly: a word, or words in a row in quotes.
+    """List the frequent words with the highest DICE coefficient for each TERM: a word, or consecutive words in quotes.
 
-    DICE is twice the number of documents with both, divided by the sum of those with each. A frequent word is its own
-    nearest. No model is needed.
+    DICE is twice the number of documents with both, divided by the sum of the numbers of documents with each. A
+    frequent word is its own nearest neighbour. No model is needed.
     """
     from reranker.formats import read_documents
     from reranker.models.model_folder import load_model
@@ -137,7 +139,9 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
 
     model_path, analyzer_text, fields = (options[name] for name in ("model_path", "analyzer_text", "fields"))
     if model_path is not None and (analyzer_text or fields):
-        raise ConfigError("--model says how words are cut: leave out --analyzer and --fields, or the model")
+        raise ConfigError(
+            "--model determines the analyzer and the fields: leave out --analyzer and --fields, or --model"
+        )
     if model_path is None:
         analyzer = make_analyzer(parse_analyzer(analyzer_text or "unicode"))
         view = TextView.parse((fields or "title,text").split(","))
@@ -146,7 +150,7 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
         analyzer, view = encoder.analyzer, encoder.view
 
     def batches() -> Iterator[list[list[str]]]:
-        """Yield the words of some documents at a time, all fields joined."""
+        """Yield the words of the documents in batches of `_BATCH`; the fields of a document are joined."""
         documents = read_documents(options["path"], id_field=options["id_field"])
         n_read = 0
         with common.progress("reading") as update:
@@ -176,7 +180,7 @@ def dice(terms: tuple[str, ...], n: int, max_words: int, as_json: bool, **option
 
 @words_group.command(
     "pairs",
-    short_help="List the words of documents that a query's words stand for.",
+    short_help="List the document words that a model relates to the words of a query.",
     epilog="""\b
 Examples:
   ssi words pairs --query "read a file line by line" --model model/
@@ -185,18 +189,18 @@ Examples:
 )
 @click.option("--query", required=True, metavar="TEXT", help="The query.")
 @common.model_option()
-@click.option("--n", type=click.IntRange(1), default=10, help="Pairs.")
+@click.option("--n", type=click.IntRange(1), default=10, help="Number of pairs.")
 @click.option(
     "--min-documents",
     type=click.IntRange(0),
     default=3,
-    help="Leave rarer words of documents out, except the query's own.",
+    help="Leave out document words in fewer documents, except words of the query.",
 )
 @common.json_option
 def word_pairs(query: str, model_path: Path, n: int, min_documents: int, as_json: bool) -> None:
-    """List the words of documents that raise the score of a query most, each with the query's word it comes from.
+    """List the document words that raise the score for a query most, each with the query word that it is paired with.
 
-    The weight is what the pair adds to the score of a document in which the word has weight 1.
+    The weight is the contribution of the pair to the score of a document in which the word has weight 1.
     """
     from reranker.models.model_folder import load_model
     from reranker.words import related_words
@@ -204,7 +208,7 @@ def word_pairs(query: str, model_path: Path, n: int, min_documents: int, as_json
     model = load_model(model_path)
     word_pairs = related_words(model, query, n=n, min_documents=min_documents)
     if model.encoder.memory is not None:
-        said = f"{len(model.encoder.memory):,} documents have a memory of queries, which counts besides"
+        said = f"{len(model.encoder.memory):,} documents have a memory of queries, which also counts in the score"
         common.err().print(f"{said}: see `ssi search --explain`", soft_wrap=True)
     if as_json:
         common.print_json([asdict(pair) for pair in word_pairs])

@@ -52,7 +52,7 @@ def test_from_an_index_to_reranked_hits_and_back(
 
     report = json.loads(run(f"ssi init --engine {engine.spec} --index {INDEX} --json"))
     why = {field["path"]: field["why_not"] for field in report["fields"]}
-    assert (why["title"], why["text"], why["url"]) == ("", "", "holds addresses")
+    assert (why["title"], why["text"], why["url"]) == ("", "", "contains URLs or paths")
     assert report["documents"] == 200 and "ssi serve --proxy --port 9201" in report["next"][-1]
     pairs = itertools.pairwise(DOCUMENTS)
     Path("links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")

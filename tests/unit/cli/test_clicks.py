@@ -72,13 +72,13 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
     (models / ".retrain").mkdir()
     again = ssi("forget", "client", "--log", log, "--models", models)
     assert again.exit_code == 0 and "removed 0 queries" in flat(again)
-    assert f"queries from before may be remembered by {remembering[:12]}: `ssi retrain` makes" in flat(again)
+    assert f"the models {remembering[:12]} may still remember removed queries: run `ssi retrain`" in flat(again)
     listed = ssi("forget", "client", "--log", log, "--models", models, "--json")
     assert json.loads(listed.stdout)["remembering"] == [remembering]
     for nobody in ("clietn", ""):
         unknown = ssi("forget", nobody, "--log", log)
         assert unknown.exit_code == 9
-        assert f"no row of the click log {str(log)!r} is of the user, client or session id given" in flat(unknown)
+        assert f"the click log {str(log)!r} has no row of the given user, client or session id" in flat(unknown)
         assert "as the site logs it" in flat(unknown)
         assert not nobody or nobody not in unknown.output
 
@@ -105,8 +105,8 @@ def test_a_key_of_ones_own(tmp_path: Path, raw: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        ("import --log {log}", 2, "give either LOG... files or --engine"),
-        ("import {raw} --engine tantivy:{raw} --log {log}", 2, "give either LOG... files or --engine"),
+        ("import --log {log}", 2, "give either LOG... files, or --engine"),
+        ("import {raw} --engine tantivy:{raw} --log {log}", 2, "give either LOG... files, or --engine"),
         ("import {raw} --since 2026-01-01 --log {log}", 2, "give --engine, or leave them out"),
         ("import --engine tantivy:{raw} --since yesterday --log {log}", 2, "--since 'yesterday' is not a time"),
         ("import --engine tantivy:{raw} --since 2026-02-01 --until 2026-01-01 --log {log}", 2, "is not before"),

@@ -118,11 +118,15 @@ def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder:
     [
         ((), 2, "give either --links-test"),
         (("--links-test", "test.tsv", "--qrels", "qrels.tsv"), 2, "give either --links-test"),
-        (("--qrels", "qrels.tsv"), 2, "belong together"),
-        (("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--queries", "keywords:3"), 2, "are for --links-test"),
+        (("--qrels", "qrels.tsv"), 2, "give both, or neither"),
+        (
+            ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--queries", "keywords:3"),
+            2,
+            "apply to --links-test",
+        ),
         ((*LINKS, "--queries", "words"), 2, "keywords:K"),
         ((*LINKS, "--baselines", "bm52"), 2, "'bm52' is not known"),
-        ((*LINKS, "--baselines", "bm25+queries"), 2, "give them with --tune"),
+        ((*LINKS, "--baselines", "bm25+queries"), 2, "give --tune in addition to --qrels"),
         ((*LINKS, "--baselines", "lsi:900"), 2, "cannot be had"),
         (("--links-test", "missing.tsv"), 3, "missing.tsv"),
         (("--links-test", "queries.tsv"), 3, "no query is left"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.cli.init import JUDGEMENTS, analyzer_of, look, text_fields
+from reranker.cli.init import JUDGEMENTS, analyzer_of, field_in_sample, text_fields
 from reranker.cli.main import main
 from reranker.engines import Engine, WriteOp, open_engine
 from tests.served import random_documents
@@ -71,9 +71,9 @@ def test_what_it_reads_and_what_it_writes(folder: Path) -> None:
     assert why == {
         "title": "",
         "text": "",
-        "sku": "holds codes",
-        "url": "holds addresses",
-        "note": "hardly ever filled",
+        "sku": "contains codes",
+        "url": "contains URLs or paths",
+        "note": "rarely filled",
     }
     tables = tomllib.loads((folder / "ssi.toml").read_text())
     assert tables["train"]["fields"].split(",") == ["title", "text"]
@@ -136,7 +136,7 @@ def test_training_reads_the_documents_of_the_index_once_until_it_is_done(folder:
     left.write_text(json.dumps(of_file[0]) + "\n")
     assert run(folder, "train", *engine, *options, "--model", "d", "--fields", "text").exit_code == 0, "read anew"
     kept = run(folder, "train", *engine, *options, "--model", "d")
-    assert "of a run that was stopped" in kept.stderr and kept.exit_code != 0
+    assert "documents that an interrupted run wrote to" in kept.stderr and kept.exit_code != 0
     fresh = run(folder, "train", *engine, *options, "--model", "d", "--fresh")
     assert json.loads(fresh.stdout)["model_id"] in ids
 
@@ -196,6 +196,6 @@ def test_fields_of_objects_count_and_ours_do_not() -> None:
         "ssi_0123456789ab_x": {"type": "text"},
     }
     assert dict(text_fields(properties)) == {"name": "english", "maker.name": ""}
-    html = look("body", "", [{"body": "<p>red <b>shoes</b></p>"}, {"body": "<p>hat</p>"}, {}])
+    html = field_in_sample("body", "", [{"body": "<p>red <b>shoes</b></p>"}, {"body": "<p>hat</p>"}, {}])
     assert html.html and html.share == pytest.approx(2 / 3) and not html.why_not
-    assert look("body", "", [{"body": "same"}, {"body": "same"}]).why_not == "says the same of every document"
+    assert field_in_sample("body", "", [{"body": "same"}, {"body": "same"}]).why_not == "is the same in every document"

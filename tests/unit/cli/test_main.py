@@ -71,7 +71,7 @@ def test_a_former_name_of_an_option_is_the_new_one_with_a_note(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "docs.jsonl").write_text("")
     *command, old, value = arguments.removesuffix(" --model m --fields title").split()
-    note = f"note: {old} is called {new} now"
+    note = f"note: {old} is now called {new}"
     by_option = CliRunner().invoke(main, arguments.split())
     rest = arguments.removesuffix(" --model m --fields title").removesuffix(f"{old} {value}").split()
     rest += ["--model", "m", "--fields", "title"] if "words" in rest else []

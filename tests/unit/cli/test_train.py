@@ -183,16 +183,20 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ((), 2, "give one of --links, --qrels or --pairs to learn from; given: none of them"),
+        ((), 2, "give exactly one of --links, --qrels or --pairs to learn from; given: none of them"),
         (("--links", "links.tsv", "--pairs", "pairs.tsv"), 2, "given: --links and --pairs"),
-        (("--qrels", "qrels.tsv"), 2, "give their texts with --query-file"),
-        (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file holds the queries of --qrels"),
+        (("--qrels", "qrels.tsv"), 2, "give the texts with --query-file"),
+        (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file contains the queries of --qrels"),
         (("--links", "links.tsv", "--queries", "short"), 2, "mixed, document or keywords:K"),
         (("--links", "links.tsv", "--epochs", "0"), 2, "'--epochs': 0 is not in the range x>=1"),
         (("--links", "links.tsv", "--seed", "-1"), 2, "'--seed': -1 is not in the range x>=0"),
-        (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "say which with --engine"),
+        (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "name the engine with --engine"),
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),
-        (("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--tied"), 2, "--dim, --tied beside --warm-start"),
+        (
+            ("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--tied"),
+            2,
+            "--dim, --tied cannot be given with --warm-start",
+        ),
         (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
         (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
         (("--links", "nowhere.tsv"), 3, "nowhere.tsv"),
@@ -278,4 +282,4 @@ def test_a_class_is_not_chosen_beside_a_model_to_start_from(folder: Path, tmp_pa
     assert "train a new model on all the evidence" in flat(result)
     result = train(folder, tmp_path / "m", *start, "--model-class", "low_rank")
     assert result.exit_code == 2
-    assert "--model-class beside --warm-start" in flat(result)
+    assert "--model-class cannot be given with --warm-start" in flat(result)

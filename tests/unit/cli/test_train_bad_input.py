@@ -132,7 +132,7 @@ def test_an_id_field_without_a_file_is_refused(tmp_path: Path) -> None:
     of_index = ["--engine", f"tantivy:{tmp_path}", "--index", "docs", "--id-field", "sku"]
     command = ["train", *of_index, "--links", str(links), "--model", str(tmp_path / "model")]
     result = CliRunner().invoke(main, command)
-    assert result.exit_code == 2 and "those of an index are named by their _id" in result.stderr
+    assert result.exit_code == 2 and "documents of an index are identified by _id" in result.stderr
 
 
 def test_an_id_field_of_the_configuration_is_for_files(tmp_path: Path) -> None:

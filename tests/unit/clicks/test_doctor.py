@@ -310,7 +310,7 @@ def test_an_unsound_log_ends_with_status_7(tmp_path: Path) -> None:
     assert result.exit_code == 7
     told = json.loads(result.stdout)
     assert told["severity"] == "unsound"
-    assert "unsound to learn from" in result.stderr
+    assert "the log is unsound: " in result.stderr
 
 
 def test_camel_case_rows_are_read_and_said(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
     with (folder / "docs.jsonl").open("a") as file:
         file.write("{broken\n")
     result = ssi("index", "docs.jsonl", *where(folder), code=8)
-    assert "1 lines refused" in result.stdout
+    assert "1 lines rejected" in result.stdout
     assert json.loads((folder / "docs.jsonl.rejects.jsonl").read_text())["line"] == 41
 
 

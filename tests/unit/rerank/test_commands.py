@@ -146,7 +146,7 @@ def test_calibration_by_links_prints_what_it_found(site: Site) -> None:
     assert result.exit_code == 0
     assert "mean AP" in result.stdout
     assert "q·d = 0 for 0.0% of the engine's hits" in result.stdout
-    assert "is kept in the release" in result.stdout
+    assert "was stored in the release" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -455,7 +455,7 @@ def test_the_command_fits_keeps_and_explains(folder: Path) -> None:
     files = ["--qrels", str(folder / "qrels.tsv"), "--query-file", str(folder / "queries.tsv")]
     table = command(folder, "calibrate", *files, "--signals", "price:lower,votes", "--dry-run")
     assert table.exit_code == 0, table.stderr
-    assert "signal price (lower is better), weight" in table.stdout and "by all signals" in table.stdout
+    assert "signal price (lower is better), weight" in table.stdout and "gain from all signals" in table.stdout
     fit = json.loads(command(folder, "calibrate", *files, "--signals", "price:lower,votes", "--json").stdout)
     price = next(signal for signal in fit["signals"] if signal["field"] == "price")
     assert price["weight"] > 0 and price["gain"]["p"] < 0.01 and fit["signals_gain"]["mean"] > 0.1

@@ -65,7 +65,7 @@ def unchanged(site: Site) -> Iterator[None]:
     ("log", "arguments", "code", "message"),
     [
         (None, [], 2, "--clicks LOG or --from-index"),
-        ("useful", ["--clicks", "turning", "--from-index"], 2, "names one click log"),
+        ("useful", ["--clicks", "turning", "--from-index"], 2, "give at most one click log"),
         ("useful", ["--newest", "2"], 2, "newest slice"),
         ("useful", ["--since", "yesterday"], 2, "--since"),
         ("useful", ["--strategy", "best"], 2, "last-clicked"),
