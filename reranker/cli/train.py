@@ -18,7 +18,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
-from reranker.training.config import AUTO_OR_OFF, GENERALISE, RECIPES, TrainConfig
+from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPES, TrainConfig
 
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
@@ -110,6 +110,13 @@ Examples:
     help="Learn the weights of query words in the lexical score from the training queries (--qrels, --pairs). "
     "auto: if this improves validation MAP.",
 )
+@common.setting(
+    TrainConfig,
+    "learned_part",
+    type=click.Choice(AUTO_OR_ON),
+    help="Write the learned vectors. auto: if held-out queries are ranked better with them; otherwise the model is the "
+    "tuned lexical score.",
+)
 @common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Include the word match q.d in the score.")
 @common.setting(
     TrainConfig, "tied", help="Use the same matrix for queries and documents (U = V); the same as --model-class tied."
@@ -196,8 +203,9 @@ def command(**options: Any) -> None:
     """Train a model: learn which query words and document words are related.
 
     Give one of --links, --qrels with --query-file, or --pairs. Part of this data is held out for early stopping. At
-    the end, the command compares the model with the best lexical baseline and prints the difference. A model that is
-    worse is not written (exit status 7).
+    the end, the tuned lexical score, the same with query memory, and both with the learned vectors are compared on
+    queries that none of them was fitted to, and the best one is the model. If the learned vectors do not help, the
+    model is the lexical score, and the command says so.
 
     If a run is interrupted, run the command again to continue from its checkpoint (DIR.checkpoint). With --index, the
     new run reuses the documents that were already read from the same fields of the index (DIR.documents-….jsonl). If
@@ -348,7 +356,8 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
 def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
     """Return the error for a model that is worse than the best lexical baseline; None if the model is to be written."""
     comparison = report.comparison
-    if comparison is None or comparison.verdict != "worse":
+    has_chosen = report.form is not None and report.form.n_queries > 0  # the best form is never a worse one
+    if has_chosen or comparison is None or comparison.verdict != "worse":
         return None
     if allow_worse:
         common.err().print(f"[yellow]{comparison.sentence()}[/yellow] The model is written anyway (--allow-worse).")
@@ -378,6 +387,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "scale": report.scale,
                 "best_epoch": report.result.best_epoch,
                 "memory": report.memory._asdict(),
+                "form": report.form.to_json() if report.form else None,
                 "dropped": report.dropped,
                 "rejected_lines": rejects.count,
                 "comparison": report.comparison.to_json() if report.comparison else None,

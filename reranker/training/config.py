@@ -15,6 +15,7 @@ from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, na
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
+AUTO_OR_ON = ("auto", "on")
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """Names of settings in manifests, checkpoints and on the command line, where they differ."""
 QUERY_KINDS = ("mixed", "document")
@@ -85,6 +86,9 @@ class TrainConfig:
     word_weights: str = "auto"
     """{'auto', 'off'}: Whether the words of queries have weights in the lexical part, learned from training queries.
     ``auto``: if queries are texts and validation is better with them."""
+    learned_part: str = "auto"
+    """{'auto', 'on'}: Whether the learned part is written. ``auto``: only if the score is better with it on held-out
+    queries; otherwise the lexical score is the model."""
     query_side_only: bool = False
     """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
     from."""
@@ -94,6 +98,7 @@ class TrainConfig:
         _one_of("generalise", self.generalise, GENERALISE)
         _one_of("memory", self.memory, AUTO_OR_OFF)
         _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
+        _one_of("learned_part", self.learned_part, AUTO_OR_ON)
         _one_of("model_class", self.model_class, (*MODEL_CLASSES, AUTO))
         self._check_class()
         parse_query_kind(self.queries)

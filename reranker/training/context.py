@@ -17,7 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
-from reranker.evaluation import DEPTH, InnerProducts, RankingTask, paired_test
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, paired_test
 from reranker.lexical.kernel import Judged, blended_average_precision
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.scorers import DocumentForm, query_vectors
@@ -84,6 +84,7 @@ class Validator:
             unknown = np.ones(task.grades.shape, dtype=bool)
             unknown[row_of(task.grades), task.grades.indices] = False
             left_out = sp.csr_matrix(unknown)
+            self.task = replace(task, excluded=left_out)
         self._judged = Judged(relevant.indptr, relevant.indices, left_out.indptr, left_out.indices)
 
     def values(
@@ -103,6 +104,14 @@ class Validator:
             ]
         )
 
+    def measured(
+        self, q_vectors: Float32, d_vectors: Float32, identity: float, measures: Sequence[str]
+    ) -> dict[str, Float64]:
+        """Return the values of each query, (n_queries,) float64, by (query vector).(document vector) + identity q.d."""
+        scores = q_vectors @ d_vectors.T + np.float32(identity) * self._lexical
+        no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
+        return dict(evaluate(self.task, _Scores(scores), no_tuples, measures).values)
+
     @property
     def lexical(self) -> Float64:
         """AP of each query by q.d only, (n_queries,) float64."""
@@ -110,6 +119,19 @@ class Validator:
         one = np.float32(1)
         values: Float64 = blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH)
         return values
+
+
+class _Scores(NamedTuple):
+    """Scores that are there already, as `evaluate` asks for them."""
+
+    values: Float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.values.shape[0], self.values.shape[1]
+
+    def block(self, start: int, stop: int) -> Float32:
+        return self.values[start:stop]
 
 
 def values_by(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from reranker.baselines.comparison import (
@@ -14,11 +15,11 @@ from reranker.baselines.comparison import (
     tuning_task,
 )
 from reranker.baselines.fitted import REMEMBERING, fit_baselines
+from reranker.lexical.tuning import TunedLexical
 from reranker.models.ranking_model import RankingModel
 from reranker.training.context import keywords_of
 from reranker.training.learning import LearnedPart
 from reranker.training.lexical_choice import LexicalChoice
-from reranker.training.remembering import MemoryStage
 from reranker.training.run import Division, TrainingRun
 
 BASELINES: Final = ("tfidf", "bm25")
@@ -30,7 +31,7 @@ def compared(
     lexical: LexicalChoice,
     division: Division,
     learned: LearnedPart,
-    remembered: MemoryStage,
+    forms: Mapping[str, TunedLexical] | None,
     model: RankingModel,
 ) -> SystemComparison:
     """Return the model compared with tuned lexical baselines on the validation queries that judge.
@@ -56,5 +57,5 @@ def compared(
         n_words = keywords_of(schedule) if schedule.keyword_share == 1 else None
     experiment = experiment_of(model, corpus, task, side.texts, n_words, seed)
     tuned_on = lexical_task(model, corpus, tuning, train.texts, n_words, seed)
-    baselines = fit_baselines(names, corpus.lexical, tuned_on, rng, known=remembered.forms)
+    baselines = fit_baselines(names, corpus.lexical, tuned_on, rng, known=forms)
     return compare_systems(experiment.model, baselines, experiment.evaluation, rng)

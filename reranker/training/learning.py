@@ -155,10 +155,27 @@ def refitted(
     run.listener.say(
         f"training once more on everything for {parameters.result.best_epoch + parameters.more_epochs} epochs"
     )
-    asked = query_set(reading.data, [run.evidence], reading.analyzer, rows.lexical).weighed(rows.word_weights)
-    problem = _problem(run, reading, division, asked, rows.documents, run.evidence, ())
+    return trained_like(run, reading, division, rows, first, run.evidence, "-all")
+
+
+def trained_like(
+    run: TrainingRun,
+    reading: AnalyzedDocuments,
+    division: Division,
+    rows: PreparedRows,
+    first: LearnedPart,
+    evidence: TrainingSet,
+    suffix: str,
+) -> TrainedParameters:
+    """Return the class trained on other evidence, with the settings, epochs and weights of the ``first`` run.
+
+    ``suffix`` ends the name of the folder that keeps the state.
+    """
+    asked = query_set(reading.data, [evidence], reading.analyzer, rows.lexical).weighed(rows.word_weights)
+    problem = _problem(run, reading, division, asked, rows.documents, evidence, ())
     again = replace(division, schedule=first.schedule)
-    return _context(run, reading, again, problem, "refit", suffix="-all").learn(parameters.name, parameters)
+    context = _context(run, reading, again, problem, "refit", suffix=suffix)
+    return context.learn(first.parameters.name, first.parameters)
 
 
 def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:

@@ -19,9 +19,15 @@ from reranker.training.trainer import SHORT, Trainer, TrainingCheckpoint, TrainR
 
 
 def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return q.d: no rows, one dimension (engines map no vector of none)."""
+    """Return q.d."""
+    return words_only()
+
+
+def words_only(identity: float = 1.0) -> TrainedParameters:
+    """Return q.d without a learned part: no rows, one dimension (engines cannot map a vector of none)."""
     nothing = np.zeros((0, 1), np.float32)
-    return TrainedParameters("lexical", nothing, nothing, TrainResult(nothing, nothing, 0, None), scale=0.0)
+    result = TrainResult(nothing, nothing, 0, None)
+    return TrainedParameters("lexical", nothing, nothing, result, identity=identity, scale=0.0)
 
 
 def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:

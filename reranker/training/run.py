@@ -33,6 +33,7 @@ STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "memory folds of all": (8, 2),
         "memory tuning of all": (8, 3),
         "word weights": (9,),
+        "form folds": (10,),
     }
 )
 """Random streams of a run, and the spawn key of each: a stream does not depend on which others are used."""

@@ -7,24 +7,29 @@ The stages run in this order; each is a function from the results before it to o
     tune            `lexical_choice`   settings of the lexical score, reading of the words
     prepare         `learning`         rows of documents and queries, weights of words
     race and train  `learning`         U and V
-    remember        `remembering`      memory of the training queries
+    remember        `remembering`      lexical score with a memory of the training queries
+    choose          `form_choice`      which of these parts are written
     judge           `judging`          comparison with lexical baselines
     refit           `refit` below      the same on all the evidence
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reranker.baselines.comparison import SystemComparison
+from reranker.baselines.fitted import REMEMBERING
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory
+from reranker.lexical.tuning import TunedLexical
 from reranker.models.model_classes import DEFAULT_CLASS
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
+from reranker.training.form_choice import MEMORY_NAME, FormChoice, ScoreForm, chosen_form
 from reranker.training.judging import compared
 from reranker.training.learning import LearnedPart, PreparedRows, learned_part, prepared_rows, refitted
 from reranker.training.lexical_choice import (
@@ -35,18 +40,25 @@ from reranker.training.lexical_choice import (
     tuned_on_all,
     with_factor,
 )
+from reranker.training.linear import words_only
 from reranker.training.race import Trial
 from reranker.training.reading import Corpus, Listener, read_tokens
-from reranker.training.remembering import (
-    MemoryChoice,
-    MemoryStage,
-    memory_of,
-    remembered_queries,
-    tuned_remembering_all,
-)
+from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
 from reranker.training.run import Division, TrainingRun, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
+
+
+class MemoryChoice(NamedTuple):
+    """Whether documents remember the queries that they are relevant to, and the sentence that says why."""
+
+    is_on: bool
+    sentence: str
+
+    @classmethod
+    def of(cls, is_on: bool, why: str) -> MemoryChoice:
+        """Return a choice whose sentence says why."""
+        return cls(is_on, f"queries remembered: {'on' if is_on else 'off'}, {why}")
 
 
 @dataclass(frozen=True)
@@ -78,15 +90,33 @@ class TrainingReport:
     """What the user should know of the lexical score."""
     memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
     """Whether documents remember queries."""
+    form: FormChoice | None = None
+    """Which parts of the score are written, and why."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Finished:
-    """The parts of the model that is written."""
+class TrainingStages:
+    """The results of the stages of one run."""
+
+    division: Division
+    lexical: LexicalChoice
+    rows: PreparedRows
+    learned: LearnedPart
+    memory: MemoryTrial
+    choice: FormChoice
+
+
+@dataclass(frozen=True, eq=False)
+class _Chosen:
+    """The parts of the model of the form that is written."""
 
     lexical: LexicalSettings | None
     memory: QueryMemory | None
+    factor: float | None
+    """Factor of the rows with a memory next to what was learned without one; None: 1."""
     parameters: TrainedParameters
+    forms: Mapping[str, TunedLexical] | None
+    """Tuned forms for the baselines, see `LexicalChoice.forms`."""
 
 
 def train_model(
@@ -138,6 +168,20 @@ def train_model(
         If the checkpoint is damaged.
     """
     run = checked_run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
+    stages = run_stages(run)
+    chosen = _chosen(run, stages, stages.choice.form)
+    memory = _memory_choice(stages)
+    run.listener.say(memory.sentence)
+    comparison = None
+    if compare:
+        model = _assembled(run, stages, chosen, {})
+        comparison = compared(run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
+    report = _report(stages, chosen, memory, comparison)
+    return written_model(run, stages, stages.choice.form, _metrics(report)), report
+
+
+def run_stages(run: TrainingRun) -> TrainingStages:
+    """Return the results of all stages up to the choice of the form that is written."""
     tokens = read_tokens(run.corpus, run.analyzer, run.listener, check_fields=run.base is None)
     reading = read_by(run, tokens)
     division = divided(run, reading.data)
@@ -145,63 +189,86 @@ def train_model(
     del tokens, reading  # the later stages need the memory
     rows = prepared_rows(run, lexical, division)
     learned = learned_part(run, lexical.reading, division, rows)
-    remembered = remembered_queries(run, lexical, division, rows, learned)
-    comparison = None
-    if compare:
-        tried = _Finished(remembered.settings, remembered.memory, learned.parameters)
-        model = _assembled(run, lexical, rows, learned, remembered, tried, {})
-        comparison = compared(run, lexical, division, learned, remembered, model)
-    report = _report(division, lexical, rows, learned, remembered, comparison)
-    final = refit(run, lexical, division, rows, learned, remembered)
-    return _assembled(run, lexical, rows, learned, remembered, final, _metrics(report)), report
+    memory = tried_memory(run, lexical, division, rows, learned)
+    choice = chosen_form(run, lexical, division, rows, learned, memory)
+    return TrainingStages(division, lexical, rows, learned, memory, choice)
 
 
-def refit(
-    run: TrainingRun,
-    lexical: LexicalChoice,
-    division: Division,
-    rows: PreparedRows,
-    learned: LearnedPart,
-    remembered: MemoryStage,
-) -> _Finished:
-    """Return the parts of the model, each fitted again to all the evidence where that changes it."""
-    parameters, memory, settings = learned.parameters, remembered.memory, remembered.settings
+def written_model(
+    run: TrainingRun, stages: TrainingStages, form: ScoreForm, metrics: dict[str, Any] | None = None
+) -> RankingModel:
+    """Return the model of a form, fitted again to all the evidence."""
+    return _assembled(run, stages, refit(run, stages, _chosen(run, stages, form)), metrics or {})
+
+
+def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
+    """Return the chosen parts, each fitted again to all the evidence where that changes it."""
+    lexical, division = stages.lexical, stages.division
+    parameters, memory, settings = chosen.parameters, chosen.memory, chosen.lexical
     if run.valid is None and parameters.has_learned:
-        parameters = refitted(run, lexical.reading, division, rows, learned)
-    if run.valid is None and remembered.choice.is_on and not run.config.query_side_only:
-        memory = memory_of(run, lexical.reading, run.evidence)
+        parameters = refitted(run, lexical.reading, division, stages.rows, stages.learned)
+    if run.valid is None and memory is not None and not run.config.query_side_only:
+        memory = memory_of(lexical.reading, run.evidence)
     if settings is not None and has_few_queries(run, lexical, division):
         run.listener.say("tuning the lexical score on all the queries")
         if memory is not None:
-            settings = with_factor(tuned_remembering_all(run, lexical, division), remembered.factor)
+            settings = with_factor(tuned_remembering_all(run, lexical, division), chosen.factor)
         else:
             settings = tuned_on_all(run, lexical.reading, division)
-    return _Finished(settings, memory, parameters)
+    return replace(chosen, parameters=parameters, memory=memory, lexical=settings)
+
+
+def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chosen:
+    """Return the parts of a form, as they were fitted to the training side."""
+    lexical, memory = stages.lexical, stages.memory
+    parameters = stages.learned.parameters if form.learned else words_only(run.config.identity * 1.0)
+    if not form.memory or memory.is_kept or memory.tuned is None:
+        kept = memory.memory if memory.is_kept else None
+        return _Chosen(lexical.settings, kept, None, parameters, lexical.forms)
+    # The factor is for U and V, which repeat a part of the memory.
+    factor = memory.factor if form.learned else None
+    settings = memory.settings if form.learned else memory.tuned.settings
+    forms = None if lexical.forms is None else {**lexical.forms, REMEMBERING: memory.tuned}
+    return _Chosen(settings, memory.memory, factor, parameters, forms)
+
+
+def _memory_choice(stages: TrainingStages) -> MemoryChoice:
+    memory, choice = stages.memory, stages.choice
+    if memory.why_not:
+        return MemoryChoice.of(memory.is_kept, memory.why_not)
+    headline = {name: values["AP"] for name, values in choice.means.items()}
+    reached = [
+        max(value for name, value in headline.items() if (MEMORY_NAME in name) is with_memory)
+        for with_memory in (True, False)
+    ]
+    return MemoryChoice.of(
+        choice.form.memory,
+        f"held-out MAP {reached[0]:.4f} with it and {reached[1]:.4f} without, over {choice.n_queries:,} queries",
+    )
 
 
 def _report(
-    division: Division,
-    lexical: LexicalChoice,
-    rows: PreparedRows,
-    learned: LearnedPart,
-    remembered: MemoryStage,
-    comparison: SystemComparison | None,
+    stages: TrainingStages, chosen: _Chosen, memory: MemoryChoice, comparison: SystemComparison | None
 ) -> TrainingReport:
-    parameters = learned.parameters
+    form, trial, learned = stages.choice.form, stages.memory, stages.learned
+    with_memory = form.memory and trial.tuned is not None
+    maps = trial if with_memory else learned
+    notes = trial.tuned.notes if with_memory and trial.tuned is not None else ()
     return TrainingReport(
-        split=division.split.kind,
-        lexical_map=remembered.lexical_map,
-        valid_map=remembered.valid_map,
-        scale=parameters.scale / (remembered.factor or 1.0),
+        split=stages.division.split.kind,
+        lexical_map=maps.lexical_map,
+        valid_map=maps.valid_map if form.learned else maps.lexical_map,
+        scale=chosen.parameters.scale / (chosen.factor or 1.0),
         comparison=comparison,
-        result=parameters.result,
+        result=learned.parameters.result,
         dropped=learned.dropped,
-        evidence=division.split,
-        model_class=parameters.name,
-        judged_apart=division.judged_apart,
+        evidence=stages.division.split,
+        model_class=chosen.parameters.name,
+        judged_apart=stages.division.judged_apart,
         trials=learned.trials,
-        notes=(*lexical.notes, *rows.notes, *remembered.notes),
-        memory=remembered.choice,
+        notes=(*stages.lexical.notes, *stages.rows.notes, *notes),
+        memory=memory,
+        form=stages.choice,
     )
 
 
@@ -217,28 +284,22 @@ def _metrics(report: TrainingReport) -> dict[str, Any]:
             "curve": [{k: v for k, v in asdict(line).items() if k != "seconds"} for line in report.result.history],
         },
         "memory": report.memory._asdict(),
+        "form": report.form.to_json() if report.form else None,
         "comparison": report.comparison.to_json() if report.comparison else None,
     }
 
 
-def _assembled(
-    run: TrainingRun,
-    lexical: LexicalChoice,
-    rows: PreparedRows,
-    learned: LearnedPart,
-    remembered: MemoryStage,
-    parts: _Finished,
-    metrics: dict[str, Any],
-) -> RankingModel:
+def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics: dict[str, Any]) -> RankingModel:
     """Return the model of some parts; with the query side only, the encoder of the model to start from stays."""
-    data, parameters = lexical.reading.data, parts.parameters
+    reading, learned, parameters = stages.lexical.reading, stages.learned, parts.parameters
+    data = reading.data
     vocabulary = data.tfidf.vocabulary
     if run.base is not None and run.config.query_side_only:
         encoder = run.base.encoder
     else:
         encoder = Encoder(
             run.corpus.view.with_weights(run.learned_weights),
-            lexical.reading.analyzer,
+            reading.analyzer,
             vocabulary,
             run.corpus.tf,
             parameters.V,
@@ -256,7 +317,7 @@ def _assembled(
         "base": run.base.model_id if run.base else None,
         "class": parameters.name,
         **({} if learned.choice is None else {"choice": learned.choice}),
-        **({} if remembered.factor is None else {"memory_factor": remembered.factor}),
+        **({} if parts.factor is None else {"memory_factor": parts.factor}),
     }
     return RankingModel(
         encoder,
@@ -266,5 +327,5 @@ def _assembled(
         training=training,
         metrics=metrics,
         U_short=parameters.short.U if parameters.short else None,
-        word_weights=rows.word_weights,
+        word_weights=stages.rows.word_weights,
     )

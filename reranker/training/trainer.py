@@ -27,6 +27,7 @@ from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem, csr_of
+from reranker.training.training_set import N_FOLDS
 
 _STATE = "state.json"
 
@@ -111,8 +112,8 @@ def checkpoint_of(folder: Path, name: str) -> Path:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove every state of a run: of the first training and the refit, of each class."""
-    for part in ("", "-all"):
+    """Remove every state of a run: of the first training, of the folds and of the refit, of each class."""
+    for part in ("", "-all", *(f"-fold{number}" for number in range(N_FOLDS))):
         for name in (*MODEL_CLASSES, SHORT):
             shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
 

@@ -337,6 +337,19 @@ def _sides(keys: Mapping[str, str], share: float, rng: np.random.Generator) -> t
     return keys.keys() - taken, taken
 
 
+N_FOLDS = 4
+"""Parts of the queries in cross-fitting: each is scored by what the other parts were fitted to."""
+
+
+def folds_of(texts: Mapping[str, str], n_folds: int, rng: np.random.Generator) -> list[set[str]]:
+    """Return the queries (id to text) in ``n_folds`` random parts of equal size; equal texts are in the same part."""
+    keys = {query: _key(text) for query, text in texts.items()}
+    distinct_keys = sorted(set(keys.values()))
+    order = rng.permutation(len(distinct_keys)).tolist()
+    fold_of = {distinct_keys[number]: place % n_folds for place, number in enumerate(order)}
+    return [{query for query, key in keys.items() if fold_of[key] == fold} for fold in range(n_folds)]
+
+
 def split_training_set(
     evidence: TrainingSet,
     valid: TrainingSet | None,

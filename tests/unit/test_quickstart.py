@@ -12,7 +12,7 @@ from reranker.errors import TrainingError
 from reranker.training import TrainConfig
 from tests.unit.training.synthetic import STATED, synonyms, write_documents, write_links
 
-QUICK = TrainConfig(dim=10, epochs=2, **STATED)
+QUICK = TrainConfig(learned_part="on", dim=10, epochs=2, **STATED)
 
 
 @pytest.fixture(scope="module")

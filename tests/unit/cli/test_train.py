@@ -14,6 +14,7 @@ from reranker.cli.main import main
 from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
 
+LEARNED = ("--set", "learned_part=on")
 QUICK = (
     "--dim",
     "10",
@@ -129,7 +130,7 @@ def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rows", ["0", "30"])
 def test_restricted_and_tied_models(folder: Path, tmp_path: Path, rows: str) -> None:
-    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--tied", "--max-rows", rows)
+    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--tied", "--max-rows", rows, *LEARNED)
     assert result.exit_code == 0, result.output
     model = load_model(tmp_path / "model")
     assert model.U.shape == (int(rows), 10)

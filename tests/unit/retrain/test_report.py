@@ -19,8 +19,7 @@ from reranker.retrain.report import render_retraining
 from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
 from reranker.training.race import Trial
-from reranker.training.remembering import MemoryChoice
-from reranker.training.train import TrainingReport
+from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_links
 from reranker.words import WordPair

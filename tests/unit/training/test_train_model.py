@@ -230,7 +230,7 @@ def test_a_warm_start_keeps_vocabulary_fields_and_shape(path: Path, links: Links
 
 def test_a_warm_start_that_learns_nothing_is_the_base(path: Path, links: Links) -> None:
     base, _ = train(path, from_links(links))
-    model, report = train(path, from_links(links), base=base, epochs=1, rate=1e-12)
+    model, report = train(path, from_links(links), base=base, epochs=1, rate=1e-12, learned_part="on")
     factor = np.float32(np.sqrt(report.scale))
     np.testing.assert_allclose(model.U, base.U * factor, atol=1e-5)
     np.testing.assert_allclose(model.encoder.V, base.encoder.V * factor, atol=1e-5)
@@ -433,7 +433,7 @@ def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) 
     """One query a document: validation asks for documents that no other query was relevant to."""
     model, report = train(recurring_path, recurring(1, 3)[1], model_class="lexical")
     assert not report.memory.is_on
-    assert "queries remembered: off, validation MAP" in report.memory.sentence
+    assert "queries remembered: off, held-out MAP" in report.memory.sentence
     assert model.encoder.memory is None
 
 
@@ -458,7 +458,7 @@ def test_little_of_what_was_learned_is_added_to_a_memory_unless_it_is_surely_bet
 
 
 def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
-    base, report = train(recurring_path, recurring(5, 3)[1], epochs=2)
+    base, report = train(recurring_path, recurring(5, 3)[1], epochs=2, learned_part="on")
     assert base.encoder.memory is not None
     assert base.training["memory_factor"] >= 1  # what was learned counts by so much less than without
     assert report.valid_map >= report.lexical_map - 0.05
