@@ -68,9 +68,9 @@ class FormChoice:
     cross_fitted: bool
     """True if the queries of training took part, each scored by what the other folds were fitted to."""
     means: Mapping[str, Mapping[str, float]]
-    """ScoreForm name to measure to mean."""
+    """Mean by name of the form and measure."""
     tests: Mapping[str, Mapping[str, PairedTest]]
-    """ScoreForm name to measure to the paired test against the best lexical form."""
+    """Paired test against the best lexical form, by name of the form and measure."""
     sentence: str
     """What was written, and why."""
 
