@@ -359,7 +359,7 @@ def test_the_reference_lists_what_a_search_body_may_hold() -> None:
         "aggregations": sorted(gate.AGGREGATIONS),
         "retrievers": sorted(gate.RETRIEVERS),
     }
-    excluded = section("Search bodies").split("Not taken, with the reason:")[1].split("What one body may cost")[0]
+    excluded = section("Search bodies").split("These parts are not accepted")[1].split("The cost of a body")[0]
     taken = {*gate.BODY_OPTIONS, *gate.QUERIES, *gate.AGGREGATIONS, *gate.RETRIEVERS}
     assert set(re.findall(r"`(\w+)`", excluded)) & taken == {"terms", "more_like_this", "stats"}
 
@@ -372,7 +372,7 @@ def test_the_reference_has_the_bounds_of_a_search_body() -> None:
 
 
 def test_the_reference_lists_what_requests_are_refused_with() -> None:
-    table = rows(section("Search bodies").split("what you can do:")[1])
+    table = rows(section("Search bodies").split("Errors:")[1])
     listed = {(int(status), kind) for status, kinds, _ in table for kind in re.findall(r"`(\w+)`", kinds)}
     assert {status for status, _ in listed} <= set(KINDS)
     service = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "reranker" / "service").glob("*.py"))
