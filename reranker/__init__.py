@@ -1,6 +1,6 @@
 """Rerank the results of a search engine with a model trained on a site's own links, judgments or clicks.
 
-The names below are imported when they are first used: ``import reranker`` by itself loads no library.
+Public names are imported on first use, so that ``import reranker`` loads no library.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NAMES = {
         "train_model",
     ),
 }
-"""The modules that define the public names."""
+"""Module → the public names that it defines."""
 
 __all__ = [
     "Corpus",

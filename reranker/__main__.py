@@ -1,4 +1,4 @@
-"""``python -m reranker``: the ``ssi`` command, where scripts are not on the path."""
+"""``python -m reranker``: runs the ``ssi`` command, for example if scripts are not on the path."""
 
 from reranker.cli.main import main
 

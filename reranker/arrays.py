@@ -1,4 +1,4 @@
-"""The types of arrays, named once for the whole project, rows of words, runs laid end to end, and numbers of ids."""
+"""Types of arrays for the whole project, and helpers for rows of words, concatenated runs and numbered ids."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ _Ints = TypeVar("_Ints", Int32, Int64)
 
 
 N_TERM_IDS = 2**31 - 1
-"""Columns of every row of words, known words from 0 and hashed words from 2**30: the most ids that int32 allows."""
+"""Number of columns of a row of words, the maximum for int32. Known words start at 0, hashed words at 2**30."""
 
 
 def term_rows(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix[np.float32]:
-    """Return rows of words of arrays that are known to be sorted: scipy would check, or sort with 2**31 columns."""
+    """Return rows of words from sorted CSR arrays, without scipy's check, which is slow for 2**31 columns."""
     rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
     rows.has_sorted_indices = rows.has_canonical_format = True
     return rows
 
 
 def offsets_of(lengths: AnyArray | list[int]) -> Int64:
-    """Return where each of n runs laid end to end begins, and where the last one ends, (n + 1,) int64."""
+    """Return the start of each of n concatenated runs, and the end of the last one, (n + 1,) int64."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
     return offsets
 
 
 def numbers_of(ids: Sequence[str], number_of: Mapping[str, int]) -> Int32:
-    """Return the number of each id, (n,) int32; -1: it has none."""
+    """Return the number of each id, (n,) int32; -1 for an id without a number."""
     return np.fromiter((number_of.get(id_, -1) for id_ in ids), np.int32, len(ids))
 
 
 def pair_keys(first: AnyInt, second: AnyInt, n_second: int) -> Int64:
-    """Return one number a pair, first * n_second + second, (n,) int64."""
+    """Return one number for each pair, first * n_second + second, (n,) int64."""
     return first.astype(np.int64) * n_second + second
 
 
 def first_uses(values: AnyInt) -> Int64:
-    """Return the places where each value stands first, ascending."""
+    """Return the position of the first occurrence of each value, ascending."""
     return np.sort(np.unique(values, return_index=True)[1])
 
 
 def distinct(values: _Ints) -> _Ints:
-    """Return the different values, ascending; np.unique would hold a hash table of them, 60 bytes a value."""
+    """Return the distinct values, ascending. np.unique would need a hash table with 60 bytes per value."""
     ordered = np.sort(values)
     first: _Ints = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
     return first
 
 
 def are_among(values: AnyInt, others: AnyInt) -> Bool:
-    """Return which values are one of the others, (n,) bool."""
+    """Return for each value whether it is among ``others``, (n,) bool."""
     ordered = np.sort(others)
     return np.searchsorted(ordered, values, side="right") > np.searchsorted(ordered, values)

@@ -1,7 +1,7 @@
-"""Configuration: a TOML file whose tables are commands and whose keys are their options.
+"""Configuration file: TOML, with one table for each command, whose keys are the options of the command.
 
-The same names serve three places: ``ssi search --window 100`` on the command line, ``SSI_SEARCH_WINDOW=100`` in the
-environment, and in the file ::
+An option has the same name on the command line (``ssi search --window 100``), in the environment
+(``SSI_SEARCH_WINDOW=100``) and in the file ::
 
     [default]             # engine, index, model, body and id_field of every command
     engine = "elasticsearch:http://localhost:9200"
@@ -10,9 +10,9 @@ environment, and in the file ::
     [search]              # any option of `ssi search`
     window = 100
 
-The command line wins over the environment, the environment over the file, and there a command's table over
-``[default]``. Paths in the file count from its folder. A key that is not legal is an error that
-lists the legal ones: a misspelt key must not be silently without effect.
+The command line has precedence over the environment, the environment over the file, and the table of a command over
+``[default]``. Paths in the file are relative to its folder. An invalid key is an error that lists the valid ones, so
+that a misspelt key is not silently ignored.
 """
 
 from __future__ import annotations
@@ -31,18 +31,21 @@ from reranker.errors import ConfigError
 T = TypeVar("T")
 
 RouteName = Literal["beside", "fetch", "inside"]
-"""Where a search takes vectors from: a store beside the reranker, the engine's answer, or the engine itself."""
+"""Where scores are computed: from a local store, from vectors in the engine's response, or in the engine."""
 ROUTES: tuple[RouteName, ...] = get_args(RouteName)
 DEFAULT_ROUTE: RouteName = "fetch"
 STORED_ROUTES = (*ROUTES, "first-stage")
-"""Routes whose fields a version may have in the engine: ``first-stage`` finds documents that share no word with the
-query."""
+"""Routes for which a version can have fields in the engine. ``first-stage`` is nearest-neighbour search, which finds
+documents that share no word with the query."""
 MAX_KEYWORDS = 1000
-"""Largest K of ``keywords:K``."""
+"""Maximum K of ``keywords:K``."""
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the tables of a TOML file; `ConfigError` if it cannot be read, is no TOML, or has a key outside of one."""
+    """Return the tables of a TOML file.
+
+    Raises `ConfigError` if the file cannot be read, is not TOML, or has a key outside of a table.
+    """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -54,21 +57,24 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     for key, value in tables.items():
         if not isinstance(value, dict):
             raise ConfigError(
-                f"configuration file {str(path)!r}: the key {key!r} stands outside of a table; "
-                f"keys belong under a command's table such as [search] or under [engine]",
+                f"configuration file {str(path)!r}: the key {key!r} is outside of a table; "
+                f"put it into the table of a command such as [search], or into [engine]",
                 key=key,
             )
     return tables
 
 
 def reject_unknown(keys: Collection[str], legal: Collection[str], where: str) -> None:
-    """Raise `ConfigError` for the first key (in sorted order) that is not legal, listing the legal ones."""
+    """Raise `ConfigError` for the first key (in sorted order) that is not in ``legal``. The message lists ``legal``."""
     for key in sorted(set(keys) - set(legal)):
         raise ConfigError(f"{where}: unknown key {key!r}; legal keys: {', '.join(sorted(legal))}", key=key)
 
 
 def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
-    """Return the dataclass ``cls`` of a table, absent keys by default; `ConfigError` for a key or value it refuses."""
+    """Return an instance of the dataclass ``cls`` with the values of a table; absent keys have their defaults.
+
+    Raises `ConfigError` for an unknown key, or a value that the class refuses.
+    """
     if not dataclasses.is_dataclass(cls):
         raise TypeError(f"{cls!r} is not a dataclass")
     reject_unknown(values.keys(), [f.name for f in dataclasses.fields(cls)], where)
@@ -81,8 +87,8 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
 def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ranges: str) -> None:
     """Raise `ConfigError` for the first field of a dataclass that is outside of its range, such as ``[0, 1)``.
 
-    A round bracket leaves the end itself out, and ``inf`` is no end. A field that may be None may be, one of type int
-    must be a whole number. ``names`` are those that messages call fields by, where they differ.
+    A round bracket excludes the end, and ``inf`` means no limit. None is accepted for a field whose type allows it. A
+    field of type int must be an integer. ``names`` maps fields to the names used in messages, if they differ.
     """
     for name, interval in ranges.items():
         value, kinds = getattr(settings, name), str(settings.__dataclass_fields__[name].type).split(" | ")
@@ -102,13 +108,13 @@ def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ran
 
 
 def default_of(settings: type, name: str) -> Any:
-    """Return the default of a dataclass's field; None where it has none, or one that is made for each instance."""
+    """Return the default of a dataclass's field; None if it has none, or only a default factory."""
     default = settings.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     return None if default is dataclasses.MISSING else default
 
 
 def parse_keywords(text: str, others: tuple[str, ...], most: int = MAX_KEYWORDS) -> int | None:
-    """Return K of ``keywords:K``, from 1 to ``most``, or None for one of ``others``; `ConfigError` for other texts."""
+    """Return K of ``keywords:K``, from 1 to ``most``, or None for one of ``others``. Raises `ConfigError` otherwise."""
     if text in others:
         return None
     kind, _, number = text.partition(":")
@@ -119,7 +125,7 @@ def parse_keywords(text: str, others: tuple[str, ...], most: int = MAX_KEYWORDS)
 
 
 def milliseconds(name: str, text: str | None) -> int | None:
-    """Return the time that an option states, as milliseconds since 1970; UTC unless it says otherwise."""
+    """Return the time of an option as milliseconds since 1970. A time without a zone is UTC."""
     if text is None:
         return None
     try:
@@ -130,6 +136,6 @@ def milliseconds(name: str, text: str | None) -> int | None:
 
 
 def instant(text: str) -> datetime:
-    """Return the time that ISO 8601 text states, UTC unless it says otherwise; `ValueError` where it is none."""
+    """Parse an ISO 8601 time; without a zone, it is UTC. Raises `ValueError` for other texts."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""Deadlines: the time of one request or wait, and how it was spent."""
+"""Deadlines: the time limit of a request or a wait, and the time spent in each stage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ from reranker.records import ReasonKind
 
 
 class Deadline:
-    """The time of one request or wait, counted from the creation: ``limit_s`` seconds (None: no limit) by ``now``.
+    """The time limit of a request or a wait, which starts when the instance is created.
 
-    ``stages_ms`` are milliseconds by stage, as `note_stage` was told.
+    Parameters
+    ----------
+    limit_s : float, optional
+        Time limit in seconds; None: no limit.
+    now : callable
+        Clock, in seconds.
+
+    Attributes
+    ----------
+    stages_ms : dict of str to float
+        Milliseconds by stage, as recorded by `note_stage`.
     """
 
     def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
@@ -28,31 +38,31 @@ class Deadline:
 
     @property
     def left_s(self) -> float:
-        """Seconds left, 0 or more; infinite without a limit."""
+        """Remaining seconds, 0 or more; infinite without a limit."""
         return math.inf if self.limit_s is None else max(self.limit_s - self.spent_s, 0.0)
 
     @property
     def left_ms(self) -> float:
-        """Milliseconds left, 0 or more."""
+        """Remaining milliseconds, 0 or more; infinite without a limit."""
         return self.left_s * 1000.0
 
     @property
     def passed(self) -> bool:
-        """True where no time is left."""
+        """True if no time is left."""
         return self.left_s == 0.0
 
     def timeout_s(self, at_least: float = 0.001) -> float | None:
-        """Return the seconds that a request to an engine may take; None without a limit."""
+        """Return the timeout for a request to an engine in seconds, ``at_least`` or more; None without a limit."""
         return None if self.limit_s is None else max(self.left_s, at_least)
 
     def check(self, doing: str) -> None:
-        """Raise `FallbackError` if the deadline has passed while ``doing`` went on."""
+        """Raise `FallbackError` if the deadline has passed. ``doing`` names the current step in the message."""
         if self.passed and self.limit_s is not None:
             message = f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}"
             raise FallbackError(ReasonKind.DEADLINE, message)
 
     def note_stage(self, name: str) -> None:
-        """Add the time since the last stage ended to the stage ``name``."""
+        """Add the time since the end of the last stage to the stage ``name``."""
         now = self.now()
         self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
         self._noted = now

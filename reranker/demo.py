@@ -1,8 +1,8 @@
-"""The demonstration: collect, train, index, search, report; what is shown is left to the caller.
+"""The demonstration: collect documents, train, index, search. The caller prints the results.
 
-The standard library's source files are parsed, never imported. Each documented module, class and function that is
-public is a document, and links to what its code calls and its text names. BM25's order is measured beside the reranked
-one on links that nobody has trained on.
+The source files of the standard library are parsed, never imported. Each public module, class and function with a
+docstring is a document. It has links to the definitions that its code calls and its text names. The orders of BM25 and
+of the model are compared on links that were not used for training.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ SKIPPED = frozenset(
         "__main__",
     )
 )
-"""Folders and files left out: tests, programs, tables, and doubles of other modules."""
+"""Skipped folders and files: tests, programs, tables, and duplicates of other modules."""
 
 MIN_WORDS = 3
-"""Docstrings of fewer words say nothing."""
+"""Docstrings with fewer words are skipped, because they contain too little information."""
 MAX_DEPTH = 6
-"""Aliases followed (``json.JSONDecoder`` → ``json.decoder.JSONDecoder``), and steps up a class's bases."""
+"""Maximum number of aliases to follow (``json.JSONDecoder`` → ``json.decoder.JSONDecoder``) and of base classes."""
 MAX_STEPS = 2
-"""Undocumented definitions (private helpers) that a link may lead through."""
+"""Maximum number of undocumented definitions (private helpers) on the path of a link."""
 MAX_LINKS_TO_ONE = 60
-"""What more documents than this refer to (``str``, ``open``) tells nothing about any of them: no link leads there."""
+"""Targets of more links are left out, because such definitions (``str``, ``open``) are related to everything."""
 PYTHON = "Python " + ".".join(map(str, sys.version_info[:3]))
-"""The Python whose documentation is used, such as ``Python 3.11.7``."""
+"""Name and version of the documented Python, such as ``Python 3.11.7``."""
 MARK = "made-by-ssi-demo.txt"
 PARTS = ("train", "valid", "test")
 _WORD_IN_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+")
@@ -93,11 +93,11 @@ class Module:
 
 
 def library_folder() -> Path:
-    """Return the folder of the standard library; `InputError` if it has no source files."""
+    """Return the folder of the standard library. Raises `InputError` if it has no source files."""
     folder = Path(sysconfig.get_path("stdlib"))
     if not (folder / "os.py").is_file():
         raise InputError(
-            f"the Python running this has no source files of its standard library in {str(folder)!r}: the "
+            f"this Python has no source files of its standard library in {str(folder)!r}: the "
             "demonstration reads them; use a Python that has them (most installations do)",
             path=str(folder),
         )
@@ -105,7 +105,7 @@ def library_folder() -> Path:
 
 
 def read_modules(folder: Path) -> Iterator[Module]:
-    """Yield the modules of a library in the order of their names; files that do not parse are passed over."""
+    """Yield the modules of a library, sorted by name. Files that cannot be parsed are skipped."""
     for name, path in sorted(_files(folder)):
         tree = None
         with suppress(OSError, SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
@@ -127,24 +127,28 @@ def _files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 @dataclass(frozen=True)
 class DemoEntry:
-    """A definition; without a document it is only passed through. ``owner`` is the class that it belongs to."""
+    """A module, class or function of the library."""
 
     name: str
+    """Full name."""
     document: Document | None
+    """None if it has no sufficient docstring; links can then only pass through it."""
     module: str
+    """Full name of its module."""
     node: ast.Module | Definition
     owner: str = ""
+    """Name of the class that it belongs to; "" if none."""
 
 
 def entries_of(module: Module) -> Iterator[DemoEntry]:
-    """Yield the module, its classes, methods and functions, in the order of the source."""
+    """Yield the module and its classes, methods and functions, in the order of the source."""
     title = f"module {module.name.replace('.', ' ')}"
     yield DemoEntry(module.name, _document(module.name, title, module.tree), module.name, module.tree)
     yield from _definitions(module, module.tree, "")
 
 
 def _definitions(module: Module, parent: ast.Module | Definition, owner: str) -> Iterator[DemoEntry]:
-    """Yield the definitions directly below a module or a class, and below its classes; the first of a name counts."""
+    """Yield the definitions in a module or a class, and in its classes. Of equal names, only the first is yielded."""
     nodes: dict[str, Definition] = {}
     for node in _top_level(parent):
         nodes.setdefault(node.name, node)
@@ -152,7 +156,7 @@ def _definitions(module: Module, parent: ast.Module | Definition, owner: str) ->
         name = f"{owner}.{node.name}" if owner else f"{module.name}.{node.name}"
         is_class = isinstance(node, ast.ClassDef)
         is_private = node.name.startswith("_") and not (node.name.startswith("__") and node.name.endswith("__"))
-        # People ask for "ordered dict", the code says OrderedDict.
+        # People search for "ordered dict", but the name in the code is OrderedDict.
         words = _WORD_IN_NAME.findall(node.name)
         spoken = f" - {' '.join(words).lower()}" if len(words) > 1 else ""
         title = f"{_signature(node)} in {(owner or module.name).replace('.', ' ')}{spoken}"
@@ -163,7 +167,7 @@ def _definitions(module: Module, parent: ast.Module | Definition, owner: str) ->
 
 
 def _top_level(parent: ast.AST) -> Iterator[Definition]:
-    """Yield the definitions of a body, also those inside ``if`` and ``try``."""
+    """Yield the definitions of a body, including those inside ``if`` and ``try``."""
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, Definition):
             yield node
@@ -172,7 +176,7 @@ def _top_level(parent: ast.AST) -> Iterator[Definition]:
 
 
 def _document(name: str, title: str, node: ast.Module | Definition) -> Document | None:
-    """Return the document of a definition, or None where it has no docstring of `MIN_WORDS`."""
+    """Return the document of a definition; None if its docstring has fewer than `MIN_WORDS` words."""
     text = ast.get_docstring(node) or ""
     return Document(name, {"title": title, "text": text}) if len(text.split()) >= MIN_WORDS else None
 
@@ -190,12 +194,12 @@ def _signature(node: Definition) -> str:
 
 
 class Resolver:
-    """Written names to definitions."""
+    """Resolves names in the source code to definitions."""
 
     def __init__(self, modules: Iterable[Module], items: Iterable[DemoEntry]) -> None:
         self._known = {item.name for item in items}
-        # Full names to what they stand for: an import to its origin, a class to its bases, a module to those that it
-        # imports all names of.
+        # Full name → replacements: an import → its origin, a class → its bases, a module → the modules of its
+        # ``import *``.
         self._meanings: dict[str, list[str]] = defaultdict(list)
         for module in modules:
             for name, meaning in _imports(module):
@@ -205,7 +209,7 @@ class Resolver:
                 self._meanings[item.name] += [f"{item.module}.{ast.unparse(base)}" for base in item.node.bases]
 
     def resolve(self, name: str, depth: int = 0) -> str | None:
-        """Return the definition that a full name stands for, or None: the longest beginning known is replaced."""
+        """Return the definition of a full name, or None. The longest known prefix is replaced, step by step."""
         if name in self._known:
             return name
         beginning, rest = name, ""
@@ -217,7 +221,7 @@ class Resolver:
 
 
 def _imports(module: Module) -> Iterator[tuple[str, str]]:
-    """Yield (full name, what it stands for) of what a module imports."""
+    """Yield (full name within the module, full name of the origin) for each import of a module."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -235,7 +239,10 @@ def _imports(module: Module) -> Iterator[tuple[str, str]]:
 
 
 def links_of(items: Sequence[DemoEntry], resolver: Resolver) -> list[IdPair]:
-    """Return the links between documents, by way of definitions without; none to itself or to what it is part of."""
+    """Return the links between documents, also through undocumented definitions.
+
+    Links from a document to itself, or to the module or class that contains it, are left out.
+    """
     documents = {item.name for item in items if item.document is not None}
     direct = {item.name: set(filter(None, map(resolver.resolve, _references(item)))) for item in items}
     links: set[IdPair] = set()
@@ -247,7 +254,7 @@ def links_of(items: Sequence[DemoEntry], resolver: Resolver) -> list[IdPair]:
 
 
 def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents: Collection[str]) -> set[str]:
-    """Return the documents that a definition refers to, directly or by way of `MAX_STEPS` undocumented ones."""
+    """Return the documents that a definition refers to, directly or through up to `MAX_STEPS` undocumented ones."""
     reached, edge = {source}, {source}
     targets: set[str] = set()
     for _ in range(MAX_STEPS + 1):
@@ -259,7 +266,7 @@ def _through_undocumented(source: str, direct: Mapping[str, set[str]], documents
 
 
 def _references(item: DemoEntry) -> Iterator[str]:
-    """Yield full names of what the code of an item refers to, and its text: names that are no plain English words."""
+    """Yield the full names in the code of an item, and those in its text that are not plain English words."""
     for node in _own_nodes(item.node):
         if (name := _dotted(node)) is not None:
             first, _, rest = name.partition(".")
@@ -273,7 +280,7 @@ def _references(item: DemoEntry) -> Iterator[str]:
 
 
 def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a definition; of modules and classes only what is outside of definitions of their own."""
+    """Yield the syntax nodes of a definition. For modules and classes, nodes of nested definitions are left out."""
     stack = list(ast.iter_child_nodes(node))
     inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     while stack:
@@ -286,7 +293,7 @@ def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _dotted(node: ast.AST) -> str | None:
-    """Return ``a.b.c`` for a name, a chain of attributes that starts with one, or what is imported."""
+    """Return ``a.b.c`` for a name, a chain of attributes that starts with a name, or an import; otherwise None."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -297,34 +304,39 @@ def _dotted(node: ast.AST) -> str | None:
 
 
 class DemoFiles:
-    """The files of a demonstration: documents as JSON lines, links, the folders of model and embedded index."""
+    """Paths of a demonstration: documents (JSON lines), links, folders of the model and of the embedded index."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.documents, self.model, self.index = folder / "docs.jsonl", folder / "model", folder / "index"
 
     def links(self, part: str) -> Path:
-        """Links of a part of the split: source TAB target."""
+        """Return the path of the links of a part of the split: source TAB target."""
         return self.folder / f"links.{part}.tsv"
 
 
 @dataclass(frozen=True)
 class DemoCorpus:
-    """Documents by id, and links by part of the split."""
+    """Documents and links of the demonstration."""
 
     documents: Mapping[str, Document]
+    """Id → document."""
     links: Mapping[str, Sequence[IdPair]]
+    """Part of the split (train, valid, test) → links."""
 
 
 def prepare_folder(folder: Path) -> DemoFiles:
-    """Return the places in a folder, emptied of an earlier demonstration; `GateRefused` if it holds anything else."""
+    """Empty the folder of an earlier demonstration and return its paths.
+
+    Raises `GateRefused` if the folder contains other files.
+    """
     mark = folder / MARK
     if folder.exists() and not folder.is_dir():
         raise GateRefused(f"{str(folder)!r} is a file: give a folder with --dir")
     if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
         raise GateRefused(
-            f"the folder {str(folder)!r} holds files that are not the demonstration's, and it empties its folder: "
-            "give an empty or a new one with --dir"
+            f"the folder {str(folder)!r} holds files that are not the demonstration's, which would be deleted: "
+            "give an empty or a new folder with --dir"
         )
     folder.mkdir(parents=True, exist_ok=True)
     mark.write_text("This folder was made by `ssi demo` and is emptied when it runs again.\n", encoding="utf-8")
@@ -337,7 +349,7 @@ def prepare_folder(folder: Path) -> DemoFiles:
 
 
 def collect_corpus(library: Path | None = None) -> DemoCorpus:
-    """Return the documents of a library (None: the running Python's standard library) and the links between them."""
+    """Return the documents of a library and the links between them. None is the standard library of this Python."""
     modules = list(read_modules(library or library_folder()))
     items = [item for module in modules for item in entries_of(module)]
     documents = {item.name: item.document for item in items if item.document is not None}
@@ -345,7 +357,7 @@ def collect_corpus(library: Path | None = None) -> DemoCorpus:
 
 
 def split_links(links: Iterable[IdPair]) -> dict[str, list[IdPair]]:
-    """Return the links as train (80 %), valid (10 %) and test (10 %), chosen by a hash: the same on every machine."""
+    """Split the links into train (80 %), valid (10 %) and test (10 %) by a hash, so that all machines agree."""
     parts: dict[str, list[IdPair]] = {part: [] for part in PARTS}
     for source, target in links:
         digest = hashlib.blake2b(f"{source}\t{target}".encode(), digest_size=8).digest()
@@ -356,7 +368,7 @@ def split_links(links: Iterable[IdPair]) -> dict[str, list[IdPair]]:
 
 INDEX = "demo"
 VIEW = TextView.parse(["title^1", "text^1"])
-"""Equal weights, stated: BM25 searches with the same, and is at its best with them here."""
+"""Equal field weights, which are not tuned. BM25 uses the same weights, with which it is best on this data."""
 WINDOW = RerankSettings().window
 N_FITTED = 250
 N_MEASURED = 500
@@ -369,26 +381,26 @@ N_PAIRS = 4
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 Indexing = Callable[[Engine, str, DemoFiles, RankingModel, Progress], None]
-"""Sends the documents with a model's vectors to an index and its local store."""
+"""Function that sends the documents with a model's vectors to an index and a local store."""
 
 
 @dataclass(frozen=True)
 class MeasuredOrders:
-    """Values of both orders, ``bm25`` and ``reranked``, on the same questions, by the document asking.
-
-    ``rankings`` are ids by system and number of the question (text), ``values`` (n,) float64 by system and measure.
-    """
+    """Rankings and measures of both systems, ``bm25`` and ``reranked``, on the same questions."""
 
     questions: Mapping[str, Topic]
+    """Id of the document that a question comes from → question with its relevant documents."""
     rankings: Mapping[str, Mapping[str, Sequence[str]]]
+    """System → number of the question (as text) → document ids, best first."""
     values: Mapping[str, Mapping[str, np.ndarray]]
+    """System → measure → values, (n_questions,) float64."""
 
     def test(self, measure: str) -> PairedTest:
-        """Return the paired test of reranked minus BM25."""
+        """Return the paired test of the difference reranked minus BM25."""
         return paired_test(self.values["reranked"][measure], self.values["bm25"][measure])
 
     def ranks(self, number: int, document: str) -> tuple[int, int]:
-        """Return the place of a document in BM25's order and in the reranked one, from 1."""
+        """Return the 1-based ranks of a document in the orders of BM25 and of the model."""
         before, after = (list(self.rankings[system][str(number)]) for system in ("bm25", "reranked"))
         return before.index(document) + 1, after.index(document) + 1
 
@@ -407,43 +419,66 @@ class MeasuredOrders:
 
 @dataclass(frozen=True)
 class ShownWordPair:
-    """What a word of the query and a word of the document add to the score."""
+    """Contribution of a pair of words to the score."""
 
     query_word: str
     document_word: str
     adds: float
+    """Term of the score."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One question before and after: ``found`` is a linked document, ``pairs`` what lifts it most."""
+    """A question with its results before and after reranking."""
 
     query: str
     asked_by: str
+    """Id of the document that the question comes from."""
     found: str
+    """Id of a relevant document, one that ``asked_by`` links to."""
     rank_before: int
+    """1-based rank of ``found`` in the order of BM25."""
     rank_after: int
+    """1-based rank of ``found`` after reranking."""
     before: tuple[str, ...]
+    """First hits of BM25."""
     after: tuple[str, ...]
+    """First hits after reranking."""
     pairs: tuple[ShownWordPair, ...]
+    """Pairs of words with the largest contributions to the score of ``found``."""
 
 
 class Demo:
-    """One run of the demonstration, step by step, in a folder that keeps documents, links and model.
+    """A run of the demonstration, step by step. The folder keeps documents, links and the model.
 
-    ``dim`` is N, ``seed`` that of all random choices; ``engine`` gets the index ``demo``, and is reached by
-    ``connection``; empty: the embedded one, in the folder.
+    Parameters
+    ----------
+    folder : path
+        Folder for all files.
+    index : callable
+        Function that indexes the documents.
+    dim : int
+        Dimensions N of the model.
+    seed : int
+        Seed of all random choices.
+    engine : str
+        Spec of the engine for the index ``demo``; "" is the embedded one in the folder.
+    connection : EngineSettings, optional
+        Connection settings of the engine.
     """
 
     corpus: DemoCorpus
-    """Documents and links, after `collect`."""
+    """Documents and links; set by `collect`."""
     model: RankingModel
+    """The trained model; set by `train`."""
     trained: str
-    """After `train`: the model, and training's own sentence: better or worse than the lexical baselines, by how much"""
+    """Sentence that compares the model with the lexical baselines; set by `train`."""
     fit: Fit
+    """Weight of the model, fitted to validation links; set by `search`."""
     measured: MeasuredOrders
+    """Both orders on test links; set by `search`."""
     examples: list[Example]
-    """After `search`: the weight of the model from validation links, both orders on test links, and some of these."""
+    """Questions that show the effect of reranking; set by `search`."""
 
     def __init__(
         self, folder: Path, index: Indexing, dim: int, seed: int, engine: str, connection: EngineSettings | None
@@ -454,19 +489,19 @@ class Demo:
         self._index, self._dim, self._seed, self._connection = index, dim, seed, connection
 
     def collect(self) -> None:
-        """Collect documents and links, and write them into the folder."""
+        """Collect documents and links, and write them to the folder."""
         with timed(self.seconds, "collect"):
             self.corpus = collect_corpus()
             with self.places.documents.open("w", encoding="utf-8") as file:
                 for document in self.corpus.documents.values():
-                    # Escaped, so that lone surrogates in a docstring stay legal JSON.
+                    # json.dumps escapes lone surrogates in a docstring, so that the JSON is valid.
                     file.write(json.dumps({"id": document.id, **document.source}) + "\n")
             for part, links in self.corpus.links.items():
                 text = "".join(f"{source}\t{target}\n" for source, target in links)
                 self.places.links(part).write_text(text, encoding="utf-8")
 
     def train(self, say: Say, progress: Progress) -> None:
-        """Train on the training links, stop by the validation links, save the model."""
+        """Train on the training links with early stopping on the validation links, and save the model."""
         with timed(self.seconds, "train"):
             model, report = train_model(
                 Corpus(self.places.documents, VIEW),
@@ -477,7 +512,7 @@ class Demo:
             )
             save_model(model, self.places.model)
         verdict = (
-            f"MAP {report.valid_map:.4f} on the validation links, {report.lexical_map:.4f} without what was learned"
+            f"MAP {report.valid_map:.4f} on the validation links, {report.lexical_map:.4f} without the learned part"
         )
         self.trained = report.comparison.sentence() if report.comparison else verdict
         self.model = load_model(self.places.model)
@@ -488,7 +523,7 @@ class Demo:
             self._index(engine, INDEX, self.places, self.model, progress)
 
     def search(self, progress: Progress) -> None:
-        """Fit the model's weight on validation links, measure both orders on test links, and look for examples."""
+        """Fit the model's weight on validation links, measure both orders on test links, and choose examples."""
         with timed(self.seconds, "search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             topics = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed).values()
             self.fit = fit_alpha(self._reranker(engine), list(topics), "AP", seed=self._seed, progress=progress)
@@ -500,7 +535,7 @@ class Demo:
             self.examples = best_examples(self.measured, reranker, N_EXAMPLES)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the steps found as JSON values."""
+        """Return the results of all steps as JSON values."""
         return {
             "python": PYTHON,
             "documents": len(self.corpus.documents),
@@ -517,7 +552,7 @@ class Demo:
         }
 
     def commands(self) -> list[str]:
-        """Return what to type next, ready for a shell: a search, and the training as a command of its own."""
+        """Return shell commands to try next: a search, and the training as a separate command."""
         places, query = self.places, self.examples[0].query if self.examples else FIRST_QUERY
         search = ["ssi", "search", query, "--engine", self.engine_spec, "--index", INDEX, "--model", str(places.model)]
         train = [
@@ -542,7 +577,10 @@ class Demo:
 
 
 def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int, seed: int) -> dict[str, Topic]:
-    """Return at most ``limit`` topics: a first sentence, its links of ``part``, without those of ``known``."""
+    """Return at most ``limit`` topics. A query is the first sentence of a document, and its links are relevant.
+
+    Only links of ``part`` count. Targets of links of the parts ``known`` are excluded.
+    """
     targets: dict[str, dict[str, float]] = {}
     for source, target in corpus.links[part]:
         targets.setdefault(source, {})[target] = 1.0
@@ -557,14 +595,14 @@ def questions_of(corpus: DemoCorpus, part: str, known: Iterable[str], limit: int
 
 
 def first_sentence(text: str) -> str:
-    """Return the first words of the first sentence, at most `MAX_QUERY_WORDS`, on one line."""
+    """Return the first sentence of a text on one line, cut after `MAX_QUERY_WORDS` words."""
     paragraph = text.strip().partition("\n\n")[0]
     sentence = _SENTENCE_END.split(" ".join(paragraph.split()), maxsplit=1)[0]
     return " ".join(sentence.split()[:MAX_QUERY_WORDS])
 
 
 def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, progress: Progress) -> MeasuredOrders:
-    """Return both orders of the engine's window for each question, ``alpha`` the weight of the model."""
+    """Return both orders of the engine's window for each question. ``alpha`` is the weight of the model."""
     ranked = rank_topics(reranker, list(questions.values()), progress=progress)
     rankings = {"bm25": ranked.run((0.0,)), "reranked": ranked.run((alpha,))}
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(questions.values())}
@@ -579,7 +617,10 @@ def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, pr
 
 
 def best_examples(measured: MeasuredOrders, reranker: Reranker, n: int) -> list[Example]:
-    """Return the ``n`` questions whose linked document rose most among the first ten, each of another module."""
+    """Return the ``n`` questions with the largest gain for a relevant document that reaches the first ten hits.
+
+    All of them come from different modules.
+    """
     rises: list[tuple[float, int, str]] = []  # (minus the gain in 1 / rank, question number, document)
     for number, topic in enumerate(measured.questions.values()):
         for document in topic.grades:

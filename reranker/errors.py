@@ -1,6 +1,6 @@
-"""Every error this project raises on purpose: a class with data, and a message of value, rule and remedy.
+"""All errors that this project raises deliberately. A message contains the value, the rule and the remedy.
 
-``exit_code`` is the process exit status that the command line returns for the class; the README lists them.
+``exit_code`` of a class is the exit status of the command line for it. docs/reference.md lists them.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from reranker.records import Reason, ReasonKind
 
 
 class RerankerError(Exception):
-    """Base of all errors of this project.
+    """Base class of all errors of this project.
 
-    The message says what is wrong (with the offending value), the rule and the remedy; ``error.data`` are the values.
+    The message states what is wrong (with the value), the rule and the remedy. ``error.data`` contains the values.
     """
 
     exit_code: ClassVar[int] = 1
@@ -39,45 +39,45 @@ def _rebuild(cls: type[RerankerError], message: str, data: dict[str, Any]) -> Re
 
 
 class ConfigError(RerankerError):
-    """A configuration key or value that is not legal; the message lists the legal ones."""
+    """A configuration key or value is invalid. The message lists the valid ones."""
 
     exit_code = 2
 
 
 class InputError(RerankerError):
-    """Input data that cannot be used: a malformed file, an unknown id, a wrong shape or type."""
+    """Input data cannot be used: a malformed file, an unknown id, a wrong shape or type."""
 
     exit_code = 3
 
 
 class ShapeMismatch(InputError):
-    """Arrays whose shapes do not fit each other."""
+    """The shapes of arrays do not fit each other."""
 
 
 class ArtifactError(RerankerError):
-    """A model folder that is missing, damaged, of an unknown format or outside the size limits."""
+    """A model folder or vector store is missing, damaged, of an unknown format or outside the size limits."""
 
     exit_code = 5
 
 
 class EncoderMismatch(ArtifactError):
-    """Vectors, a store or an index made by another encoder than the model's."""
+    """Vectors, a store or an index belong to another encoder than that of the model."""
 
 
 class TrainingError(RerankerError):
-    """Training that cannot start (nothing to learn from) or that diverged beyond repair."""
+    """Training cannot start (there is nothing to learn from), or it diverged."""
 
     exit_code = 6
 
 
 class GateRefused(RerankerError):
-    """A model or an operation refused because a stated check failed; nothing was changed."""
+    """A model or an operation was refused because a check failed. Nothing was changed."""
 
     exit_code = 7
 
 
 class FallbackError(RerankerError):
-    """Reranking is given up for this search; ``reason`` is what the answer states."""
+    """Reranking of this search stops, and the engine's order is used. The response contains ``reason``."""
 
     def __init__(self, kind: ReasonKind, message: str) -> None:
         super().__init__(message, kind=kind)
@@ -89,27 +89,27 @@ class FallbackError(RerankerError):
 
 
 class NothingToLearn(RerankerError):
-    """A click log without what retraining needs: no click, no preference, or no newest slice to judge by."""
+    """A click log has nothing that retraining needs: no click, no preference, or no newest part for the gate."""
 
     exit_code = 9
 
 
 class UnknownPerson(RerankerError):
-    """Somebody to be forgotten of whom a click log has no row."""
+    """A click log has no row of the person to be removed."""
 
     exit_code = 9
 
 
 class PreflightRefused(GateRefused):
-    """An index that cannot be re-vectorised safely; each reason is one sentence with its remedy."""
+    """An index cannot be revectorized safely. Each reason is one sentence with its remedy."""
 
     def __init__(self, index: str, reasons: Sequence[str]) -> None:
         lines = "".join(f"\n  - {reason}" for reason in reasons)
-        super().__init__(f"index {index!r} was left untouched:{lines}", index=index, reasons=tuple(reasons))
+        super().__init__(f"index {index!r} was not changed:{lines}", index=index, reasons=tuple(reasons))
 
 
 class MissingExtra(RerankerError):
-    """An optional library that is not installed; ``extra`` of this distribution brings it."""
+    """An optional library is not installed. The extra ``extra`` of this distribution installs it."""
 
     exit_code = 2
 
@@ -123,17 +123,17 @@ class MissingExtra(RerankerError):
 
 
 class EngineError(RerankerError):
-    """A search engine that did not do what was asked.
+    """A request to a search engine failed.
 
-    ``data`` carries ``engine`` (kind), ``status`` (HTTP status or None), ``error_type`` (the engine's own
-    name of the error, or ""), and ``retry_after_s`` (float or None) where the engine sent one.
+    ``data`` contains ``engine`` (kind), ``status`` (HTTP status or None), ``error_type`` (the engine's own name of the
+    error, or ""), and ``retry_after_s`` (float or None).
     """
 
     exit_code = 4
 
     @property
     def status(self) -> int | None:
-        """HTTP status, or None where no answer came."""
+        """HTTP status; None if there was no response."""
         value = self.data.get("status")
         return value if isinstance(value, int) else None
 
@@ -144,27 +144,27 @@ class EngineError(RerankerError):
 
     @property
     def retry_after_s(self) -> float | None:
-        """Seconds the engine asked us to wait, or None."""
+        """Seconds to wait according to the engine (``Retry-After``), or None."""
         value = self.data.get("retry_after_s")
         return float(value) if isinstance(value, int | float) else None
 
 
 class EngineUnavailable(EngineError):
-    """No usable answer: refused or reset connection, time-out, 502/503/504, or an answer cut in half."""
+    """No usable response: a refused or reset connection, a timeout, 502/503/504, or a truncated response."""
 
     @property
     def timed_out(self) -> bool:
-        """True where the engine took longer than the request allowed."""
+        """True if the request timed out."""
         return bool(self.data.get("timed_out"))
 
     @property
     def is_connection_failure(self) -> bool:
-        """True if the engine could not be reached: there was no answer, and the request did not time out."""
+        """True if the engine could not be reached: there was no response, and the request did not time out."""
         return self.status is None and not self.timed_out
 
 
 class EngineAuthError(EngineError):
-    """401 or 403 for lack of rights: stop, do not retry."""
+    """401 or 403: privileges are missing. Do not retry."""
 
 
 class IndexMissing(EngineError):
@@ -172,20 +172,20 @@ class IndexMissing(EngineError):
 
 
 class EngineOverloaded(EngineError):
-    """429: the engine asks for fewer or later requests (or an index is blocked, see ``error_type``)."""
+    """429: the engine is overloaded (or an index is blocked, see ``error_type``). Send less, or retry later."""
 
 
 class EngineRejected(EngineError):
-    """Any other 4xx: the request itself is not acceptable to the engine."""
+    """Any other 4xx: the engine refuses the request itself."""
 
 
 class RequestTooLarge(EngineRejected):
-    """413: send less at once."""
+    """413: the request is too large. Send less at a time."""
 
 
 class VersionConflict(EngineError):
-    """409: somebody else wrote the document since it was read."""
+    """409: the document was changed since it was read."""
 
 
 class Unsupported(EngineRejected):
-    """A request this engine (or this build of it) cannot carry out; the message names what can."""
+    """The engine (or this build of it) does not support a request. The message names an alternative."""

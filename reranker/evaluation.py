@@ -1,16 +1,15 @@
-"""Evaluation: what each query must rank, full rankings in blocks of queries, their measures, and TREC's files of both.
+"""Evaluation: ranking tasks, full rankings in blocks of queries, measures, and TREC run and qrels files.
 
-All measures are computed by ir_measures; this module only carries data there and back. What each name means:
+ir_measures computes all measures; this module converts the data. Definitions:
 
-- relevant: a document whose grade is at least ``relevant_from`` (1 unless said otherwise); unjudged is not relevant.
-- ``AP``: (1 / number of relevant documents) * sum over relevant ranks r of precision at r. The rankings handed in are
-  at most 1,000 deep; a relevant document further down counts 0. It would have added less than
-  (number of relevant documents) / 1000 to its own precision, so for a query with one such document among m relevant
-  ones the cut costs less than 1/1000.
+- relevant: a document whose grade is at least ``relevant_from`` (1 by default). Unjudged documents are not relevant.
+- ``AP``: (1 / number of relevant documents) * sum over relevant ranks r of precision at r. Rankings are cut at rank
+  1,000, and a relevant document after that counts 0. Its precision would have been less than (number of relevant
+  documents) / 1000. For a query with one such document among m relevant ones, the cut costs less than 1/1000.
 - ``P@10``, ``RR`` (1 / rank of the first relevant document), ``nDCG@10`` with the gain 2**grade - 1 and the discount
   log2(1 + rank).
-- A query for which the ranking is missing or empty has the measure's own default, 0.
-- Order is the order handed in: ranks, not scores, reach ir_measures, so its rule for ties never applies.
+- A query whose ranking is missing or empty has the default of the measure, 0.
+- Only ranks are passed to ir_measures, not scores. Therefore its rule for ties never applies.
 - Standard errors and paired tests are over queries.
 """
 
@@ -56,15 +55,18 @@ N_TUPLES = 100_000
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Links as columns, in 8 bytes each: numbers of ``ids``, where an id stands once. A row is a pair of ids."""
+    """Links as columns, with 8 bytes per link. Iteration yields pairs of ids."""
 
     ids: Sequence[str]
+    """Distinct ids."""
     source: Int32
+    """Number of the source in ``ids`` for each link, (n,)."""
     target: Int32
+    """Number of the target in ``ids`` for each link, (n,)."""
 
     @classmethod
     def of(cls, links: Iterable[IdPair]) -> Links:
-        """Return links as columns; ids are numbered in order of first use."""
+        """Convert links to columns. Ids are numbered in order of their first occurrence."""
         if isinstance(links, Links):
             return links
         number: dict[str, int] = {}
@@ -78,34 +80,34 @@ class Links:
         return ((self.ids[source], self.ids[target]) for source, target in zip(self.source, self.target, strict=True))
 
     def part(self, chosen: Bool | Int64) -> Links:
-        """Return some of the links."""
+        """Return the chosen links."""
         return Links(self.ids, self.source[chosen], self.target[chosen])
 
     def distinct(self) -> Links:
-        """Return each link once, in order of first use."""
+        """Return each link once, in order of the first occurrence."""
         return self.part(first_uses(pair_keys(self.source, self.target, len(self.ids))))
 
     def numbered(self, source_of: Mapping[str, int], target_of: Mapping[str, int]) -> tuple[Int32, Int32]:
-        """Return the sources and targets by other numbers; -1: an id has none."""
+        """Return sources and targets as numbers of these mappings; -1 for an id without a number."""
         return numbers_of(self.ids, source_of)[self.source], numbers_of(self.ids, target_of)[self.target]
 
 
 @dataclass(frozen=True)
 class RankingTask:
-    """Queries, a pool of documents, judgements, and the pairs that do not take part."""
+    """A ranking task: queries, a pool of documents, judgments, and excluded pairs."""
 
     query_ids: tuple[str, ...]
-    """One a row."""
+    """Ids of the queries, one per row."""
     document_ids: tuple[str, ...]
-    """The pool, ascending; ties in the scores are broken by this order, that is by (-score, id)."""
+    """The pool, in ascending order, which breaks ties: rankings are sorted by (-score, id)."""
     grades: sp.csr_matrix
-    """(n_queries, n_documents) float32; stored values are judgements (also 0)."""
+    """Grades, (n_queries, n_documents) float32. All stored values are judgments, including stored zeros."""
     excluded: sp.csr_matrix
-    """(n_queries, n_documents) bool; stored values are pairs left out of the ranking, never a judged one."""
+    """Pairs that are left out of the ranking, (n_queries, n_documents) bool; none of them is judged."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """What could not be used of the input, by reason."""
+    """Reason → number of unused input records."""
     relevant_from: float = 1.0
-    """Least grade that counts as relevant."""
+    """Minimum grade of a relevant document."""
 
     def __post_init__(self) -> None:
         if not self.query_ids:
@@ -117,24 +119,27 @@ class RankingTask:
             )
 
     def relevant(self) -> sp.csr_matrix:
-        """Return the judgements that count as relevant, (n_queries, n_documents) bool, sorted indices."""
+        """Return the relevant documents, (n_queries, n_documents) bool with sorted indices."""
         relevant = keep_values(self.grades, self.grades.data >= self.relevant_from)
         return with_data(relevant, np.ones(relevant.nnz, dtype=bool))
 
     def rows(self, chosen: Int64) -> RankingTask:
-        """Return the task of some of the queries, in the order of ``chosen``."""
+        """Return the task with only the chosen queries, in the order of ``chosen``."""
         ids = tuple(self.query_ids[row] for row in chosen)
         return replace(self, query_ids=ids, grades=self.grades[chosen], excluded=self.excluded[chosen])
 
     def columns(self, chosen: Int64) -> RankingTask:
-        """Return the task of ranking some of the documents; ``chosen`` must ascend."""
+        """Return the task with only the chosen documents. ``chosen`` must be ascending."""
         ids = tuple(self.document_ids[column] for column in chosen)
         return replace(self, document_ids=ids, grades=self.grades[:, chosen], excluded=self.excluded[:, chosen])
 
     def sample(
         self, rng: np.random.Generator, max_queries: int, max_documents: int
     ) -> tuple[RankingTask, slice | Int64, slice | Int64]:
-        """Return the task of some random queries and documents (the judged, a random rest), and which, ascending."""
+        """Return a task with random queries and documents, and the chosen numbers of both, ascending.
+
+        The documents are the judged ones, and a random sample of the others.
+        """
         task: RankingTask = self
         rows: slice | Int64 = slice(None)
         columns: slice | Int64 = slice(None)
@@ -155,11 +160,11 @@ def link_task(
 ) -> RankingTask:
     """Return the task of finding the targets of test links (spec T1-T3).
 
-    Each target of a test link is relevant to its source, grade 1; repeated links count once, links from a document to
-    itself not at all. Links in ``known`` are what the systems may have seen (train, validation): a link in both lists
-    is no test link. The query itself and the targets of its known links do not take part in its ranking (spec A18), so
-    no system is punished for ranking a document that is linked, too. ``query_ids`` are the documents with a text (the
-    pool if not given); links from others are dropped. `InputError` if no test link remains.
+    The target of a test link is relevant for its source, with grade 1. Repeated links count once, and links from a
+    document to itself are dropped. ``known`` are links that the systems may have seen (training, validation); a test
+    link that is also known is dropped. The query itself and the targets of its known links are excluded from its
+    ranking (spec A18), so that ranking another linked document is no error. ``query_ids`` are the documents with a text
+    (default: the pool); links from other documents are dropped. Raises `InputError` if no test link remains.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     asked = Links.of(links).distinct()
@@ -198,10 +203,11 @@ def qrels_task(
     known: Iterable[IdPair] = (),
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of ranking the pool for queries with judgements; `InputError` if none remains.
+    """Return the task of ranking the pool for judged queries. Raises `InputError` if no query remains.
 
-    Bigger grades are better; unjudged documents take part and are not relevant. Queries without a text (not among
-    ``query_ids``) are dropped, those without a relevant document stay (at 0). Pairs in ``known`` do not take part.
+    Higher grades are better. Unjudged documents are ranked too and are not relevant. Queries without a text (not in
+    ``query_ids``) are dropped. Queries without a relevant document stay, with the value 0. Pairs in ``known`` are
+    excluded.
     """
     place = {document: number for number, document in enumerate(sorted(set(pool)))}
     left_out: dict[str, set[int]] = {}
@@ -238,7 +244,7 @@ def _task(
     dropped: Mapping[str, int],
     relevant_from: float = 1.0,
 ) -> RankingTask:
-    """Return the task of queries; all ascend, and grades and pairs left out stand at row * (size of pool) + column."""
+    """Build a task from sorted ids. Grades and excluded pairs are at positions row * (size of the pool) + column."""
     shape = (len(queries), len(place))
     judged, unranked = _matrix(*grades, shape), _matrix(excluded, np.ones(len(excluded), bool), shape)
     return RankingTask(tuple(queries), tuple(place), judged, unranked, dropped, relevant_from)
@@ -246,20 +252,23 @@ def _task(
 
 @dataclass(frozen=True, slots=True)
 class TestTuples:
-    """Test tuples (q, d+, d-) as three equally long arrays of row and document numbers, ordered by query."""
+    """Test tuples (q, d+, d-) as three arrays of the same length, sorted by query."""
 
-    __test__ = False  # not a test class, whatever its name makes pytest believe
+    __test__ = False  # because of its name, pytest would collect it as a test class
 
     query: Int64
+    """Row of the query."""
     positive: Int64
+    """Column of the relevant document d+."""
     negative: Int64
+    """Column of the other document d-."""
 
 
 def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_TUPLES) -> TestTuples:
-    """Return random test tuples: query uniform, then one of its relevant documents, then any other document.
+    """Draw random test tuples: a uniform query, then one of its relevant documents, then another document.
 
     The negative is uniform over the pool without the query's relevant and excluded documents (spec 4.2, A17). Queries
-    with no relevant document or no possible negative are not drawn. All systems are asked the same tuples.
+    without a relevant document or a possible negative are not drawn. All systems are evaluated on the same tuples.
     """
     relevant = task.relevant()
     forbidden = (relevant + task.excluded).tocsr()
@@ -276,7 +285,7 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
     negative = rng.integers(0, allowed[query])
     starts = np.searchsorted(query, np.arange(len(task.query_ids) + 1))
     for row in np.unique(query):
-        # The r-th allowed document is r plus the number of forbidden ones at or before it.
+        # The number of the r-th allowed document is r plus the number of forbidden ones at or before it.
         taken = forbidden.indices[forbidden.indptr[row] : forbidden.indptr[row + 1]].astype(np.int64)
         span = slice(starts[row], starts[row + 1])
         negative[span] += np.searchsorted(taken - np.arange(len(taken)), negative[span], side="right")
@@ -284,7 +293,7 @@ def draw_tuples(task: RankingTask, rng: np.random.Generator, n_tuples: int = N_T
 
 
 def without_reverse(task: RankingTask, links: Iterable[IdPair]) -> RankingTask:
-    """Return the task without pairs (s, t) whose reverse is a link, and without queries that are left with nothing."""
+    """Return the task without judgments (s, t) whose reverse is a link, and without queries that then have none."""
     numbers = [{id_: number for number, id_ in enumerate(ids)} for ids in (task.document_ids, task.query_ids)]
     column, row = Links.of(links).numbered(*numbers)
     backwards = pair_keys(row, column, len(task.document_ids))[(row >= 0) & (column >= 0)]
@@ -298,7 +307,7 @@ def without_reverse(task: RankingTask, links: Iterable[IdPair]) -> RankingTask:
 
 
 def _matrix(places: Int64, values: AnyArray, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix, explicit zeros kept, of values at ascending row * n_columns + column."""
+    """Return a CSR matrix of values at ascending positions row * n_columns + column. Explicit zeros are kept."""
     indptr = np.searchsorted(places, np.arange(shape[0] + 1) * shape[1])
     return sp.csr_matrix((values, (places % max(1, shape[1])).astype(np.int32), indptr), shape=shape)
 
@@ -311,12 +320,12 @@ def _count(counts: dict[str, int], reason: str, number: int) -> None:
 def draw_keywords(
     counts: sp.csr_matrix, query_ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
 ) -> sp.csr_matrix:
-    """Return the counts with only ``n_words`` random distinct words left in each row (T3), all if there are fewer.
+    """Keep the counts of only ``n_words`` random distinct words of each row (T3), or of all if there are fewer.
 
-    ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The words keep theirs,
-    so that their tf-idf is that in the document, up to the length of the row (A21). The draw depends on the seed (0 or
-    more), the query's id and the words alone: other queries, another vocabulary or another model change nothing, and
-    every system gets the same words; bigrams are none.
+    ``counts`` are word counts of documents, (n, N_TERM_IDS) float32, numbered by ``vocabulary``. The chosen words keep
+    their counts, so that their tf-idf is that in the document, except for the norm of the row (A21). Bigrams are not
+    chosen. The choice depends only on the seed (0 or more), the query's id and its words. It does not depend on other
+    queries, the vocabulary or the model, so that all systems get the same words.
     """
     if counts.shape[0] != len(query_ids):
         raise ShapeMismatch(f"{len(query_ids)} query ids for {counts.shape[0]} rows: give one id a row")
@@ -326,7 +335,8 @@ def draw_keywords(
         places = np.arange(counts.indptr[row], counts.indptr[row + 1], dtype=np.int64)
         places = places[~vocabulary.is_bigram(counts.indices[places])]
         if len(places) > n_words:
-            # An order of the words that no vocabulary has a say in; unlisted words are numbered by it already.
+            # Sort by the hash of the words, so that the order does not depend on the vocabulary. Words outside of the
+            # vocabulary are numbered by their hash already.
             ids = counts.indices[places].astype(np.int64)
             listed = ids < len(keys)
             ids[listed] = keys[ids[listed]]
@@ -341,10 +351,11 @@ def draw_keywords(
 
 
 MEASURES: tuple[str, ...] = ("AP", "P@10", "RR", "nDCG@10")
-"""What `ssi evaluate` prints."""
+"""Measures that `ssi evaluate` prints."""
 
 _FAMILIES = frozenset({"AP", "P", "RR", "nDCG", "R", "Rprec", "Success"})
-# Fractional grades (means of several judges) become integers by this factor; nDCG does not change by a factor.
+# Fractional grades (means of several judges) are multiplied by this factor to get integers. nDCG does not depend on a
+# factor of the gains.
 _GAIN_SCALE = 1000
 _MAX_GRADE = 20.0
 RESAMPLES = 1_999
@@ -362,18 +373,29 @@ def evaluate_run(
     measures: Iterable[str] = MEASURES,
     relevant_from: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """Return measure -> query -> value, for every query of the judgements.
+    """Return measure -> query -> value for every judged query.
 
-    ``qrels`` are query id -> document id -> grade; bigger is better, unjudged documents count as not relevant. ``run``
-    is query id -> document ids, best first, each at most once; queries without judgements are ignored. ``measures`` are
-    names of ir_measures, of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``). `ConfigError` for a
-    measure that is not known, or not of these families; `InputError` for a grade not finite or above 20.
+    Parameters
+    ----------
+    qrels : mapping
+        Query id -> document id -> grade. Higher is better; unjudged documents are not relevant.
+    run : mapping
+        Query id -> distinct document ids, best first. Queries without judgments are ignored.
+    measures : sequence of str
+        Names of ir_measures of the families AP, P, RR, nDCG, R, Rprec, Success (``P@5``, ``R@100``).
+
+    Raises
+    ------
+    ConfigError
+        For an unknown measure, or one of another family.
+    InputError
+        For a grade that is not finite, or above 20.
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
     scored = {query: _as_scores(run.get(query, ())) for query in qrels}
     scored = {query: ranking for query, ranking in scored.items() if ranking}
-    from ir_measures import iter_calc  # when it is first needed: it takes a second
+    from ir_measures import iter_calc  # imported late, because the import takes a second
 
     values: dict[str, dict[str, float]] = {name: {} for name in names}
     gains = [name for name in names if _parsed(name).NAME == "nDCG"]
@@ -384,7 +406,7 @@ def evaluate_run(
             values[parsed[metric.measure]][metric.query_id] = float(metric.value)
         for name in chosen:
             for query in judged:
-                # ir_measures leaves out judged queries without any entry; their value is its default as well.
+                # ir_measures leaves out judged queries that are not in the run; their value is the default.
                 values[name].setdefault(query, float(_parsed(name).DEFAULT))
     return values
 
@@ -392,12 +414,12 @@ def evaluate_run(
 def evaluate_ranking(
     ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = 1.0
 ) -> dict[str, Float64]:
-    """Return measure -> (n_queries,) float64 values, for rankings and judgements held as arrays.
+    """Return measure -> values, (n_queries,) float64, for rankings and judgments in arrays.
 
-    ``ranked`` (n_queries, depth) int32 are document numbers, best first; -1 after the end of a shorter ranking. Stored
-    values of ``grades``, (n_queries, n_documents), are judgements (also 0); what is not stored is unjudged. Documents
-    after the last judged one of a ranking are left out before the measures are computed: none of the families allowed
-    here looks at them, and most of a 1,000-deep ranking is spared.
+    ``ranked``, (n_queries, depth) int32, contains document numbers, best first, and -1 after the end of a shorter
+    ranking. Stored values of ``grades``, (n_queries, n_documents), are judgments, including stored zeros; other
+    documents are unjudged. Documents after the last judged one are cut off before the measures are computed. The
+    supported families do not depend on them, and this removes most of a ranking of 1,000 documents.
     """
     names = tuple(measures)
     qrels: dict[str, dict[str, float]] = {}
@@ -418,7 +440,7 @@ def evaluate_ranking(
 def _judgements(
     qrels: Mapping[str, Mapping[str, float]], relevant_from: float
 ) -> tuple[dict[str, dict[str, int]], dict[str, dict[str, int]]]:
-    """Return the judgements as 0/1 and as integer gains."""
+    """Return the judgments as binary relevance and as integer gains."""
     grades = {grade for judged in qrels.values() for grade in judged.values()}
     for grade in grades:
         if not np.isfinite(grade) or grade > _MAX_GRADE:
@@ -435,7 +457,7 @@ def _judgements(
 
 
 def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
-    """Return document -> descending score, so that any tool sees exactly this order."""
+    """Return document -> strictly descending score, so that every tool sees exactly this order."""
     scores = {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
     if len(scores) != len(ranking):
         raise InputError("a ranking names a document twice: a run lists each document once; remove the repetition")
@@ -457,43 +479,44 @@ def _parsed(name: str) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class PairedTest:
-    """The difference of two systems on the same queries."""
+    """The paired comparison of two systems on the same queries."""
 
     difference: float
-    """Mean of first minus second."""
+    """Mean difference, first minus second."""
     standard_error: float
-    """Of that mean, over queries."""
+    """Standard error of the mean difference over queries."""
     p_t_test: float
     """Two-sided p of the paired t-test."""
     p_randomisation: float | None
     """Two-sided p of Fisher's randomisation test: twice the share of random exchanges of the two systems, query by
-    query, whose mean difference is at least as far out (of 1,999 and the observed). None where it was not asked for."""
+    query, whose mean difference is at least as extreme (1,999 exchanges and the observed values). None if the test was
+    not requested."""
     n: int
-    """Queries compared."""
+    """Number of queries compared."""
 
 
 def standard_error(values: Float64) -> float:
-    """Return the standard error s / sqrt(n) of the mean, s over n - 1; 0 below two values. Source: spec A04."""
+    """Return the standard error s / sqrt(n) of the mean, where s divides by n - 1; 0 for n < 2. Source: spec A04."""
     return 0.0 if len(values) < 2 else float(np.std(values, ddof=1) / np.sqrt(len(values)))
 
 
 def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None = None) -> PairedTest:
-    """Return mean difference and p of two paired tests (scipy's): t-test and Fisher randomisation.
+    """Return the mean difference and the p-values of scipy's paired t-test and Fisher's randomisation test.
 
-    ``first`` and ``second``, (n,) float64, hold a value per query, in the same order; `ShapeMismatch` if they differ in
-    length. ``rng`` draws the exchanges of the randomisation test, left out without it.
+    ``first`` and ``second``, (n,) float64, have one value per query, in the same order. ``rng`` draws the exchanges of
+    the randomisation test, which is skipped without it. Raises `ShapeMismatch` if the lengths differ.
     """
     if first.shape != second.shape or first.ndim != 1:
         raise ShapeMismatch(f"paired values have shapes {first.shape} and {second.shape}: one value per query in each")
     difference = first - second
     mean = float(difference.mean()) if len(difference) else 0.0
     if len(difference) < 2 or not np.any(difference):
-        # Identical systems (or nothing to compare): no test can tell them apart.
+        # Identical systems (or nothing to compare): no test can distinguish them.
         return PairedTest(mean, 0.0, 1.0, None if rng is None else 1.0, len(difference))
     from scipy import stats
 
-    # For a constant difference t is infinite, however few the queries: the p given is then that of all exchanges of the
-    # systems being equally likely.
+    # For a constant difference, t is infinite even with few queries. Then return the p-value under the assumption that
+    # all exchanges of the systems are equally likely.
     constant = np.ptp(difference) == 0.0
     p = 2.0 ** (1 - len(difference)) if constant else stats.ttest_1samp(difference, 0.0).pvalue
     p_randomisation = None if rng is None else _randomisation(difference, rng)
@@ -501,7 +524,7 @@ def paired_test(first: Float64, second: Float64, rng: np.random.Generator | None
 
 
 def _randomisation(difference: Float64, rng: np.random.Generator) -> float:
-    """Return the two-sided p of random sign flips."""
+    """Return the two-sided p-value from random sign flips."""
     from scipy import stats
 
     # Exchanging the systems of a query flips the sign of its difference; queries with equal values change nothing.
@@ -521,12 +544,12 @@ def _randomisation(difference: Float64, rng: np.random.Generator) -> float:
 
 
 DEPTH = 1_000
-"""Ranks kept of each ranking, as in TREC runs."""
+"""Depth at which rankings are cut, as in TREC runs."""
 _BLOCK_BYTES = 2**25
 
 
 class BlockScorer(Protocol):
-    """Anything that can score consecutive queries against every document of one pool."""
+    """A scorer of consecutive queries against all documents of a pool."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -538,10 +561,10 @@ class BlockScorer(Protocol):
 
 @dataclass(frozen=True)
 class InnerProducts:
-    """Scores s(q, d) = u_q . v_d + a * (x_q . y_d), of dense vectors, sparse rows, or both.
+    """The scores s(q, d) = u_q . v_d + a * (x_q . y_d) of dense vectors, sparse rows, or both.
 
-    TF-IDF and BM25 are the sparse part alone, LSI the dense one, learned models both. `ShapeMismatch` if the parts do
-    not fit each other; `InputError` if a value is not finite, or no part is given.
+    TF-IDF and BM25 use only the sparse part, LSI only the dense part, and learned models both. Raises `ShapeMismatch`
+    if the parts do not fit each other, and `InputError` if a value is not finite or no part is given.
     """
 
     query_vectors: Float32 | None = None
@@ -549,7 +572,7 @@ class InnerProducts:
     """u and v, (n_queries, N) and (n_documents, N) float32, or both None."""
     query_rows: sp.csr_matrix | None = None
     document_rows: sp.csr_matrix | None = None
-    """x and y, with equally many columns, as many as they like (they are renumbered), or both None."""
+    """x and y, with the same number of columns, which are renumbered internally; or both None."""
     row_weight: float = 1.0
     """a."""
     shape: tuple[int, int] = field(init=False)
@@ -601,7 +624,7 @@ class InnerProducts:
 
 
 def _checked(values: Float32, name: str) -> int:
-    """Return the number of rows; refuse values that are not finite (they cannot be ordered)."""
+    """Return the number of rows. Raises `InputError` for values that are not finite, because they cannot be sorted."""
     if not np.isfinite(values).all():
         raise InputError(f"{name} holds NaN or infinity: scores must be finite to be ranked; train or encode again")
     return len(values)
@@ -609,14 +632,14 @@ def _checked(values: Float32, name: str) -> int:
 
 @dataclass(frozen=True)
 class SystemScores:
-    """What one system reached, a value per query."""
+    """The results of a system: one value per query for each measure."""
 
     values: Mapping[str, Float64]
-    """From the rankings, cut at `DEPTH`."""
+    """Measure -> values of the rankings, which are cut at `DEPTH`."""
     tuple_losses: Float64
     tuple_counts: Float64
-    """Sum of the losses of the test tuples of each query (1 wrong order, 1/2 tie, 0 right order) from the full ranking,
-    and the number of its tuples, (n_queries,) float64."""
+    """For each query, the sum of the losses of its test tuples in the full ranking (1 wrong order, 1/2 tie, 0 right
+    order), and the number of its tuples, (n_queries,) float64."""
 
     def mean(self, measure: str) -> float:
         """Return the mean over queries of a measure."""
@@ -627,15 +650,16 @@ class SystemScores:
         return standard_error(self.values[measure])
 
     def rank_loss(self) -> float:
-        """Return the share of test tuples in the wrong order, ties counted half, in per cent. Source: spec 4.2."""
+        """Return the percentage of test tuples in the wrong order, where a tie counts half. Source: spec 4.2."""
         n_tuples = self.tuple_counts.sum()
         return float(100.0 * self.tuple_losses.sum() / n_tuples) if n_tuples else 0.0
 
     def rank_loss_standard_error(self) -> float:
         """Return the standard error of `rank_loss` in per cent.
 
-        Tuples of one query are not independent, so the error is that of the ratio of two sums over queries:
-        sqrt(Q / (Q - 1) * sum_q (l_q - L n_q)^2) / sum_q n_q, with l_q losses and n_q tuples of query q.
+        Tuples of one query are not independent. Therefore the error is that of a ratio of two sums over queries:
+        sqrt(Q / (Q - 1) * sum_q (l_q - L n_q)^2) / sum_q n_q, with the losses l_q and the number of tuples n_q of query
+        q.
         """
         drawn = self.tuple_counts > 0
         n_queries = int(drawn.sum())
@@ -646,16 +670,17 @@ class SystemScores:
         return float(100.0 * spread / self.tuple_counts.sum())
 
     def query_rank_losses(self) -> Float64:
-        """Return the share of wrong tuples of each query in per cent; NaN where none was drawn."""
+        """Return the percentage of wrong tuples of each query; NaN for queries without tuples."""
         losses = np.full(len(self.tuple_losses), np.nan)
         np.divide(100.0 * self.tuple_losses, self.tuple_counts, out=losses, where=self.tuple_counts > 0)
         return losses
 
 
 def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
-    """Return the best documents of each row and their scores, by (-score, number), both (n, ``depth``).
+    """Return the best documents of each row and their scores, sorted by (-score, number), both (n, ``depth``).
 
-    The scores (n, n_documents) are -inf for what takes no part; past the end stand -1 (int32) and -inf (float32).
+    The scores, (n, n_documents), are -inf for excluded documents. Rankings that are shorter than ``depth`` are padded
+    with -1 (documents, int32) and -inf (scores, float32).
     """
     n, n_documents = scores.shape
     n_kept = min(depth, n_documents)
@@ -664,7 +689,7 @@ def top_documents(scores: Float32, depth: int) -> tuple[Int32, Float32]:
     for row in range(n):
         line = scores[row]
         least = np.partition(line, n_documents - n_kept)[n_documents - n_kept]
-        # Among equal scores at the border the smallest numbers are taken, which a bare argpartition would not do.
+        # Of equal scores at the cut, the smallest numbers are chosen, which argpartition does not guarantee.
         above = np.flatnonzero(line > least)
         chosen = np.concatenate([above, np.flatnonzero(line == least)[: n_kept - len(above)]])
         chosen = chosen[np.argsort(-line[chosen], kind="stable")]
@@ -682,13 +707,14 @@ def evaluate(
     on_block: Callable[[int, Int32, Float32], None] | None = None,
     depth: int = DEPTH,
 ) -> SystemScores:
-    """Return a system's measures and rank loss on a task, ranking every document for every query.
+    """Rank all documents for every query of a task, and return the measures and the rank loss of the system.
 
-    The scorer's rows and columns are the task's queries and pool, in its order. Memory is bounded by the block (about
-    32 MB of scores), not by the number of queries. ``on_block`` receives every block's first query and `top_documents`,
-    ``depth`` ranks deep, for instance to write a run file.
+    The rows and columns of the scorer are the queries and the pool of the task, in its order. The memory depends on the
+    block size (about 32 MB of scores), not on the number of queries. ``on_block`` receives the first query and the
+    `top_documents` of each block, cut at rank ``depth``, for example to write a run file.
 
-    `ShapeMismatch` if the scorer is not of this task's queries and pool; `InputError` if a score is not finite.
+    Raises `ShapeMismatch` if the scorer does not have the task's queries and pool, and `InputError` if a score is not
+    finite.
     """
     n_queries, n_documents = len(task.query_ids), len(task.document_ids)
     if scorer.shape != (n_queries, n_documents):
@@ -722,7 +748,7 @@ def evaluate(
 
 
 def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
-    """Refuse scores that cannot be ordered, naming the query."""
+    """Raise `InputError`, with the query and the document, for a score that is not finite."""
     finite = np.isfinite(scores)
     if not finite.all():
         row, column = (int(place) for place in np.argwhere(~finite)[0])
@@ -732,22 +758,22 @@ def _check_finite(scores: Float32, task: RankingTask, start: int) -> None:
         )
 
 
-# A run line is ``query Q0 document rank score tag``, a judgement line ``query 0 document grade``. Tools that read runs
-# order by the score column and break ties in their own ways; so that all of them see our order, (-score, id), scores
-# are written strictly decreasing: a tied one is lowered by a step of 2**-22 of the query's largest absolute score.
-# White space inside ids, which the format cannot hold, is written as ``%XX``, in both kinds of files.
+# A run line is ``query Q0 document rank score tag``, and a qrels line ``query 0 document grade``. Tools that read runs
+# sort by score and break ties in different ways. Therefore scores are written strictly decreasing, so that all tools
+# see our order, (-score, id). A tied score is lowered by a step of 2**-22 of the query's largest absolute score. The
+# format does not allow white space in ids, so it is written as ``%XX`` in both kinds of files.
 _STEP = 2.0**-22
 
 
 def token(identifier: str) -> str:
-    """Return an id as one word: its white space as ``%XX``, everything else unchanged."""
+    """Return an id with its white space replaced by ``%XX``."""
     if not any(character.isspace() for character in identifier):
         return identifier
     return "".join(quote(c, safe="") if c.isspace() else c for c in identifier)
 
 
 def strictly_decreasing(scores: Float32) -> Float64:
-    """Return the (not increasing) scores with ties lowered by the least step, so that each is below the one before."""
+    """Return non-increasing scores with ties lowered by the smallest step, so that they are strictly decreasing."""
     values = scores.astype(np.float64)
     if len(values) == 0:
         return values
@@ -759,7 +785,7 @@ def strictly_decreasing(scores: Float32) -> Float64:
 
 
 class RunWriter(AbstractContextManager["RunWriter"]):
-    """Writes the rankings of one system into a file as they are made, under the system's name in the sixth column."""
+    """Writes the rankings of a system to a TREC run file while they are computed. The tag is the system's name."""
 
     def __init__(self, path: Path, task: RankingTask, system: str) -> None:
         self._queries = [token(query) for query in task.query_ids]
@@ -782,7 +808,7 @@ class RunWriter(AbstractContextManager["RunWriter"]):
 
 
 def write_qrels(path: Path, task: RankingTask) -> None:
-    """Write the judgements of a task: query, 0, document, grade."""
+    """Write the judgments of a task as TREC qrels: query, 0, document, grade."""
     documents = [token(document) for document in task.document_ids]
     with path.open("w", encoding="utf-8", newline="\n") as file:
         for row, query in enumerate(task.query_ids):

@@ -1,4 +1,4 @@
-"""Pictures drawn by matplotlib: no clock and no chance in the file, so equal numbers give equal bytes."""
+"""Plots drawn by matplotlib. The files contain no dates and no random ids, so that equal data gives equal bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STYLE = {
     "axes.axisbelow": True,
     "legend.frameon": False,
 }
-"""Of the pictures in reports: light lines, a grid, and texts that stay texts."""
+"""matplotlib settings of plots in reports: light lines, a grid, and text elements instead of glyph outlines."""
 BLUE, RED, GREY, LIGHT = "#2a5d9f", "#b3452c", "#667080", "#c9d2de"
 ON_PAGES = {
     BLUE: "--link",
@@ -46,15 +46,15 @@ ON_PAGES = {
     "#1d2530": "--text",
     "#000000": "--text",
 }
-"""The colours of ``style.css`` that stand for those of pictures within a page: they change where it is dark."""
+"""Colour of a plot → variable of ``style.css`` that replaces it within a page, so that it follows the dark theme."""
 _WIDTH, _HEIGHT = 5.4, 2.7
 
 
 def picture_kind(path: Path, kinds: Sequence[str]) -> str:
-    """Return the kind of picture of a file name, such as ``.png``; `ConfigError` if it is none of ``kinds``."""
+    """Return the suffix of a plot's file name, such as ``.png``. Raises `ConfigError` if it is not in ``kinds``."""
     kind = path.suffix.lower()
     if kind not in kinds:
-        raise ConfigError(f"the picture {str(path)!r} is of no known kind: name a file {', '.join(kinds)}")
+        raise ConfigError(f"the format of the plot {str(path)!r} is not supported: name a file {', '.join(kinds)}")
     return kind
 
 
@@ -62,11 +62,23 @@ def picture_kind(path: Path, kinds: Sequence[str]) -> str:
 def new_figure(
     width: float, height: float, *, extra: str, style: Mapping[str, Any] | None = None, salt: str = "ssi"
 ) -> Iterator[Figure]:
-    """Hand out an empty figure, to be drawn and turned to bytes before the block ends.
+    """Yield an empty figure. Draw it and save it before the block ends.
 
-    ``width`` and ``height`` are inches of 72 points, ``extra`` is the optional part of the package that brings
-    matplotlib to those who draw this, ``style`` has settings of matplotlib within the block, and names inside an SVG
-    are made from ``salt``. `MissingExtra` is raised without matplotlib.
+    Parameters
+    ----------
+    width, height : float
+        Size in inches of 72 points.
+    extra : str
+        Extra of the package that installs matplotlib for the caller.
+    style : mapping, optional
+        matplotlib settings within the block.
+    salt : str
+        Salt of the ids in an SVG.
+
+    Raises
+    ------
+    MissingExtra
+        If matplotlib is not installed.
     """
     try:
         import matplotlib as mpl
@@ -78,7 +90,7 @@ def new_figure(
 
 
 def picture_bytes(figure: Figure, kind: str, **options: Any) -> bytes:
-    """Return a figure as a file of ``kind`` (``png`` or ``svg``) without its date; ``options`` go to ``savefig``."""
+    """Return a figure as a file of ``kind`` (``png`` or ``svg``), without a date. ``options`` go to ``savefig``."""
     target = io.BytesIO()
     figure.savefig(target, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None}, **options)
     return target.getvalue()
@@ -90,7 +102,7 @@ def page_style() -> str:
 
 
 def report_head(title: str) -> str:
-    """Return the beginning of a report, up to its body: a page that needs neither network nor scripts."""
+    """Return the start of a report's HTML, up to its body. The page needs neither network nor scripts."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -105,7 +117,7 @@ def report_head(title: str) -> str:
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """Return a figure as a bare element for HTML: as wide as its place, ids begun by ``name``, colours `ON_PAGES`."""
+    """Return a figure as an SVG element for HTML. It fills its container; ids start with ``name``; see `ON_PAGES`."""
     text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
     head, end, rest = text.partition(">")
@@ -117,9 +129,10 @@ def inline_svg(figure: Figure, name: str) -> str:
 def chart(
     name: str, extra: str, height: Callable[..., float] = lambda *_: _HEIGHT
 ) -> Callable[[Callable[..., None]], Callable[..., str]]:
-    """Make a picture of a function that draws on axes: it then takes the other arguments and returns `inline_svg`.
+    """Decorate a function that draws on axes. The decorated function takes its other arguments and returns an SVG.
 
-    ``name`` is the picture's, one on a page; ``height`` makes inches of the other arguments.
+    ``name`` is the name of the plot, which must be unique on a page. ``height`` computes the height in inches from the
+    other arguments.
     """
 
     def decorated(draw: Callable[..., None]) -> Callable[..., str]:
@@ -135,7 +148,7 @@ def chart(
 
 
 def whole_numbers(axes: Any) -> None:
-    """Put marks of the lower axis at whole numbers only."""
+    """Put ticks of the lower axis only at whole numbers."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))

@@ -1,7 +1,7 @@
-"""Files and folders written whole or not at all: a reader, or a crash at any moment, sees the old or the new content.
+"""Atomic writing of files and folders: at any moment, even after a crash, either the old or the new content is there.
 
-A file is written under a temporary name beside its place, made durable and renamed. The data files of a folder have
-names of their own (of their hash), and one small file, the pointer, says which are in use: it is replaced last.
+A file is written under a temporary name in the same folder, synced and renamed. The data files of a folder are named
+after their hashes. One small file, the pointer, names the files in use, and is replaced last.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from reranker.errors import ArtifactError
 PRIVATE_MODE = 0o600
 Content = bytes | Iterable[bytes | memoryview]
 CopyFile = Callable[[IO[bytes], Path, str], IO[bytes]]
-"""Takes a file open for reading, its path and the sha256 that its manifest states (64 hexadecimal digits). Returns a
-private copy of it, open for reading, which nobody changes; raises `ArtifactError` if the content has another hash."""
+"""Function that copies a file. Its arguments are the file, open for reading, its path, and the sha256 of its manifest
+(64 hexadecimal digits). It returns a private copy, open for reading, that no other process changes. It raises
+`ArtifactError` if the content has another hash."""
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, private: bool = False, overwrite: bool = True) -> Iterator[IO[bytes]]:
-    """Yield a new file that takes the place of ``path`` when all of it is on disk; on an error nothing changes.
+    """Yield a new file that replaces ``path`` as soon as it is completely on disk. After an error, nothing changes.
 
-    ``private``: for its owner alone. Without ``overwrite``, ``FileExistsError`` where there is a file by now.
+    With ``private``, only its owner can read it. Without ``overwrite``, `FileExistsError` is raised if the file exists.
     """
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     mode = PRIVATE_MODE if private else 0o666
@@ -43,26 +44,26 @@ def replacing(path: Path, *, private: bool = False, overwrite: bool = True) -> I
         with contextlib.suppress(OSError):
             temporary.unlink()
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = str(path)  # a full disk does not say whose
+            error.filename = str(path)  # the error of a full disk has no file name
         raise
     sync_folder(path.parent)
 
 
 def write_file(path: Path, content: Content, *, private: bool = False) -> None:
-    """Write a file whole or not at all, in place of the one that is there; missing folders are made."""
+    """Write or replace a file atomically. Missing folders are created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path, private=private) as file:
         file.writelines((content,) if isinstance(content, bytes) else content)
 
 
 def make_durable(file: IO[bytes]) -> None:
-    """Bring everything written to a file so far onto the disk."""
+    """Sync to disk everything that was written to a file."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder onto the disk."""
+    """Sync the entries of a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -71,16 +72,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[str, bytes], stale: str) -> None:
-    """Write data files by name, and then the ``pointer``, the name and content of the file that makes them count.
+    """Write the data files, and then the ``pointer`` (name and content), which makes them valid.
 
-    The folder is made if it is missing. Files of the pattern ``stale`` that are not in ``data`` are removed once the
-    pointer is in place. One writer at a time holds a lock on the folder; a killed one's lock and temporary files do not
-    stay. `ArtifactError` if anything cannot be written; pointer and old data are then as they were.
+    The folder is created if it is missing. After the pointer is replaced, files that match the pattern ``stale`` and
+    are not in ``data`` are removed. A writer holds a lock on the folder. The lock and the temporary files of a killed
+    writer do not remain. Raises `ArtifactError` if a file cannot be written; the pointer and the old data are then
+    unchanged.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            # .ssi-tmp-* are the temporary files of version 0.1
+            # Version 0.1 named its temporary files .ssi-tmp-*.
             left_over = (".ssi-tmp-*", f".{stale}.*.tmp", f".{pointer[0]}.*.tmp")
             for path in [path for pattern in left_over for path in folder.glob(pattern)]:
                 path.unlink(missing_ok=True)
@@ -90,15 +92,15 @@ def replace_files(folder: Path, *, data: Mapping[str, Content], pointer: tuple[s
                 path.unlink(missing_ok=True)
     except OSError as error:
         raise ArtifactError(
-            f"{str(folder)!r} cannot be written: {error.strerror or error}; what was there before is untouched: "
-            f"free space or change the permission, and save again",
+            f"{str(folder)!r} cannot be written: {error.strerror or error}; its old content is unchanged: "
+            f"free space or change the permissions, and save again",
             path=str(folder),
         ) from error
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the only lock on a folder; the system frees it on any end of this process."""
+    """Hold an exclusive lock on a folder. The system releases it when this process ends in any way."""
     import fcntl
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,12 +1,12 @@
-"""Input files to records, as streams: documents, links, queries, judgements, pairs; every bad line told, none fatal.
+"""Streaming readers of input files: documents, links, queries, judgments and preference pairs.
 
-All readers take a plain or gzipped file (told by its content, not its name) of any size and hold one line at a time;
-documents and pairs may come in Parquet (extra ``parquet``), one row group's batch at a time. Text is UTF-8. A line that
-breaks a rule goes to the `RejectSink` with its number, byte offset and reason; with no sink the first one raises
-`reranker.errors.InputError`. A file that cannot be read at all, or that ends inside its gzip stream, always raises it,
-after the records before the damage have been yielded.
+All readers accept a plain or gzipped file of any size, and have one line in memory at a time. gzip is detected from the
+content, not from the name. Documents and pairs can also be in Parquet (extra ``parquet``), which is read in batches of
+rows. Text is UTF-8. An invalid line is reported to the `RejectSink` with its number, byte offset and reason. Without a
+sink, the first invalid line raises `reranker.errors.InputError`. A file that cannot be read, or whose gzip stream is
+damaged, always raises it, after the records before the damage have been yielded.
 
-Here are also strict JSON, the rule for ids, and a compact memory of those seen.
+The module also contains a strict JSON parser, the rules for ids, and a compact set of ids.
 """
 
 from __future__ import annotations
@@ -55,38 +55,57 @@ _FOREIGN = {
 
 
 class RecordError(InputError):
-    """A line or row that breaks a rule, told by readers, which know its place; ``kind`` is one word for counting."""
+    """A line or row is invalid. Readers catch this error and report the record with its position."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason, kind=kind)
 
     @property
     def kind(self) -> str:
-        """One word for counting."""
+        """Kind of the fault in one word, used as key of counts."""
         return str(self.data["kind"])
 
 
 class RejectSink(Protocol):
-    """Whatever takes refused records."""
+    """A receiver of rejected records."""
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Take one refused record, with a word for counting.
+        """Receive one rejected record.
 
-        ``line`` is the 1-based line or row, ``offset`` the byte of the decompressed stream where it begins, or the
-        0-based row of Parquet. Of ``sample``, the beginning of the record, `MAX_SAMPLE_CHARS` characters are kept.
+        Parameters
+        ----------
+        line : int
+            1-based line or row.
+        offset : int
+            Byte offset of the line in the decompressed stream, or the 0-based row of a Parquet file.
+        reason : str
+            Message for people.
+        sample : str or bytes
+            The beginning of the record; at most `MAX_SAMPLE_CHARS` characters are kept.
+        kind : str
+            Kind of the fault in one word, used as key of counts.
         """
         ...
 
 
 class RejectLog(AbstractContextManager["RejectLog"]):
-    """Counts refused records and, with a path, writes each to a file of JSON lines.
+    """Counts rejected records and, if it has a path, writes them to a file of JSON lines.
 
-    A record is ``{"line", "offset", "kind", "reason", "sample"}`` and is handed to the operating system at once, so
-    that it outlives the process. Use it as a context manager, or call `close`.
+    A record is ``{"line", "offset", "kind", "reason", "sample"}``. It is written without buffering, so that it is not
+    lost if the process is killed. Use the log as a context manager, or call `close`.
 
-    The file at ``path``, readable by its owner only, is made or emptied when the log is; None only counts, as readers
-    need that go through a file for the second time. Of an existing file, a run that resumes keeps ``keep_bytes`` (its
-    `n_bytes` at the checkpoint). `InputError` where the file cannot be written.
+    Parameters
+    ----------
+    path : path, optional
+        File, readable only by its owner. It is created, or truncated to ``keep_bytes``. None: records are only counted,
+        for example in the second pass over a file.
+    keep_bytes : int
+        Number of bytes of an existing file to keep. A resumed run passes its `n_bytes` at the checkpoint.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
     """
 
     def __init__(self, path: _Path | None = None, *, keep_bytes: int = 0) -> None:
@@ -106,11 +125,11 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 
     @property
     def count(self) -> int:
-        """Number of refused records of this run."""
+        """Number of rejected records of this run."""
         return self.kinds.total()
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Count one refused record and write it; `InputError` where the file cannot be written (a full disk)."""
+        """Count and write a rejected record. Raises `InputError` if the file cannot be written (full disk)."""
         self.kinds[kind] += 1
         self._first = self._first or f"; first: line {line}: {reason}"
         if self._fd is None:
@@ -126,7 +145,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
             raise self._unwritable(error) from error
 
     def summary(self) -> str:
-        """Return one line for people: how many records were refused, of which kinds, where they are, and the first."""
+        """Return a message of one line: number and kinds of the rejected records, their file, and the first one."""
         if not self.count:
             return "no record was refused"
         kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.kinds.most_common())
@@ -134,7 +153,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         return f"{self.count:,} records were refused ({kinds}){place}{self._first}"
 
     def close(self) -> None:
-        """Close the file; the counts stay readable."""
+        """Close the file. The counts can still be read."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -148,13 +167,13 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 
 
 class StrictSink:
-    """Raises at the first refused record of the file ``path``: what readers use where no sink is given."""
+    """A sink that raises an error at the first rejected record of the file ``path``. It is the default of readers."""
 
     def __init__(self, path: _Path) -> None:
         self._path = os.fspath(path)
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
-        """Raise `InputError` with the record's place and reason."""
+        """Raise `InputError` with the position of the record and the reason."""
         message = f"{self._path}, line {line} (byte {offset}): {reason}"
         data = {"path": self._path, "line": line, "offset": offset, "kind": kind, "sample": _printable(sample)}
         raise InputError(message, **data) from None
@@ -168,22 +187,27 @@ def _printable(sample: str | bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: its 1-based number, where it begins and ends in the decompressed stream, and its bytes without LF."""
+    """A line of a file."""
 
     number: int
+    """1-based number."""
     offset: int
+    """Byte offset of its start in the decompressed stream."""
     end_offset: int
+    """Byte offset of the next line in the decompressed stream."""
     data: bytes
+    """Content without the line feed."""
 
 
 class FilePart(NamedTuple):
-    """What begins in a part of a file, by default all of it."""
+    """A part of a file: all lines or row groups that start in a range. The default is the whole file."""
 
     start: int = 0
+    """Start of the range: a byte offset in a file of lines, or the number of a row group in Parquet."""
     end: int | None = None
-    """Bytes of a file of lines, where lines begin; row groups of Parquet; None: to the end."""
+    """End of the range, exclusive; None: the end of the file."""
     before: int = 0
-    """Lines, or rows, before it."""
+    """Number of lines or rows before the part."""
 
 
 WHOLE = FilePart()
@@ -196,10 +220,11 @@ def read_lines(
     max_line_bytes: int = MAX_LINE_BYTES,
     part: FilePart = WHOLE,
 ) -> Iterator[Line]:
-    """Yield the lines of a plain or gzipped file (or pipe) that are not blank, holding one at a time.
+    """Yield the non-blank lines of a plain or gzipped file (or pipe). Only one line is in memory at a time.
 
-    A UTF-8 byte order mark is no part of the first line. Lines longer than ``max_line_bytes``, the end not counted, are
-    rejected without being held. `InputError` where the file cannot be opened or read on, or is of another kind.
+    A UTF-8 byte order mark is removed from the first line. Lines with more than ``max_line_bytes``, without the line
+    feed, are rejected and never completely in memory. Raises `InputError` if the file cannot be opened or read, or has
+    another format.
     """
     sink = rejects or StrictSink(path)
     with closing(open_content(path)) as stream:
@@ -218,7 +243,7 @@ def read_lines(
             if offset == 0:
                 data = data.removeprefix(_BOM)
             if data and not data.isspace():
-                # Handed over whole: a line of 100 MB is not held here as well while it is dealt with.
+                # No reference is kept here, so that a line of 100 MB is not in memory twice during its processing.
                 handed = [Line(number, offset, end, data)]
                 del data
                 yield handed.pop()
@@ -233,7 +258,7 @@ def read_records(
     max_line_bytes: int = MAX_LINE_BYTES,
     part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
-    """Yield what ``parse`` makes of each of `read_lines`; those that it refuses by a `RecordError` are rejected."""
+    """Yield the result of ``parse`` for each line of `read_lines`. A line is rejected if it raises `RecordError`."""
     sink = rejects or StrictSink(path)
     for line in read_lines(path, rejects=sink, max_line_bytes=max_line_bytes, part=part):
         try:
@@ -241,12 +266,12 @@ def read_records(
         except RecordError as error:
             sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
             continue
-        del line  # a document of 100 MB is not held twice while it is dealt with
+        del line  # so that a document of 100 MB is not in memory twice during its processing
         yield record
 
 
 def decoded(data: bytes) -> str:
-    """Return the text of a line; raises `RecordError` where it is not UTF-8."""
+    """Decode a line. Raises `RecordError` if it is not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -255,7 +280,7 @@ def decoded(data: bytes) -> str:
 
 
 def open_error(path: _Path, error: Exception) -> InputError:
-    """Return the error for a file that cannot be opened, with its remedy."""
+    """Return the error, with its remedy, for a file that cannot be opened."""
     name = os.fspath(path)
     if isinstance(error, FileNotFoundError):
         reason, remedy = "does not exist", "check the spelling and the current directory"
@@ -269,11 +294,11 @@ def open_error(path: _Path, error: Exception) -> InputError:
 
 
 READ_ERRORS = (EOFError, OSError, zlib.error)
-"""What reading the content of a file may raise."""
+"""Errors that can occur while the content of a file is read."""
 
 
 def read_error(path: _Path, error: Exception, line: int) -> InputError:
-    """Return the error for a file that cannot be read on after a line, with its remedy."""
+    """Return the error, with its remedy, for a file that cannot be read beyond a line."""
     if not isinstance(error, EOFError | gzip.BadGzipFile | zlib.error):
         return open_error(path, error)
     name = os.fspath(path)
@@ -282,7 +307,7 @@ def read_error(path: _Path, error: Exception, line: int) -> InputError:
 
 
 def peek_bytes(path: _Path, n: int = 4) -> bytes:
-    """Return the first ``n`` bytes of a regular file, or b"" of anything that would lose them by being read."""
+    """Return the first ``n`` bytes of a regular file; b"" for a pipe or a device, where reading consumes them."""
     try:
         if not os.path.isfile(path):
             return b""
@@ -293,9 +318,12 @@ def peek_bytes(path: _Path, n: int = 4) -> bytes:
 
 
 def open_content(path: _Path) -> BinaryIO:
-    """Open a plain or gzipped file (told by magic bytes), or raise `InputError`; reading on: see `read_error`."""
+    """Open a plain or gzipped file, detected by magic bytes. Raises `InputError` if it cannot be opened.
+
+    Errors during reading are converted by `read_error`.
+    """
     try:
-        # Closed by the caller's `closing`, or by the wrapper around it.
+        # The caller or the wrapper closes the file.
         raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
         magic = raw.peek(8)[:8]
     except (OSError, ValueError) as error:
@@ -313,7 +341,7 @@ def open_content(path: _Path) -> BinaryIO:
 
 
 class _GzipStream(io.RawIOBase):
-    """The content of a gzip file, a piece at a time, so that all before a damaged place can be read."""
+    """The content of a gzip file. It decompresses in small pieces, so that everything before a damage can be read."""
 
     def __init__(self, packed: io.BufferedReader) -> None:
         self._packed = packed
@@ -342,7 +370,7 @@ def _readline(stream: BinaryIO, limit: int, path: _Path, line: int) -> bytes:
 
 
 def _skip_line(stream: BinaryIO, data: bytes, path: _Path, line: int) -> int:
-    """Read to the end of a line that began with ``data`` and return the number of bytes skipped."""
+    """Skip the rest of a line that starts with ``data``. Return the number of skipped bytes."""
     n_skipped = 0
     while data and not data.endswith(b"\n"):
         data = _readline(stream, _BLOCK, path, line)
@@ -351,15 +379,16 @@ def _skip_line(stream: BinaryIO, data: bytes, path: _Path, line: int) -> int:
 
 
 MAX_DEPTH = 100
-"""Deepest nesting of arrays and objects accepted in one line."""
+"""Maximum nesting depth of arrays and objects in a line."""
 
 
 def parse_json(data: bytes) -> dict[str, Any]:
-    """Return the JSON object that a line holds; `RecordError` names the rule that is broken.
+    """Parse the JSON object of a line. Raises `RecordError`, which names the violated rule.
 
-    Stricter than the standard library, whose parser is used for its hooks: refuses NaN and Infinity, numbers too large
-    for a double, integers of more than 4,300 digits, a key given twice in one object (which orjson and msgspec
-    overlook, and engines refuse or not), lone surrogates, nesting deeper than `MAX_DEPTH`, all but objects.
+    The parser of the standard library is used with hooks for stricter rules. It refuses values that are not objects,
+    NaN and Infinity, numbers that exceed a double, integers of more than 4,300 digits, lone surrogates, and nesting
+    deeper than `MAX_DEPTH`. It also refuses duplicate keys in an object. orjson and msgspec accept these, and only some
+    engines do.
     """
     text = decoded(data)
     try:
@@ -372,7 +401,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
         raise RecordError("number_too_long", "an integer has more than 4,300 digits: write it as a string") from None
     if not isinstance(value, dict):
         raise RecordError("not_object", f"a {type(value).__name__} at the top: each line must be one JSON object")
-    # As many brackets as levels are needed at least, so most lines need no walk.
+    # A line with few brackets cannot be nested too deeply, so most lines need no traversal.
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH and is_deeper(value, MAX_DEPTH):
         raise RecordError("too_deep", f"nested deeper than {MAX_DEPTH} levels")
     if b"\\ud" in data or b"\\uD" in data:
@@ -401,7 +430,7 @@ def _finite(text: str) -> float:
 
 
 def is_deeper(value: Any, limit: int) -> bool:
-    """Return whether arrays and objects nest deeper than ``limit``; walks level by level, so no recursion."""
+    """Return whether arrays and objects are nested deeper than ``limit``. Works level by level, without recursion."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(limit):
         below = (item.values() if isinstance(item, dict) else item for item in level)
@@ -421,13 +450,13 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_unique_keys, parse_constant=_refu
 
 
 MAX_DOCUMENT_BYTES = 100 * 1024 * 1024
-"""Longest line of a document file: what both engines accept at most as one request."""
+"""Maximum bytes of a line in a document file: the maximum size of a request that both engines accept."""
 ID_FIELDS = ("id", "_id")
 _MAX_RECENT = 2**17
 
 
 def check_id(value: object, what: str = "id") -> str:
-    """Return an id as str: a string of 1 to 512 bytes of UTF-8, or a whole number; `RecordError` for anything else."""
+    """Return a valid id as str. Raises `RecordError` unless it is a string of 1 to 512 UTF-8 bytes, or an integer."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() < 1024:
         return str(value)
     if not isinstance(value, str):
@@ -451,10 +480,10 @@ def id_key(id_: str) -> int:
 
 
 class SeenIds:
-    """Which ids have been seen, in 8 bytes each.
+    """A set of ids with 8 bytes per id.
 
-    Ids are kept as 64-bit BLAKE2b hashes in sorted arrays that double in size, so two different ids are taken for one
-    with probability n²/2⁶⁵: 3 in a million for ten million ids.
+    It stores 64-bit BLAKE2b hashes in sorted arrays that double in size. With n ids, the probability that two different
+    ids are confused is n²/2⁶⁵: 3 in a million for ten million ids.
     """
 
     def __init__(self) -> None:
@@ -462,7 +491,7 @@ class SeenIds:
         self._runs: list[UInt64] = []
 
     def add(self, id_: str) -> bool:
-        """Remember an id; return whether it is new."""
+        """Add an id. Return whether it is new."""
         key = id_key(id_)
         if key in self._recent:
             return False
@@ -485,13 +514,13 @@ class SeenIds:
 
 @dataclass(frozen=True, slots=True)
 class DocumentLine(Document):
-    """A document and its place in the file it was read from."""
+    """A document with its position in the file."""
 
     line: int = 0
     """1-based line, or row of a Parquet file."""
     offset: int = 0
     end_offset: int = 0
-    """Bytes of the decompressed stream where the line begins and where the next one does; for Parquet, rows from 0."""
+    """Byte offsets of the line and of the next line in the decompressed stream; for Parquet, 0-based row numbers."""
 
 
 def read_documents(
@@ -503,16 +532,30 @@ def read_documents(
     id_field: str | None = None,
     part: FilePart = WHOLE,
 ) -> Iterator[DocumentLine]:
-    """Yield the documents of a file in order, holding one at a time (one batch of rows for Parquet).
+    """Yield the documents of a file in order. Only one document (or one batch of Parquet rows) is in memory at a time.
 
-    A document is a JSON object with its id under ``id`` or ``_id`` (1 to 512 bytes, or a whole number, taken as its
-    digits), which is taken out of the source; with ``id_field``, a path such as ``product.sku``, the id stands there,
-    and stays. Documents without any text are kept, without words. JSON lines and Parquet are told by content.
+    A document is a JSON object with an id under ``id`` or ``_id``, which is removed from the source. The id has 1 to
+    512 bytes, or is an integer, which is converted to its digits. Documents without text are yielded too. The format,
+    JSON lines or Parquet, is detected from the content.
 
-    ``rejects`` gets every line that is no legal document; None raises at the first. With ``duplicates`` ``reject``,
-    later documents of an id go there too (kind ``duplicate_id``; 8 bytes a document), with ``keep`` all are yielded,
-    for a destination that keeps one of each. ``part``, one of `document_parts`, is what is read of the file.
-    `InputError` where the file is missing, damaged, or of another kind.
+    Parameters
+    ----------
+    path : path
+        The file.
+    rejects : RejectSink, optional
+        Receives every line that is not a valid document. None: the first one raises `InputError`.
+    id_field : str, optional
+        Path of the id, such as ``product.sku``. The id then stays in the source.
+    duplicates : {"reject", "keep"}
+        Treatment of later documents with the same id. ``reject`` sends them to ``rejects`` (kind ``duplicate_id``), and
+        needs 8 bytes per document. ``keep`` yields all of them, for a destination that keeps only one.
+    part : FilePart
+        Part of the file to read, one of `document_parts`.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, damaged, or of another format.
     """
     if duplicates not in ("reject", "keep"):
         raise ConfigError(f"duplicates is {duplicates!r}: choose one of reject, keep", value=duplicates)
@@ -535,10 +578,10 @@ def read_documents(
 
 
 def document_parts(path: _Path, n_bytes: int) -> list[FilePart]:
-    """Return the parts of a document file, of some ``n_bytes`` each, which read one after the other are the whole.
+    """Split a document file into consecutive parts of about ``n_bytes`` each.
 
-    Gzipped files are one part, as are row groups of Parquet that are larger. All others are read, to count their lines.
-    `InputError` where the file cannot be read.
+    A gzipped file is not split, nor is a row group of Parquet. Other files are read to count their lines. Raises
+    `InputError` if the file cannot be read.
     """
     if is_parquet(path):
         parts, size, rows = [WHOLE], 0, 0
@@ -563,7 +606,7 @@ def document_parts(path: _Path, n_bytes: int) -> list[FilePart]:
 
 
 def duplicate_id(id_: str) -> RecordError:
-    """Return the error for a document whose id was given before."""
+    """Return the error for a document whose id occurred before."""
     return RecordError("duplicate_id", f"the id {id_!r} was given before: the first document counts")
 
 
@@ -589,7 +632,7 @@ def _document(
 
 
 def _value_at(value: dict[str, Any], path: str) -> Any:
-    """Return what stands at a path of keys with dots between them, or None; a key that has dots itself comes first."""
+    """Return the value at a path of keys separated by dots, or None. A key that itself contains dots is tried first."""
     if path in value:
         return value[path]
     head, _, rest = path.partition(".")
@@ -602,21 +645,21 @@ _PAIR_COLUMNS = ("query", "better", "worse", "weight")
 
 
 class Link(NamedTuple):
-    """Document ``source`` refers to document ``target``."""
+    """A link: the document ``source`` refers to the document ``target``."""
 
     source: str
     target: str
 
 
 class Query(NamedTuple):
-    """A query's id and its text, which is not empty."""
+    """A query: id and text, which is not empty."""
 
     id: str
     text: str
 
 
 class Judgement(NamedTuple):
-    """How well a document serves a query: ``grade`` is finite, and bigger is better."""
+    """A judgment: the relevance ``grade`` of a document for a query. It is finite, and higher is better."""
 
     query_id: str
     document_id: str
@@ -624,12 +667,12 @@ class Judgement(NamedTuple):
 
 
 def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Link]:
-    """Yield the links of a file (source id TAB target id, no header), repeated ones and those to itself too."""
+    """Yield the links of a file (source id TAB target id, no header), including duplicates and links to itself."""
     return _records(path, _link, rejects)
 
 
 def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
-    """Yield the queries of a file without header: query id TAB text; the first of two equal ids counts."""
+    """Yield the queries of a file (query id TAB text, no header). Later queries with the same id are rejected."""
     seen = SeenIds()
 
     def parse(text: str) -> Query:
@@ -645,24 +688,25 @@ def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[
 
 
 def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
-    """Yield the judgements of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
+    """Yield the judgments of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
 
-    TREC columns may be separated by blanks; the second is not used. Grades are decimal numbers, also below 0.
+    TREC columns can be separated by blanks; the second column is ignored. Grades are decimal numbers and can be
+    negative.
     """
     return _records(path, _judgement, rejects)
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
-    """Yield the ids of a file that has one a line."""
+    """Yield the ids of a file with one id per line."""
     return _records(path, check_id, rejects)
 
 
 def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
-    """Yield the preferences of a tab-separated or Parquet file: query text, better id, worse id and weight.
+    """Yield the preference pairs of a tab-separated or Parquet file: query text, better id, worse id and weight.
 
-    A tab-separated file may begin with a header that names the columns in any order; without one they stand in this
-    order. The weight may be left out (1) and must else be a finite number above 0; better and worse must differ.
-    Parquet needs the columns by name.
+    A tab-separated file can have a header that names the columns in any order. Without a header, the columns are in the
+    order above. The weight is optional (default 1) and must be a finite number above 0. The two ids must differ. A
+    Parquet file needs columns with these names.
     """
     if is_parquet(path):
         return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))
@@ -706,7 +750,7 @@ def _judgement(text: str) -> Judgement:
 
 
 def _number(text: str, what: str) -> float:
-    # `float` alone would take "nan", "1_000" and digits of other scripts.
+    # `float` would also accept "nan", "1_000" and digits of other scripts.
     value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(value):
         raise RecordError("number", f"the {what} is {text[:40]!r}: it must be a finite decimal number")
@@ -734,7 +778,7 @@ _Row = dict[str, Any]
 
 
 def is_parquet(path: _Path) -> bool:
-    """Return whether a file begins with Parquet's magic bytes; raises `InputError` where it cannot be opened."""
+    """Return whether a file starts with Parquet's magic bytes. Raises `InputError` if it cannot be opened."""
     return peek_bytes(path, 4) == _PARQUET_MAGIC
 
 
@@ -745,12 +789,13 @@ def read_rows(
     rejects: RejectSink,
     part: FilePart = WHOLE,
 ) -> Iterator[_Record]:
-    """Yield what ``parse`` makes of each row of a Parquet file; rows that it refuses by a `RecordError` are rejected.
+    """Yield the result of ``parse`` for each row of a Parquet file. A row is rejected if it raises `RecordError`.
 
-    ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` are, for each needed column,
-    its possible names. Dates, times and decimals become strings (ISO 8601), nulls None. A row with what JSON cannot
-    carry (NaN, Infinity, bytes, text that is not UTF-8) is rejected, its 1-based row as line and the 0-based one as
-    offset. `InputError` for a damaged file or a missing column; `MissingExtra` without pyarrow.
+    ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` lists, for each required
+    column, its possible names. Dates, times and decimals are converted to strings (ISO 8601), and nulls to None. A row
+    with a value that JSON does not support (NaN, Infinity, bytes, text that is not UTF-8) is rejected. Its line is the
+    1-based row, and its offset the 0-based one. Raises `InputError` for a damaged file or a missing column, and
+    `MissingExtra` without pyarrow.
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
@@ -768,7 +813,7 @@ def read_rows(
 
 
 def arrow(extra: str = "parquet") -> Any:
-    """Return the module pyarrow, with those for computing and for Parquet; `MissingExtra` where it is not installed."""
+    """Import pyarrow with its modules for computing and Parquet. Raises `MissingExtra` if it is not installed."""
     try:
         import pyarrow.compute
         import pyarrow.parquet
@@ -779,9 +824,10 @@ def arrow(extra: str = "parquet") -> Any:
 
 @contextmanager
 def open_parquet(path: _Path) -> Iterator[Any]:
-    """Yield a ``pyarrow.parquet.ParquetFile``; checksums of its pages are verified where it has them.
+    """Yield a ``pyarrow.parquet.ParquetFile``. If its pages have checksums, they are verified.
 
-    `InputError` where it is damaged, which may show only as it is read within; `MissingExtra` without pyarrow.
+    Raises `InputError` if the file is damaged, also when this is detected within the block, and `MissingExtra` without
+    pyarrow.
     """
     pa = arrow()
     try:
@@ -808,11 +854,11 @@ def _batch_rows(
 
 
 def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:
-    """Return the rows of a batch as Python values, and the error of each row whose text is not UTF-8."""
+    """Return the rows of a batch as Python values, or the error for a row whose text is not UTF-8."""
     try:
         return list(batch.to_pylist())
     except UnicodeDecodeError as error:
-        # One such text fails the whole conversion, so look for it in halves.
+        # One such text makes the whole conversion fail, so it is located by bisection.
         if batch.num_rows == 1:
             return [error]
         half = batch.num_rows // 2
@@ -820,7 +866,7 @@ def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Parquet value as JSON has it."""
+    """Convert a Parquet value to a JSON value."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""Progress of long work: told to a callback, so that the same code runs under a bar, a log or nothing."""
+"""Callbacks for the progress of long work, so that the same code works with a progress bar, a log or no output."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Progress = Callable[[int, int | None], None]
-"""Called with (done, total); the total is None where it is not known."""
+"""Callback with (done, total). The total is None if it is unknown."""
 
 TitledProgress = Callable[[str, int, int | None], None]
-"""Called with (title of the part of the work, done, total)."""
+"""Callback with (title of the stage, done, total)."""
 
 Say = Callable[[str], None]
-"""Called with one line for people."""
+"""Callback with a message of one line."""
 
 
 def no_progress(*_: object) -> None:
-    """Ignore progress, or a line for people."""
+    """Ignore progress or a message."""
 
 
 @contextmanager
 def timed(seconds: dict[str, float], step: str) -> Iterator[None]:
-    """Note how many seconds a step took, once it has ended well."""
+    """Record the duration of a step in seconds, if it ends without an error."""
     started = time.monotonic()
     yield
     seconds[step] = time.monotonic() - started

@@ -1,6 +1,6 @@
-"""Train, index and search in five lines, with the defaults of the commands: ``reranker.train``, ``index``, ``search``.
+"""Functions to train, index and search in five lines: ``reranker.train``, ``index``, ``search``.
 
-What the commands offer beyond that is in the modules that these functions call.
+They have the defaults of the commands. The modules that they call offer all other options of the commands.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def train(
     Parameters
     ----------
     docs : path
-        Documents, one JSON object a line (or Parquet), with an ``id`` and the ``fields``.
+        Documents, one JSON object per line (or Parquet), with an ``id`` and the ``fields``.
     links : path, optional
         Links between documents: source TAB target.
     qrels, queries : path, optional
-        Judgments in the form of TREC, and the texts of the judged queries: id TAB text. Give both or neither.
+        Judgments in the TREC format, and the texts of the judged queries: id TAB text. Give both or neither.
     pairs : path, optional
         Preference pairs, as `ssi clicks pairs` writes them.
     fields : iterable of str
@@ -62,7 +62,7 @@ def train(
     Returns
     -------
     RankingModel, TrainingReport
-        The model, and how it compares with tuned lexical baselines.
+        The model, and its comparison with tuned lexical baselines.
 
     Raises
     ------
@@ -86,10 +86,10 @@ def train(
 
 
 def index(engine: str | Engine, name: str, docs: str | Path, model: RankingModel | None = None) -> BuildReport:
-    """Send documents, with the vectors of a model, to an index; it is created if it is missing.
+    """Send documents with the vectors of a model to an index, which is created if it does not exist.
 
-    ``engine`` is an engine or its spec (``tantivy:./index``, ``elasticsearch:http://localhost:9200``). Errors as
-    `indexer.build.build_index`.
+    ``engine`` is an engine or its spec (``tantivy:./index``, ``elasticsearch:http://localhost:9200``). Raises the
+    errors of `indexer.build.build_index`.
     """
     return build_index(_engine_of(engine), name, Path(docs), model)
 
@@ -103,10 +103,10 @@ def search(
     *,
     size: int = 10,
 ) -> RerankedPage:
-    """Return the first page of a search, reranked, by the calibration that the index keeps for the model.
+    """Search and return the first page, reranked with the calibration that is stored for the model and the index.
 
-    ``body`` is a search body with ``{{query}}`` where the text belongs; None searches the text fields of the model.
-    Errors as `reranker.rerank.search.Reranker.search`.
+    ``body`` is a search body with ``{{query}}`` in the place of the query text. None searches the text fields of the
+    model. Raises the errors of `reranker.rerank.search.Reranker.search`.
     """
     opened = _engine_of(engine)
     record: ControlRecord = read_control(opened, name)

@@ -1,6 +1,7 @@
-"""Frozen records that cross module borders. Ids are ``str`` everywhere.
+"""Immutable records that several modules use. Ids are always ``str``.
 
-Hits, made by the hundred for each search, are msgspec's: a frozen dataclass takes four times as long to make.
+Hits are msgspec structs, because a search creates hundreds of them, and creating a frozen dataclass takes four times as
+long.
 """
 
 from __future__ import annotations
@@ -17,45 +18,45 @@ MAX_ID_BYTES = 512
 
 
 class ReasonKind(StrEnum):
-    """The kinds of reasons why something keeps the engine's order: labels of metrics, logs and impressions."""
+    """Kinds of reasons for keeping the engine's order. They are labels of metrics, logs and impressions."""
 
     DEADLINE = "deadline"
     """The deadline passed."""
     NO_MODEL = "no_model"
     """No model is loaded."""
     NO_STORE = "no_store"
-    """Route *beside* has no vector store that can be used, or it is still being verified."""
+    """Route *beside* has no usable vector store, or the store is still being verified."""
     EMPTY_QUERY = "empty_query"
-    """The query has no word that tells documents apart."""
+    """The query has no word that discriminates between documents."""
     UNSCORED = "unscored"
     """More candidates than allowed have neither a vector nor a text."""
     DOCUMENTS = "documents"
-    """The engine did not answer a request after its first answer."""
+    """The engine answered the search, but did not answer a later request for it."""
     PAST_WINDOW = "past_window"
-    """The page begins past the window."""
+    """The page begins after the window."""
     SWITCHED_OFF = "switched_off"
     """The request asked for the engine's order."""
     CONTROL = "control"
-    """The session is of the control group."""
+    """The session is in the control group."""
     SHADOW = "shadow"
-    """The model only scores, and its order is not shown."""
+    """Shadow mode: the model scores, but its order is not shown."""
     ERROR = "error"
-    """Reranking failed by an error that nobody expected."""
+    """Reranking failed with an unexpected error."""
     NOT_RERANKABLE = "not_rerankable"
     """The search itself cannot be reranked: it sorts, collapses, pages by ``search_after``, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """The reason why a page, or a list of documents, is not reranked.
+    """The reason why a page or a list of documents is not reranked.
 
-    Code decides by ``kind``; the texts are for people, and may be reworded.
+    Code must depend only on ``kind``. The texts are for people and can change.
     """
 
     kind: ReasonKind
     text: str
     detail: str = ""
-    """The words of an error, which may repeat a query or a document: not sent to clients of the service."""
+    """Message of an error. It can contain a query or a document, so it is not sent to clients of the service."""
 
     def __str__(self) -> str:
         return f"{self.text}: {self.detail}" if self.detail else self.text
@@ -63,22 +64,26 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A document as the user's source has it."""
+    """A document of the user's source."""
 
     id: str
-    """Unique in its corpus; 1 to 512 bytes of UTF-8."""
+    """Unique in the corpus; 1 to 512 bytes of UTF-8."""
     source: Mapping[str, Any]
-    """The JSON object, without its id; fields may be nested and may be arrays."""
+    """The JSON object without its id. Fields can be nested and can be arrays."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One preference: for the text ``query``, the document (id) ``better`` should stand above ``worse``; weight > 0."""
+    """A preference: for a query, one document should be ranked above another."""
 
     query: str
+    """Text of the query."""
     better: str
+    """Id of the preferred document."""
     worse: str
+    """Id of the other document."""
     weight: float = 1.0
+    """Weight in training; above 0."""
 
 
 class Hit(msgspec.Struct, frozen=True):
@@ -89,40 +94,44 @@ class Hit(msgspec.Struct, frozen=True):
     index: str
     """Concrete index that holds it."""
     score: float | None
-    """``_score``; None where the engine gave none (another sort order)."""
+    """``_score``; None if the engine returned none (because of another sort order)."""
     source: Mapping[str, Any] = {}
-    """``_source`` as far as it was asked for."""
+    """Requested part of ``_source``."""
     fields: Mapping[str, Any] = {}
-    """Values asked for by ``fields``."""
+    """Values of the requested ``fields``."""
     raw: Mapping[str, Any] = {}
-    """The hit as the engine sent it (highlight, inner hits, sort values), untouched."""
+    """The unchanged hit of the engine's response (with highlights, inner hits, sort values)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchAnswer:
-    """A search engine's answer: hits in first-stage order and the whole body they came in.
-
-    ``total`` is the number of matching documents and ``total_is_exact`` False where it is a lower bound.
-    ``timed_out`` is True where the engine says that the answer is partial.
-    """
+    """The response of a search engine."""
 
     hits: tuple[Hit, ...]
+    """Hits in first-stage order."""
     total: int
+    """Number of matching documents."""
     total_is_exact: bool = True
+    """False if ``total`` is a lower bound."""
     timed_out: bool = False
+    """True if the engine reports that the response is partial."""
     raw: Mapping[str, Any] = field(default_factory=dict)
+    """The whole body of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredDocument:
-    """A document read back, its version in ``seq_no`` and ``primary_term``; no ``routing`` where none was used."""
+    """A document that was read from an index."""
 
     id: str
     index: str
+    """Concrete index of the document."""
     source: Mapping[str, Any]
     seq_no: int
+    """Together with ``primary_term``, the version of the document."""
     primary_term: int
     routing: str | None = None
+    """Routing value; None if the document was indexed without one."""
 
 
 class RankedHit(msgspec.Struct, frozen=True):
@@ -134,17 +143,17 @@ class RankedHit(msgspec.Struct, frozen=True):
     rank: int
     """1-based place in the final order."""
     score: float
-    """What the hits were ordered by."""
+    """Score by which the hits were sorted."""
     first_stage_rank: int
-    """1-based place in the engine's own order; 0 where the engine ordered the window itself and does not tell."""
+    """1-based rank in the engine's own order; 0 if unknown, because the engine sorted the window by the model."""
     first_stage_score: float | None = None
     """The engine's ``_score``."""
     model_score: float | None = None
-    """f(q, d); None for a hit that could not be scored."""
+    """Model score f(q, d); None for a hit that could not be scored."""
     unscored: bool = False
     """True if the hit kept its place because it has neither a vector nor a text."""
     kept: bool = False
-    """True where the hit kept its place because it must not move (pinned, or kept on top)."""
+    """True if the hit kept its place because it is pinned or among the ``keep_top`` first hits."""
     source: Mapping[str, Any] = {}
     raw: Mapping[str, Any] = {}
     """As in `Hit`, for the page's hits."""

@@ -1,11 +1,11 @@
-"""What is served where: one small record a served index, kept in the index ``ssi-control`` of the same engine.
+"""Releases: one small record for each served index, in the index ``ssi-control`` of the same engine.
 
-A release is a model together with the encoder whose vectors it scores and the calibration that blends them. The
-record of an index lists its releases and names the live one; promoting and rolling back are one write each, guarded by
-``if_seq_no``, so two people cannot overwrite each other unseen. The team's own index is never touched.
+A release is a model with its encoder, whose vectors it scores, and its calibration. The record of an index lists the
+releases and names the live one. Promotion and rollback are one write each, conditional on ``if_seq_no``, so that
+concurrent changes are detected. The user's own index is never changed here.
 
-A record belongs to the concrete index, whose documents carry the vectors: whatever alias is named, it is the same one.
-Only a name that stands for several indexes has a record of its own.
+A record belongs to the concrete index, whose documents have the vectors. It is the same for all aliases of that index.
+Only an alias of several indexes has its own record.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CONTROL_INDEX = "ssi-control"
 """Name of the index that holds the records."""
 FORMAT_VERSION = 1
 LEAST_DIGITS = 6
-"""Digits of a model id that name a version."""
+"""Minimum number of digits of a model id that identify a version."""
 _MAPPING: dict[str, Any] = {"dynamic": False, "properties": {}}
 _SETTINGS = {"index.number_of_shards": "1", "index.auto_expand_replicas": "0-1"}
 _ATTEMPTS = 10
@@ -47,57 +47,60 @@ _ATTEMPTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A model that can be served over an index."""
+    """A model that can be served with an index."""
 
     model_id: str
-    """Hash of the whole artifact."""
+    """Hash of the whole model."""
     encoder_id: str
-    """Hash of its document side; its first 12 digits name the fields of the index."""
+    """Hash of the document side of the model. The fields in the index are named after its first 12 digits."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
-    """Blend weights by body and window, as `ssi calibrate` writes them; empty before that."""
+    """Blend weights by body and window, as written by `ssi calibrate`; empty before the first calibration."""
     created: str = ""
     """UTC time of registration, ISO 8601."""
     view: Mapping[str, Any] = field(default_factory=dict)
-    """Text view of the encoder (`reranker.text.view.TextView.to_json`); empty where an older program registered it."""
+    """Text view of the encoder (`reranker.text.view.TextView.to_json`); empty if an older program registered it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRecord:
-    """All that is known of one served index."""
+    """The record of a served index."""
 
     index: str
-    """Index or alias, as users name it."""
+    """Name of the index or alias that the user gave."""
     releases: tuple[Release, ...] = ()
-    """Oldest first; at most one a model."""
+    """Releases, oldest first; at most one per model."""
     live: str | None = None
-    """Model id of the release that servers load."""
+    """Model id of the live release, which services load."""
     previous: tuple[str, ...] = ()
-    """Model ids that were live before, newest last."""
+    """Model ids of earlier live releases, newest last."""
     progress: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """What `revectorize` and `sync` have done for a version."""
+    """Progress of `revectorize` and `sync` by version."""
     building: tuple[str, ...] = ()
-    """Concrete indexes that a rebuild has begun and not yet put behind the alias."""
+    """Concrete indexes of unfinished rebuilds, which the alias does not point to yet."""
     retired: tuple[str, ...] = ()
-    """Concrete indexes that a rebuild has taken from the alias; `ssi gc` deletes them."""
+    """Concrete indexes that a rebuild has replaced behind the alias; `ssi gc` deletes them."""
     uuid: str = ""
-    """The engine's identity of the concrete index; empty where the name stands for several, or for none yet."""
+    """The engine's UUID of the concrete index; empty if the name is an alias of several indexes, or does not exist."""
     key: str = ""
-    """Document that keeps the record: the concrete index, or the name where that stands for several, or for none."""
+    """Id of the record's document: the concrete index, or the name for an alias of several indexes or a missing one."""
     moved: tuple[str, ...] = ()
-    """Documents that kept it under other names; the next write deletes them."""
+    """Ids of documents in which older programs stored the record; the next write deletes them."""
     seq_no: int = -1
     primary_term: int = -1
-    """Version read; -1 for a record not stored yet."""
+    """Version of the document that was read; -1 if the record is not stored yet."""
 
     def calibration(self, model_id: str) -> Mapping[str, Any]:
-        """Return the calibration that the release of a model keeps; an empty one where there is none."""
+        """Return the calibration in the release of a model; empty if there is none."""
         return next((release.calibration for release in self.releases if release.model_id == model_id), {})
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", self.key or self.index)
 
     def release(self, model_id: str) -> Release:
-        """Return a release by its model's id or a unique beginning of 6 digits or more; `InputError` lists them."""
+        """Return the release of a model id, or of a unique prefix of 6 digits or more.
+
+        Raises `InputError`, which lists the releases, if there is none or more than one.
+        """
         beginning = [r for r in self.releases if r.model_id.startswith(model_id)]
         matching = [r for r in beginning if r.model_id == model_id] or beginning
         if len(matching) == 1 and len(model_id) >= LEAST_DIGITS:
@@ -118,43 +121,45 @@ class ControlRecord:
         return None if self.live is None else self.release(self.live)
 
     def with_release(self, release: Release) -> ControlRecord:
-        """Return the record with the release added, or replaced in its place where its model is registered already."""
+        """Return a record with the release added. A release of the same model is replaced in its place."""
         by_model = {each.model_id: each for each in (*self.releases, release)}
         return replace(self, releases=tuple(by_model.values()))
 
     def with_live(self, model_id: str) -> ControlRecord:
-        """Return the record with this release live and the one before remembered for a rollback."""
+        """Return a record in which this release is live, and the previous one is stored for a rollback."""
         release = self.release(model_id)
         if release.model_id == self.live:
             return self
         return replace(self.without_live(), live=release.model_id)
 
     def without_live(self) -> ControlRecord:
-        """Return the record with nothing live; what was is remembered for a rollback."""
+        """Return a record without a live release. The previous one is stored for a rollback."""
         return self if self.live is None else replace(self, live=None, previous=(*self.previous, self.live))
 
     def with_retired(self, names: Iterable[str]) -> ControlRecord:
-        """Return the record with these indexes noted as replaced."""
+        """Return a record in which these indexes are listed as replaced."""
         return replace(self, retired=tuple(dict.fromkeys((*self.retired, *names))))
 
     def without_leftovers(self, names: Collection[str]) -> ControlRecord:
-        """Return the record with none of these indexes noted as unfinished or replaced: they are served, or gone."""
+        """Return a record without these indexes in ``building`` and ``retired``, because they are served or deleted."""
         building = tuple(name for name in self.building if name not in names)
         return replace(self, building=building, retired=tuple(name for name in self.retired if name not in names))
 
 
 def utc_now() -> str:
-    """Return the time as records keep it: UTC, ISO 8601, whole seconds."""
+    """Return the current time in the format of records: UTC, ISO 8601, whole seconds."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def read_control(engine: Engine, index: str) -> ControlRecord:
-    """Return the record of an index, by its own name or an alias; an empty one where nothing was registered yet.
+    """Return the record of an index, given its name or an alias; an empty record if nothing is registered.
 
-    After an index was rebuilt or restored, no release is live and none is renewed: its releases wait to be promoted.
-    Records that older programs kept under an alias are taken over; that of the name asked for says what is live, the
-    others' live versions can be rolled back to. `EngineError` where the engine does not answer, `InputError` for a
-    record of a newer format or of another project.
+    If the index was rebuilt or restored since, the record has no live release and no progress. Its releases must be
+    promoted again. Records that older programs stored under aliases are merged: the record of the given name determines
+    the live release, and the live releases of the others are stored for a rollback.
+
+    Raises `EngineError` if the engine does not answer, and `InputError` for a record of a newer format or of another
+    project.
     """
     uuids = engine.index_uuids(index)
     (key, uuid), *others = uuids.items() or ((index, ""),)
@@ -173,7 +178,7 @@ def read_control(engine: Engine, index: str) -> ControlRecord:
 
 
 def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> ControlRecord:
-    """Return an empty record with what others say of the same index; first that of the name asked for (pure)."""
+    """Merge the records ``others`` of the same index into an empty record. That of the given name has precedence."""
     for other in sorted(others, key=lambda other: (other.key != record.index, other.key)):
         known = {release.model_id for release in record.releases}
         added = tuple(release for release in other.releases if release.model_id not in known)
@@ -185,14 +190,17 @@ def _taken_over(record: ControlRecord, others: Collection[ControlRecord]) -> Con
             previous=(*other.previous, *record.previous, *lived),
             progress={**other.progress, **record.progress},
             building=tuple(dict.fromkeys((*record.building, *other.building))),
-            # A member of an alias of several keeps its own.
+            # An index that is a member of an alias of several indexes keeps its own record.
             moved=(*record.moved, other.key) if record.uuid else (),
         )
     return record
 
 
 def records_over(engine: Engine, names: Collection[str], *, within: bool = False, but: str = "") -> list[ControlRecord]:
-    """Return all stored records of names for any of these indexes (``within``: no others), but that of key ``but``."""
+    """Return the stored records of all names that point to any of these indexes, except the record of key ``but``.
+
+    With ``within``, names that also point to other indexes are left out.
+    """
     try:
         keys = {document.id for batch in engine.scan(CONTROL_INDEX, source=False) for document in batch} - {but}
         documents = engine.get(CONTROL_INDEX, sorted(keys)) if keys else []
@@ -202,7 +210,7 @@ def records_over(engine: Engine, names: Collection[str], *, within: bool = False
     for document in filter(None, documents):
         try:
             behind = set(engine.index_names(document.id))
-        except EngineAuthError:  # whoever may not look at an index has nothing of his behind its name
+        except EngineAuthError:  # a user without access to an index has no record for it
             continue
         if behind & set(names) and (not within or behind <= set(names)):
             records.append(_parse(document.id, document))
@@ -219,7 +227,7 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
         )
     place = {"index": index, "key": stored.id, "seq_no": stored.seq_no, "primary_term": stored.primary_term}
     try:
-        # All must be there: what is lacking would be taken for empty.
+        # All keys are required, because a missing one would be read as empty.
         itemgetter("releases", "live", "previous", "progress", "building", "retired")(value)
         return msgspec.convert({**value, **place}, ControlRecord)
     except (KeyError, msgspec.ValidationError) as error:
@@ -231,10 +239,11 @@ def _parse(index: str, stored: StoredDocument) -> ControlRecord:
 
 
 def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
-    """Store the record over exactly the version it was read as, and return it with its new version.
+    """Write the record, conditional on the version that was read, and return it with its new version.
 
-    `VersionConflict` where somebody else changed it since; read it again. `EngineError` where the engine refuses or
-    does not answer. The record may be written and one of ``moved`` not deleted; the message says so.
+    Raises `VersionConflict` if the stored record was changed since; read it again. Raises `EngineError` if the engine
+    refuses the request or does not answer. If the record was written, but a document of ``moved`` could not be deleted,
+    the message says so.
     """
     kept_apart = ("seq_no", "primary_term", "key", "moved")
     fields = {name: value for name, value in asdict(record).items() if name not in kept_apart}
@@ -247,7 +256,7 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
         op = WriteOp("index", record.key, source, if_seq_no=record.seq_no, if_primary_term=record.primary_term)
     result, *deleted = engine.bulk(CONTROL_INDEX, [op, *(WriteOp("delete", name) for name in record.moved)])
     if result.status == 409:
-        message = f"the record of {record.index!r} was changed by somebody else meanwhile: read it again"
+        message = f"the record of {record.index!r} was changed by another process meanwhile: read it again"
         raise VersionConflict(message, status=409, error_type=result.error_type)
     _check(result, f"the record of {record.index!r} could not be written")
     _check_deleted(deleted)
@@ -255,16 +264,19 @@ def write_control(engine: Engine, record: ControlRecord) -> ControlRecord:
 
 
 def forget_control(engine: Engine, keys: Iterable[str]) -> None:
-    """Delete records of indexes that are gone, or of names of one index now; `EngineError` where that fails."""
+    """Delete records of deleted indexes, or of names that are now aliases of one index.
+
+    Raises `EngineError` if this fails.
+    """
     ops = [WriteOp("delete", key) for key in keys]
     if ops and engine.index_names(CONTROL_INDEX):
-        # Deleted a second time, a record is missing, which is no error.
+        # A retry is safe, because deleting a missing record is no error.
         attempts = attempts_of(engine, f"the deletion of records in {CONTROL_INDEX!r}")
         _check_deleted(retried(lambda: engine.bulk(CONTROL_INDEX, ops), attempts))
 
 
 def _check_deleted(results: Iterable[WriteResult]) -> None:
-    """Raise `EngineRejected` at the first record that stayed; one that was not there (404) is gone as it should be."""
+    """Raise `EngineRejected` for the first record that could not be deleted. A missing record (404) is no error."""
     for result in results:
         if result.status != 404:
             _check(result, f"the old record {result.id!r} could not be deleted", " and delete this document of it")
@@ -278,10 +290,11 @@ def _check(result: WriteResult, fault: str, remedy: str = "") -> None:
 
 
 def update_control(engine: Engine, index: str, change: Callable[[ControlRecord], ControlRecord]) -> ControlRecord:
-    """Return the stored record after ``change``, made again on a conflict; an equal record is not written.
+    """Apply ``change`` to the record of an index, write it, and return it. An unchanged record is not written.
 
-    An engine that was opened with retries is asked again after a failure that passes. If the answer to a write was
-    lost, the record is read: where it has the content that was sent, the write was carried out, and is not repeated.
+    After a version conflict, the record is read and ``change`` applied again. With an engine that was opened with
+    retries, transient failures are retried. If the response to a write was lost, the record is read. If it has the
+    content that was sent, the write was successful and is not repeated.
     """
     attempts = attempts_of(engine, f"the change of the record of {index!r} in {CONTROL_INDEX!r}")
     conflicts = 0
@@ -306,15 +319,16 @@ def update_control(engine: Engine, index: str, change: Callable[[ControlRecord],
 
 
 def _content(record: ControlRecord) -> ControlRecord:
-    """Return a record without its version and its place."""
+    """Return a record without its version and document ids, for comparing contents."""
     return replace(record, key=record.index, moved=(), seq_no=-1, primary_term=-1)
 
 
 def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
-    """Return where the vector store of an index lies unless told otherwise: ``<model_dir>.stores/<key>``.
+    """Return the default folder of the vector store of an index: ``<model_dir>.stores/<key>``.
 
-    The key is the index name and a hash of engine (its spec without credentials) and index, so that one model serves
-    several indexes. It lies beside the model folder, not in it: publishing a model replaces its folder.
+    The key consists of the index name and a hash of the engine (its spec without credentials) and the index, so that a
+    model can serve several indexes. The folder is next to the model folder and not in it, because publishing a model
+    replaces its folder.
     """
     key = hashlib.sha256(f"{absolute_spec(engine_spec)}\n{index}".encode()).hexdigest()[:12]
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in index)[:60]
@@ -323,42 +337,46 @@ def default_store(model_dir: Path, engine_spec: str, index: str) -> Path:
 
 
 RETRAIN_FOLDER = ".retrain"
-"""Folder of what retrainings keep, beside the model folders."""
+"""Folder for the state of retrainings, next to the model folders."""
 GATES = "gates.json"
 KEPT_GATES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class GateNote:
-    """What one retraining came to: no query, so that it may be kept when clicks are forgotten.
-
-    ``finished`` is UTC, ISO 8601; ``candidate`` and ``live_before`` are model ids; ``measured`` has by name the values
-    of the live and the new model, and the difference with its bounds; ``report`` is where the HTML report was written.
-    """
+    """The result of a retraining. It contains no queries, so it can be kept when clicks are removed."""
 
     index: str
     finished: str
+    """UTC time, ISO 8601."""
     outcome: str
     reason: str
+    """Message of the gate."""
     candidate: str
+    """Model id of the new model."""
     live_before: str | None = None
+    """Model id of the live model at the start."""
     measured: tuple[Mapping[str, str | float], ...] = ()
+    """For each measure, its name, the values of the live and the new model, and the difference with its bounds."""
     impressions: int = 0
+    """Number of impressions that were compared."""
     people: int = 0
+    """Number of people with these impressions."""
     report: str | None = None
+    """Path of the HTML report; None if there is none."""
 
 
 def note_gate(folder: Path, note: GateNote) -> None:
-    """Keep what a retraining came to in its work folder, with the last few before it."""
+    """Store the result of a retraining in its work folder, together with the last few earlier results."""
     try:
         before = _notes_in(folder / GATES)
-    except InputError:  # a retraining does not fail for what is only looked at
+    except InputError:  # these notes are only displayed, so a damaged file must not fail a retraining
         before = []
     write_file(folder / GATES, msgspec.json.encode([*before, note][-KEPT_GATES:]))
 
 
 def last_gates(models: Path, index: str) -> list[GateNote]:
-    """Return what retrainings of an index into a folder of models came to, newest first; `InputError` if damaged."""
+    """Return the results of the retrainings of an index, newest first. Raises `InputError` if a file is damaged."""
     files = sorted(models.glob(f"{RETRAIN_FOLDER}/*/{GATES}"))
     notes = (note for path in files for note in _notes_in(path) if note.index == index)
     return sorted(notes, key=lambda note: note.finished, reverse=True)

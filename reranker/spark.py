@@ -1,4 +1,4 @@
-"""Sessions of Spark: a local one, or the cluster that the session at hand, a master or ``SPARK_REMOTE`` names."""
+"""Spark sessions: local, or on the cluster of the active session, of a master URL, or of ``SPARK_REMOTE``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,29 @@ from reranker.errors import ConfigError, InputError, MissingExtra
 def spark_session(
     command: str, *, master: str | None = None, threads: int | None = None, instead: str
 ) -> Iterator[Any]:
-    """Yield a session of the active Spark with temporary views of its own, or of a new one that ends with it.
+    """Yield a Spark session with its own temporary views.
 
-    ``command`` is whose work it does, ``instead`` the backend that needs no Spark. Without ``master`` and
-    ``SPARK_REMOTE`` a new Spark is local, of so many ``threads``; None: one a core.
+    If Spark is active, the session belongs to it. Otherwise Spark is started, and stopped at the end of the block.
 
-    `ConfigError` where Spark cannot be started, `InputError` where it fails at the work, `MissingExtra` without
-    pyspark.
+    Parameters
+    ----------
+    command : str
+        Command that uses the session, for messages.
+    master : str, optional
+        URL of the cluster. Without it and without ``SPARK_REMOTE``, Spark is started locally.
+    threads : int, optional
+        Number of threads of a local Spark; None: one per core.
+    instead : str
+        Backend that needs no Spark, for messages.
+
+    Raises
+    ------
+    ConfigError
+        If Spark cannot be started.
+    InputError
+        If Spark fails within the block.
+    MissingExtra
+        If pyspark is not installed.
     """
     try:
         from pyspark.errors import PySparkException, PySparkRuntimeError
@@ -35,19 +51,21 @@ def spark_session(
             master = master or f"local[{threads or '*'}]"
             builder = builder.master(master)
             if master.startswith("local"):
-                os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers take the first on the PATH
+                os.environ.setdefault(
+                    "PYSPARK_PYTHON", sys.executable
+                )  # otherwise workers use the first Python on the PATH
         settings = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "16"}
         for name, value in settings.items():
             builder = builder.config(name, value)
         try:
             spark = builder.getOrCreate()
         except PySparkRuntimeError as error:
-            remedy = f"it needs Java 17 or 21 in JAVA_HOME or on the PATH; or take --backend {instead}"
+            remedy = f"it needs Java 17 or 21 in JAVA_HOME or on the PATH; or use --backend {instead}"
             raise ConfigError(f"Spark cannot be started ({str(error)[:200]}): {remedy}") from error
     try:
         yield spark.newSession()
     except PySparkException as error:
-        raise InputError(f"Spark cannot do the work of `{command}`: {str(error)[:2000]}") from error
+        raise InputError(f"Spark failed in `{command}`: {str(error)[:2000]}") from error
     finally:
         if active is None:
             spark.stop()

@@ -1,23 +1,23 @@
-"""A store of vectors: ids to rows, rows to scores, loading only what a request touches; one writer beside readers.
+"""The local vector store: it maps ids to rows and scores rows. It loads only the pages that a request needs.
 
-::
+There can be one writer and any number of readers at the same time. Files of a store::
 
-    store.json             the manifest, replaced in one rename: whatever it names is complete
+    store.json             the manifest, replaced by one rename; every file that it names is complete
     segment-000007/        rows written together; never changed once the manifest names it
-        ids.bin  id_offsets.i8              ids laid end to end
+        ids.bin  id_offsets.i8              concatenated ids
         vectors.f4 | vectors.f2 | vectors.i1 + scales.f4     Vd, (n, N)
         indptr.i8  indices.i4  data.f4      lexical rows (CSR)
-        sources.u8                          hash of the text each row was made from (`_src`)
-    index-000012/          keys.u8 (sorted), rows.i8: where the current row of each id is
+        sources.u8                          hash of the text that each row was computed from (`_src`)
+    index-000012/          keys.u8 (sorted), rows.i8: the current row of each id
 
-A row number is ``segment << 40 | row in the segment``: it stays the same while other segments come and go. The writer
-appends, replaces, deletes and publishes; readers keep the state they opened.
+A row number is ``segment << 40 | row in the segment``. It stays valid while other segments are added and removed. The
+writer appends, replaces, deletes and publishes. A reader keeps the state that it opened.
 
-An id is looked up by a 64-bit key: the sum over its bytes of a pseudo-random number drawn for (position, byte), mixed
-with the length. This additive Zobrist hashing is computed by numpy for all ids of a request at once (a Python loop
-over a cryptographic hash takes longer than scoring the documents). A key only proposes a row: the stored id is always
-compared byte by byte, so that a collision, by accident or by design, costs time and never gives another document's
-vector.
+An id is looked up by a 64-bit key. The key is the sum over the bytes of the id of a pseudo-random number for (position,
+byte), mixed with the length. numpy computes this additive Zobrist hash for all ids of a request at once; a Python loop
+over a cryptographic hash would take longer than scoring the documents. The key only proposes a row: the stored id is
+always compared byte by byte. An accidental or malicious collision therefore costs time, but never returns the vector of
+another document.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ ROW_MASK: Final = (1 << SEGMENT_SHIFT) - 1
 MAX_SEGMENT: Final = (1 << 22) - 1
 MAX_DIMS: Final = 65_536
 MEMORY: Final = Path("/proc/meminfo")
-"""Where Linux says how much memory can be had."""
+"""File in which Linux reports the available memory."""
 AHEAD_BYTES: Final = 128 * 1024
-"""Read ahead at a time: the system reads no further than its window, of at least so many bytes."""
+"""Bytes per read-ahead request. The system does not read beyond its own window, which has at least this size."""
 Reading = Literal["in order", "at random", "ahead"]
 
 VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
@@ -72,35 +72,50 @@ VECTOR_FILES: Final[dict[str, tuple[str, str]]] = {
 
 
 class SegmentRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the manifest says of one segment: its number, its rows, and the sha256 of each file."""
+    """Entry of the manifest for one segment."""
 
     number: int
+    """Number in the folder's name."""
     n_rows: int
+    """Number of rows, including replaced and deleted ones."""
     n_terms: int
+    """Number of stored values of all lexical rows."""
     n_id_bytes: int
+    """Total length of the ids in UTF-8."""
     sha256: dict[str, str]
+    """File name → hash of the content, 64 hexadecimal digits."""
 
 
 class IndexRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the manifest says of the id index: its number, its entries, and the sha256 of each file."""
+    """Entry of the manifest for the id index."""
 
     number: int
+    """Number in the folder's name."""
     n_entries: int
+    """Number of ids."""
     sha256: dict[str, str]
+    """File name → hash of the content, 64 hexadecimal digits."""
 
 
 class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The state of a store: everything a reader needs to map it."""
+    """The published state of a store, with everything that a reader needs to map it."""
 
     format: str
+    """`FORMAT`."""
     format_version: int
+    """`FORMAT_VERSION` of the program that wrote it."""
     encoder_id: str
+    """Encoder that computed the vectors."""
     dims: int
+    """Dimensions N of the vectors."""
     quantisation: str
+    """Precision of the stored vectors, a key of `VECTOR_FILES`."""
     generation: int
+    """Number of the published state; grows by 1 with each `StoreWriter.publish`."""
     segments: list[SegmentRecord]
     index: IndexRecord
     sha256: str = ""
+    """Hash over the manifest without this field."""
 
 
 def _folder(root: Path, kind: Literal["segment", "index"], number: int) -> Path:
@@ -125,7 +140,7 @@ def _segment_files(record: SegmentRecord, dims: int, quantisation: str) -> dict[
 
 
 class StoredFile(NamedTuple):
-    """A file of a store as its manifest states it."""
+    """A file of a store, with the values of its manifest."""
 
     path: Path
     sha256: str
@@ -134,7 +149,7 @@ class StoredFile(NamedTuple):
 
 
 def store_files(root: Path, manifest: StoreManifest) -> list[StoredFile]:
-    """Return every file that a manifest names, those of the id index first."""
+    """Return all files that a manifest names, those of the id index first."""
     folder, digests = _folder(root, "index", manifest.index.number), manifest.index.sha256
     names = ("keys.u8", "rows.i8")
     files = [StoredFile(folder / name, digests.get(name, ""), 8 * manifest.index.n_entries) for name in names]
@@ -147,7 +162,7 @@ def store_files(root: Path, manifest: StoreManifest) -> list[StoredFile]:
 
 
 def _fits_in_memory(manifest: StoreManifest) -> bool:
-    """Return whether the system has memory for all the files of a store; False where it does not say."""
+    """Return whether all files of a store fit into available memory; False if the system does not report it."""
     try:
         lines = dict(line.split(":") for line in MEMORY.read_text(encoding="ascii").splitlines())
         available = 1024 * int(lines["MemAvailable"].split()[0])
@@ -157,7 +172,7 @@ def _fits_in_memory(manifest: StoreManifest) -> bool:
 
 
 def _open_regular(path: Path) -> BufferedReader:
-    """Return a file open for reading; `ArtifactError` for a pipe or a device, which would be read without an end."""
+    """Open a file for reading. Raises `ArtifactError` for a pipe or a device, which could be read without end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -177,12 +192,13 @@ def _map_array(
     copy: CopyFile | None = None,
     sha256: str = "",
 ) -> AnyArray:
-    """Return a read-only memory map of a file; `ArtifactError` unless it has the size of ``dtype`` and ``shape``.
+    """Return a read-only memory map of a file. Raises `ArtifactError` unless its size fits ``dtype`` and ``shape``.
 
-    With ``copy``, the map is of a private copy, whose content has the hash ``sha256``.
+    With ``copy``, a private copy of the file is mapped, whose content is checked against ``sha256``.
 
-    Read ``at random``, only the pages asked for are read from the disk: the system's own way, those around each as
-    well, pushes out what the next request needs where memory is short. ``ahead``: so, and every page now.
+    ``reading`` is the advice for the system. ``in order`` is its default: it also reads neighbouring pages. With ``at
+    random``, it reads only the requested pages. Otherwise, if memory is short, the neighbours would evict pages that
+    the next request needs. ``ahead`` is the same, and all pages are read now.
     """
     n_bytes = int(np.prod(shape, dtype=object)) * np.dtype(dtype).itemsize
     try:
@@ -199,7 +215,7 @@ def _map_array(
             with file if copy is None else copy(file, path, sha256) as own:
                 mapped = mmap.mmap(own.fileno(), n_bytes, access=mmap.ACCESS_READ)
         if reading != "in order" and hasattr(mmap, "MADV_RANDOM"):
-            with suppress(OSError):  # advice that a system does not take changes no result
+            with suppress(OSError):  # a system that ignores the advice gives the same result
                 mapped.madvise(mmap.MADV_RANDOM)
                 for start in range(0, n_bytes if reading == "ahead" else 0, AHEAD_BYTES):
                     mapped.madvise(mmap.MADV_WILLNEED, start, min(AHEAD_BYTES, n_bytes - start))
@@ -218,13 +234,13 @@ def _digest(manifest: StoreManifest) -> str:
 
 
 def write_store_manifest(root: Path, manifest: StoreManifest) -> None:
-    """Replace the manifest: a reader sees the old one or the new one, also after a crash at any point."""
+    """Replace the manifest atomically: a reader sees the old one or the new one, even after a crash."""
     content = msgspec.json.format(msgspec.json.encode(msgspec.structs.replace(manifest, sha256=_digest(manifest))))
     write_file(root / MANIFEST, content)
 
 
 def read_store_manifest(root: Path) -> StoreManifest:
-    """Return the checked manifest of a store; `ArtifactError` if there is none, or it is damaged or unknown."""
+    """Read and check the manifest of a store. Raises `ArtifactError` if it is missing, damaged or of another format."""
     path = root / MANIFEST
     try:
         with _open_regular(path) as file:
@@ -247,7 +263,7 @@ def read_store_manifest(root: Path) -> StoreManifest:
 
 
 def _check_manifest(path: Path, manifest: StoreManifest) -> None:
-    """Raise `ArtifactError` unless the manifest is whole, of this format, and within its limits."""
+    """Raise `ArtifactError` unless the manifest is complete, of this format, and within its limits."""
     if (manifest.format, manifest.format_version) != (FORMAT, FORMAT_VERSION):
         raise ArtifactError(
             f"{path} has format {manifest.format!r} version {manifest.format_version}; this program reads {FORMAT!r} "
@@ -269,14 +285,14 @@ def _check_manifest(path: Path, manifest: StoreManifest) -> None:
 
 
 class IdBlock(NamedTuple):
-    """Ids laid end to end: UTF-8 of all, (n_bytes,) uint8; id i is ``buffer[offsets[i]:offsets[i + 1]]``."""
+    """Concatenated ids in UTF-8, (n_bytes,) uint8. Id i is ``buffer[offsets[i]:offsets[i + 1]]``."""
 
     buffer: UInt8
     offsets: Int64
 
     @property
     def lengths(self) -> Int64:
-        """Bytes of each id, (n,) int64."""
+        """Length of each id in bytes, (n,) int64."""
         return self.offsets[1:] - self.offsets[:-1]
 
     def encoded(self, row: int) -> bytes:
@@ -285,7 +301,7 @@ class IdBlock(NamedTuple):
 
 
 def _mix(values: UInt64) -> UInt64:
-    """Return splitmix64's finaliser of each value (Steele, Lea and Flood 2014)."""
+    """Apply the finaliser of splitmix64 to each value (Steele, Lea and Flood 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -293,25 +309,25 @@ def _mix(values: UInt64) -> UInt64:
 
 @functools.cache
 def _numbers_of_bytes() -> UInt64:
-    """Return the number of each (position, byte), (512 * 256,) uint64: fixed for the store's format version 1."""
+    """Return the pseudo-random number of each (position, byte), (512 * 256,) uint64. Fixed by format version 1."""
     counter = np.arange(1, MAX_ID_BYTES * 256 + 1, dtype=np.uint64)
     return _mix(counter * np.uint64(0x9E3779B97F4A7C15))
 
 
 def encode_ids(ids: Sequence[str]) -> IdBlock:
-    """Return the ids as UTF-8 laid end to end; a lone surrogate is kept, since engines accept it in an id."""
+    """Return the concatenated ids in UTF-8. Lone surrogates are kept, because engines accept them in an id."""
     encoded = [value.encode("utf-8", "surrogatepass") for value in ids]
     return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets_of([len(data) for data in encoded]))
 
 
 def _check_ids(block: IdBlock) -> None:
-    """Raise `InputError` for an id that no engine could have given: empty, or over 512 bytes."""
+    """Raise `InputError` for an id that no engine accepts: an empty one, or one of more than 512 bytes."""
     lengths = block.lengths
     bad = np.flatnonzero((lengths == 0) | (lengths > MAX_ID_BYTES))
     if len(bad):
         first = int(bad[0])
         raise InputError(
-            f"the id number {first} of the batch has {int(lengths[first])} bytes; an id has 1 to {MAX_ID_BYTES} bytes "
+            f"id number {first} of the batch has {int(lengths[first])} bytes: an id has 1 to {MAX_ID_BYTES} bytes "
             "of UTF-8: shorten it in the source",
             position=first,
         )
@@ -322,14 +338,14 @@ def hash_ids(block: IdBlock) -> UInt64:
     lengths = block.lengths
     position = np.arange(len(block.buffer), dtype=np.int64) - np.repeat(block.offsets[:-1], lengths)
     numbers = _numbers_of_bytes()[(position % MAX_ID_BYTES) * 256 + block.buffer]
-    # Differences of a running sum, not `np.add.reduceat`: that one gives a wrong value for an empty id.
+    # Differences of a running sum instead of `np.add.reduceat`, which gives a wrong value for an empty id.
     running = np.zeros(len(numbers) + 1, dtype=np.uint64)
     np.cumsum(numbers, out=running[1:])
     return _mix(running[block.offsets[1:]] - running[block.offsets[:-1]] + lengths.astype(np.uint64))
 
 
 def _ranges(starts: Int64, lengths: Int64) -> Int64:
-    """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])`` without the loop."""
+    """Return ``concatenate([arange(s, s + l) for s, l in zip(starts, lengths)])``, computed without a loop."""
     ends: Int64 = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     places: Int64 = np.arange(total, dtype=np.int64)
@@ -338,7 +354,7 @@ def _ranges(starts: Int64, lengths: Int64) -> Int64:
 
 
 def _take_ids(block: IdBlock, rows: Int64) -> IdBlock:
-    """Return the ids at ``rows``, in that order, as a block of their own."""
+    """Return a new block with the ids at ``rows``, in that order."""
     starts = block.offsets[rows]
     lengths = block.offsets[rows + 1] - starts
     return IdBlock(block.buffer[_ranges(starts, lengths)], offsets_of(lengths))
@@ -364,7 +380,10 @@ OPEN_ATTEMPTS = 5
 
 
 class Segment:
-    """The mapped arrays of a segment; `ArtifactError` if one is missing, of another size, or misfits its offsets."""
+    """The mapped arrays of a segment.
+
+    The constructor raises `ArtifactError` if a file is missing or has another size, or if offsets do not fit the data.
+    """
 
     def __init__(
         self,
@@ -411,7 +430,7 @@ class Segment:
         return sp.csr_matrix((data, indices, indptr), shape=(len(rows), N_TERM_IDS))
 
     def csr(self, rows: Int64) -> tuple[Int64, Int32, Float32]:
-        """Return indptr, indices and data of the lexical rows at ``rows``; `ArtifactError` for damaged pointers."""
+        """Return indptr, indices and data of the rows at ``rows``. Raises `ArtifactError` if they are damaged."""
         starts, ends = self.indptr[rows], self.indptr[rows + 1]
         lengths = ends - starts
         if len(rows) and (int(lengths.min()) < 0 or int(starts.min()) < 0 or int(ends.max()) > len(self.indices)):
@@ -429,9 +448,9 @@ class Segment:
 
 
 class VectorStore:
-    """Vectors and lexical rows of documents by id, memory-mapped (route *beside*).
+    """A reader of a store: memory-mapped vectors and lexical rows of documents by id (route *beside*).
 
-    It keeps what it showed when it was opened; `refreshed` gives the newest one. Row numbers are opaque int64.
+    An instance always shows the state that it opened; `refreshed` returns the newest one. Row numbers are opaque int64.
     """
 
     def __init__(
@@ -456,13 +475,14 @@ class VectorStore:
     def open(
         cls, path: str | Path, encoder_id: str | None = None, *, verify: bool = False, copy: CopyFile | None = None
     ) -> VectorStore:
-        """Return the store at ``path``, with ``verify`` after comparing the sha256 of every file.
+        """Open the store at ``path``.
 
-        With ``copy``, private copies of the files are mapped, each compared with its sha256 on the way. Without, a file
-        that is overwritten in place changes the store that is open, and one that is truncated ends the process.
+        With ``verify``, the sha256 of every file is checked first. With ``copy``, private copies of the files are
+        mapped, and each is checked against its sha256 while it is copied. Without copies, overwriting a file in place
+        changes the open store, and truncating a file crashes the process.
 
-        `EncoderMismatch` if its vectors are not of the encoder ``encoder_id`` (None: any, to look, not to score),
-        `ArtifactError` if there is no store, or it is damaged.
+        Raises `EncoderMismatch` if the vectors belong to another encoder than ``encoder_id`` (None accepts any encoder,
+        for inspection only), and `ArtifactError` if the store is missing or damaged.
         """
         root = Path(path)
         for attempt in range(OPEN_ATTEMPTS):
@@ -478,7 +498,7 @@ class VectorStore:
             try:
                 store = cls(root, manifest, "ahead" if _fits_in_memory(manifest) else "at random", copy)
             except ArtifactError:
-                # A writer may have published, and removed what this manifest named, since it was read.
+                # Since the manifest was read, a writer may have published and removed the files that it names.
                 if attempt + 1 == OPEN_ATTEMPTS or read_store_manifest(root).sha256 == manifest.sha256:
                     raise
                 continue
@@ -491,7 +511,7 @@ class VectorStore:
         return len(self._keys)
 
     def verify(self) -> None:
-        """Read every byte and raise `ArtifactError` for the first file whose sha256 is not the manifest's."""
+        """Read all files. Raises `ArtifactError` for the first one whose sha256 differs from the manifest."""
         for path, digest, _ in store_files(self.path, self._manifest):
             with _open_regular(path) as file:
                 actual = hashlib.file_digest(file, "sha256").hexdigest()
@@ -499,13 +519,13 @@ class VectorStore:
                 raise ArtifactError(f"{path} was changed since it was written (sha256); write the store again")
 
     def refreshed(self) -> VectorStore:
-        """Return the newest published state: this object if nothing was published since, else a newly opened one."""
+        """Return a reader of the newest published state: this object if it is current, otherwise a new one."""
         if read_store_manifest(self.path).generation == self.generation:
             return self
         return VectorStore.open(self.path, self.encoder_id)
 
     def rows_of(self, ids: Sequence[str]) -> Int64:
-        """Return the row of each id, (n,) int64; -1 where the store does not hold it."""
+        """Return the row of each id, (n,) int64; -1 for ids that are not in the store."""
         block = encode_ids(ids)
         wanted = hash_ids(block)
         stored_rows = np.full(len(wanted), -1, dtype=np.int64)
@@ -526,7 +546,10 @@ class VectorStore:
         return stored_rows
 
     def score(self, query: QueryVectors, rows: Int64) -> Float32:
-        """Return f(q, d) of each row, (n,) float32; `InputError`: of no segment, `ShapeMismatch`: other dimensions."""
+        """Return f(q, d) of each row, (n,) float32.
+
+        Raises `InputError` for a row of no segment, and `ShapeMismatch` for a query of other dimensions.
+        """
         return self._read(rows, np.empty(len(rows), np.float32), lambda segment, local: segment.score(query, local))
 
     def vectors(self, rows: Int64) -> Float32:
@@ -542,22 +565,25 @@ class VectorStore:
         return stacked[np.argsort(np.concatenate([places for _, places in parts]))] if parts else stacked
 
     def has_words(self, rows: Int64) -> Bool:
-        """Return whether each row is of a text with words, (n,) bool; one whose words have lexical weight 0 has Vd'."""
+        """Return whether the text of each row has words, (n,) bool. Vd' counts words of lexical weight 0."""
         return self._read(rows, np.empty(len(rows), bool), Segment.has_words)
 
     def source_hashes(self, rows: Int64) -> list[str]:
-        """Return the hash of the text each row was made from (`_src`), 16 hexadecimal digits."""
+        """Return for each row the hash of the text that it was computed from (`_src`), 16 hexadecimal digits."""
         values = self._read(rows, np.empty(len(rows), np.uint64), lambda segment, local: segment.sources[local])
         return [f"{value:016x}" for value in values.tolist()]
 
     def _read(self, rows: Int64, values: AnyArray, read: Callable[[Segment, Int64], AnyArray]) -> AnyArray:
-        """Return ``values`` filled with what is read of each segment at some of its rows."""
+        """Fill ``values`` with the result of ``read`` for the rows of each segment, and return it."""
         for segment, places, local in self._by_segment(rows):
             values[places] = read(segment, local)
         return values
 
     def _by_segment(self, rows: Int64) -> Iterator[tuple[Segment, Int64, Int64]]:
-        """Yield each segment that ``rows`` touch, the places of its rows, and these by its own count, in its bounds."""
+        """Yield (segment, positions in ``rows``, row numbers within the segment) for each segment of ``rows``.
+
+        Raises `InputError` for a row that is in no segment.
+        """
         numbers = rows >> SEGMENT_SHIFT
         for number in np.unique(numbers).tolist():
             segment = self._segments.get(number)
@@ -576,7 +602,7 @@ class VectorStore:
 # --- writing
 
 COPY_ROWS = 4096
-"""Rows copied at once by a merge."""
+"""Number of rows that a merge copies at a time."""
 
 
 def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
@@ -584,7 +610,7 @@ def _id_bytes(row: int, segments: Mapping[int, Segment]) -> bytes:
 
 
 def _latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) -> tuple[UInt64, Int64]:
-    """Return the index sorted by key, with the last entry of each id; two ids may share a key, and both stay."""
+    """Return the index entries sorted by key, only the last one of each id. Ids with equal keys all stay."""
     order = np.argsort(keys, kind="stable")
     keys, rows = keys[order], rows[order]
     keep = np.ones(len(keys), dtype=bool)
@@ -599,11 +625,11 @@ def _latest_entries(keys: UInt64, rows: Int64, segments: Mapping[int, Segment]) 
 
 
 def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]:
-    """Return the numbers of the segments to rewrite as one, or an empty list.
+    """Return the numbers of the segments to merge into one, or an empty list.
 
-    Segments whose rows are mostly dead are rewritten; from the smallest up, so are those not more than twice as large
-    as all smaller ones together. Sizes thus grow geometrically: there are O(log n) segments, and a row is copied
-    O(log n) times in its life (the rule of log-structured merging).
+    Segments whose rows are mostly dead are merged. Segments are also merged, from the smallest up, if they are at most
+    twice as large as all smaller ones together. The sizes therefore grow geometrically: there are O(log n) segments,
+    and a row is copied O(log n) times (log-structured merging).
     """
     chosen = [number for number, n_rows in sizes.items() if living[number] * 2 < n_rows]
     total, run = sum(living[number] for number in chosen), list(chosen)
@@ -617,7 +643,7 @@ def plan_merge(sizes: Mapping[int, int], living: Mapping[int, int]) -> list[int]
 
 
 class SegmentFiles:
-    """The files of a segment being written: appended to, hashed on the way, made durable when closed."""
+    """The files of a segment that is being written. Data is hashed while it is appended, and synced by `close`."""
 
     def __init__(self, root: Path, number: int, dims: int, quantisation: Quantisation) -> None:
         self.number, self.n_rows, self._n_terms, self._n_id_bytes = number, 0, 0, 0
@@ -636,7 +662,7 @@ class SegmentFiles:
         self._hashes[name].update(content)
 
     def append(self, ids: IdBlock, vectors: Float32, rows: sp.csr_matrix, sources: UInt64) -> Int64:
-        """Add documents: ids, Vd, lexical rows and the hashes of their texts; return their row numbers, (n,) int64."""
+        """Append documents: ids, Vd, lexical rows and the hashes of their texts. Return their rows, (n,) int64."""
         self._write("ids.bin", ids.buffer)
         self._write("id_offsets.i8", (ids.offsets[1:] + self._n_id_bytes).astype("<i8"))
         self._write("indptr.i8", (rows.indptr[1:].astype(np.int64) + self._n_terms).astype("<i8"))
@@ -654,7 +680,7 @@ class SegmentFiles:
         return np.arange(first, first + len(sources), dtype=np.int64)
 
     def close(self) -> SegmentRecord:
-        """Make the files durable and return what the manifest says of them."""
+        """Sync the files to disk and return their entry for the manifest."""
         for file in self._files.values():
             make_durable(file)
             file.close()
@@ -665,21 +691,35 @@ class SegmentFiles:
     def discard(self) -> None:
         """Close and remove the files."""
         for file in self._files.values():
-            # On a full disk, closing fails to write what is about to be removed.
+            # On a full disk, closing fails to write buffered data, which is not needed any more.
             with suppress(OSError):
                 file.close()
         shutil.rmtree(self._folder)
 
 
 class StoreWriter(AbstractContextManager["StoreWriter"]):
-    """The one writer of a store; a context manager that publishes when its block ends without an error.
+    """The only writer of a store. As a context manager, it publishes at the end of the block if there was no error.
 
-    What was added is visible, and survives a crash, from `publish` on. Memory: the id index (16 bytes a document) and
-    the batch at hand. The folder is made if absent; ``encoder_id`` names the encoder of the vectors, ``dims`` is N. The
-    encoder's own ``quantisation`` loses nothing; an existing store keeps the one it has.
+    Changes become visible and durable with `publish`. The writer holds in memory the id index (16 bytes per document)
+    and the current batch.
 
-    `EncoderMismatch` if the folder holds another encoder's vectors or other dimensions. `ArtifactError` if another
-    process is writing to the store, or it is damaged.
+    Parameters
+    ----------
+    path : path
+        Folder of the store; created if it does not exist.
+    encoder_id : str
+        Encoder of the vectors.
+    dims : int
+        Dimensions N of the vectors.
+    quantisation : str
+        Precision of stored vectors. That of the encoder loses nothing. An existing store keeps its own.
+
+    Raises
+    ------
+    EncoderMismatch
+        If the store has vectors of another encoder or other dimensions.
+    ArtifactError
+        If another process is writing to the store, or the store is damaged.
     """
 
     def __init__(self, path: str | Path, encoder_id: str, dims: int, *, quantisation: Quantisation = "float32") -> None:
@@ -726,21 +766,32 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._changed = manifest.generation == 0
 
     def add(self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: Sequence[str]) -> None:
-        """Add documents; one whose id is already there, also earlier in the same batch, is replaced.
+        """Add documents. A document with the same id, even one of the same batch, is replaced.
 
-        `ShapeMismatch` if the parts have different numbers of documents, or the vectors other dimensions than the
-        store. `InputError` if an id is empty or too long, a value is not finite, or a hash is not one.
+        Parameters
+        ----------
+        ids : sequence of str
+            Ids of n documents.
+        vectors : (n, N) float32
+            Vd as the encoder returns them (quantised and decoded).
+        rows : (n, 2**31 - 1) float32
+            Lexical rows; the indices of each row are sorted.
+        source_hashes : sequence of str
+            `_src` of each document, 16 hexadecimal digits, or "" if unknown.
 
-        ``vectors``, (n, N) float32, are Vd as the encoder gives them (quantised and decoded); ``rows``, (n, 2**31 - 1)
-        float32, lexical rows, ids sorted in each row; ``source_hashes`` the `_src` of each document, 16 hexadecimal
-        digits, or "" where it is not known.
+        Raises
+        ------
+        ShapeMismatch
+            If the arguments have different numbers of documents, or the vectors other dimensions than the store.
+        InputError
+            If an id is empty or too long, a value is not finite, or a hash is invalid.
         """
         if not (len(ids) == len(vectors) == rows.shape[0] == len(source_hashes)) or (
             vectors.shape != (len(ids), self._manifest.dims)
         ):
             raise ShapeMismatch(
                 f"{len(ids)} ids, vectors {vectors.shape}, {rows.shape[0]} rows and {len(source_hashes)} hashes: give "
-                f"one of each a document, with {self._manifest.dims} dimensions"
+                f"one of each per document, with {self._manifest.dims} dimensions"
             )
         if len(ids) == 0:
             return
@@ -761,7 +812,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._changed = True
 
     def delete(self, ids: Sequence[str]) -> int:
-        """Remove documents and return how many of the ids were there."""
+        """Delete documents. Return how many of the ids were in the store."""
         self._settle()
         block, segments, keep = encode_ids(ids), self._open_segments(), np.ones(len(self._keys), dtype=bool)
         wanted = hash_ids(block)
@@ -776,7 +827,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return removed
 
     def publish(self) -> int:
-        """Make everything added and deleted visible in one step, durably, and return the number of documents."""
+        """Publish all changes atomically and durably. Return the number of documents."""
         self._settle()
         if self._changed:
             self._merge()
@@ -791,7 +842,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return len(self._keys)
 
     def close(self) -> None:
-        """Discard what was not published and let another process write."""
+        """Discard unpublished changes and release the lock on the store."""
         try:
             if self._current is not None:
                 self._current.discard()
@@ -818,7 +869,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return {record.number: Segment(self.path, record, dims, quantisation) for record in self._segments}
 
     def _settle(self) -> None:
-        """Close the segment being written and bring its entries into the index in memory."""
+        """Close the segment that is being written, and add its entries to the index in memory."""
         if self._current is None:
             return
         self._segments.append(self._current.close())
@@ -829,7 +880,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         self._keys, self._rows = _latest_entries(keys, rows, self._open_segments())
 
     def _merge(self) -> None:
-        """Copy the living rows of small or mostly dead segments to one new segment."""
+        """Copy the live rows of the segments chosen by `plan_merge` to a new segment."""
         numbers = self._rows >> SEGMENT_SHIFT
         living = {record.number: int((numbers == record.number).sum()) for record in self._segments}
         chosen = plan_merge({record.number: record.n_rows for record in self._segments}, living)
@@ -865,7 +916,7 @@ class StoreWriter(AbstractContextManager["StoreWriter"]):
         return IndexRecord(number, len(self._keys), digests)
 
     def _sweep(self, manifest: StoreManifest) -> None:
-        """Remove what no manifest names: older states, and leftovers of a writer that was killed."""
+        """Remove files that the manifest does not name: older states, and leftovers of a killed writer."""
         named = {_folder(self.path, "segment", record.number).name for record in manifest.segments}
         named.add(_folder(self.path, "index", manifest.index.number).name)
         for entry in self.path.iterdir():

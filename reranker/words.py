@@ -1,4 +1,4 @@
-"""What words have to do with each other: in a model (near ones, pairs it relates, a picture), and in texts, by DICE."""
+"""Relations of words: in a model (nearest words, related pairs, a plot), and in texts (DICE coefficient)."""
 
 from __future__ import annotations
 
@@ -35,50 +35,53 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A word near another one, by distance (small) or cosine (large), in ``documents`` of the training corpus."""
+    """A neighbour of a word in the vector space of a model."""
 
     word: str
     value: float
+    """Euclidean distance (lower is nearer) or cosine (higher is nearer)."""
     documents: int
+    """Number of documents of the training corpus with the word."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelatedWord:
-    """A word of documents that raises (or lowers) the score for a query.
-
-    ``weight`` is what the pair adds to f(q, d) in a document of this word alone: q_i (U_i . V_j + a where i = j) with
-    d_j = 1, or q'_i U_i . V_j + a q_i d_i where the model has lexical settings. ``same``: it is the query's own.
-    """
+    """A document word that raises (or lowers) the score for a query, with its query word."""
 
     query_word: str
     document_word: str
     weight: float
+    """Contribution of the pair to f(q, d) for a document with only this word: q_i (U_i . V_j + a if i = j) with
+    d_j = 1, or q'_i U_i . V_j + a q_i d_i if the model has lexical settings."""
     same: bool
+    """Whether the document word is a word of the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class WordPair:
-    """A query's word and a document's: ``weight`` U_i . V_j now and ``before``, in the other model (0 if unknown)."""
+    """A pair of query word and document word in two models."""
 
     query_word: str
     document_word: str
     weight: float
+    """U_i . V_j in the new model."""
     before: float
+    """U_i . V_j in the other model; 0 if it does not know a word."""
 
 
 def embedding_of(model: RankingModel, side: Side) -> tuple[Vocabulary, Float32]:
-    """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V of documents, U of queries."""
+    """Return the vocabulary and the word vectors, (n_rows, N) float32, of a side: V for documents, U for queries."""
     if side == "documents":
         return model.encoder.document_vocabulary, model.encoder.V
     return model.query_vocabulary, model.query_side(1)
 
 
 def row_of_word(model: RankingModel, word: str, side: Side) -> int:
-    """Return the number of a word that has a learned vector; `InputError` for others names words of like spelling."""
+    """Return the row of a word. Raises `InputError`, with similar spellings, if the word has no learned vector."""
     vocabulary, table = embedding_of(model, side)
     tokens = model.encoder.analyzer.tokens([word])[0]
     if len(tokens) == 3 and BETWEEN in tokens[-1]:
-        tokens = tokens[-1:]  # two words of a model with bigrams
+        tokens = tokens[-1:]  # the bigram, in a model with bigrams
     if len(tokens) != 1:
         raise InputError(f"{word!r} is read as {len(tokens)} words ({', '.join(tokens)}): give one")
     number = int(vocabulary.ids(tokens)[0])
@@ -105,14 +108,16 @@ def similar_words(
     measure: Measure = "distance",
     min_documents: int = 3,
 ) -> list[Neighbour]:
-    """Return the ``n`` words whose vectors are nearest to a word's, nearest first, ties by frequency.
+    """Return the ``n`` words whose vectors are nearest to that of a word, nearest first. Ties are sorted by frequency.
 
-    A word is read by the model's analyzer; a number is that of one with a learned vector on its side. ``side`` is where
-    it is looked up, ``among`` where its neighbours are: the columns of V or of U. With two vocabularies
-    ``side="queries"`` finds words of the documents' language for one of the queries'. ``distance`` is the paper's
-    measure; it prefers words of as long a vector, that is of like frequency. ``cosine`` does not look at lengths. Words
-    in fewer than ``min_documents`` are left out: little has been learned about them. `InputError` is raised as in
-    `row_of_word`, `ConfigError` for an unknown side or measure.
+    The word is analyzed by the model's analyzer; a number is the row of a word. ``side`` is the matrix of the word's
+    vector, and ``among`` that of its neighbours: V (documents) or U (queries). With two vocabularies,
+    ``side="queries"`` finds words in the language of the documents for a word in the language of the queries.
+    ``distance`` is the measure of the paper. It prefers vectors of similar length, which means words of similar
+    frequency. ``cosine`` ignores the lengths. Words in fewer than ``min_documents`` documents are left out, because
+    little has been learned about them.
+
+    Raises `InputError` as `row_of_word`, and `ConfigError` for an unknown side or measure.
 
     Source: Polynomial Semantic Indexing, table 5 (spec T10).
     """
@@ -144,12 +149,13 @@ def nearness(table: Float32, vector: Float64, measure: Measure) -> Float64:
 
 
 def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents: int = 3) -> list[RelatedWord]:
-    """Return the pairs (word of the query, word of documents) of largest weight, largest first, ties by frequency.
+    """Return the pairs (query word, document word) with the largest weights, largest first. Ties: by frequency.
 
-    Each word of documents is shown once, with the word of the query that gives it most; words in fewer than
-    ``min_documents`` are left out, except the query's own. `ConfigError` is raised if the model's form is not linear: a
-    pair's weight then depends on the document (`RankingModel.pair_weights`); `InputError` if the query holds no word
-    with a learned vector or of the documents.
+    Each document word occurs once, with the query word that gives it the largest weight. Words in fewer than
+    ``min_documents`` documents are left out, except words of the query.
+
+    Raises `ConfigError` if the form of the model is not linear, because the weight of a pair then depends on the
+    document (`RankingModel.pair_weights`). Raises `InputError` if the query has no word that the model knows.
     """
     check_linear(model.encoder.form, "a list of word pairs")
     encoded = model.encode_queries([query])
@@ -164,7 +170,7 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     pairs = q_weights[:, None] * pair_weights(U, V, q_ids, np.arange(n_columns))
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
-        # a q_i d_i of each word of the query's lexical row, d the row of a document of this word alone
+        # a q_i d_i of each word of the query's lexical row, where d is the row of a document with only this word
         parts: Float64 = model.identity * encoded.rows.data.astype(np.float64)
         if model.encoder.lexical_rows is not None:
             parts *= model.encoder.lexical_rows.single_words(encoded.rows.indices)
@@ -190,10 +196,11 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
 def strongest_pairs(
     model: RankingModel, before: RankingModel | None, queries: Iterable[str], n: int = 20
 ) -> tuple[list[WordPair], list[WordPair]]:
-    """Return the ``n`` pairs of largest weight, and the ``n`` whose weight changed most, both largest first.
+    """Return the ``n`` pairs with the largest weights, and the ``n`` with the largest changes, both largest first.
 
-    Of the 1,000 most frequent words of the queries (in two of them at least, if there are any) and the 20,000 most
-    frequent words of three documents or more; a word with itself is left out. Of ``before``, None knows no word.
+    Candidates are the 1,000 most frequent query words (in at least two queries, if there are any) and the 20,000 most
+    frequent document words in at least three documents. Pairs of a word with itself are left out. If ``before`` is
+    None, all earlier weights are 0.
     """
     words = model.encode_queries(sorted(set(queries))).learned_rows.indices.tolist()
     counts = {word: n for word, n in Counter(words).items() if word < len(model.U)}
@@ -204,7 +211,7 @@ def strongest_pairs(
     if not chosen or not len(d_ids) or n < 1:
         return [], []
     q_ids = np.array(sorted(chosen), dtype=np.int32)
-    # (what it is ordered by, word of the query, word of the document, weight now, weight before)
+    # (sort key, query word, document word, weight now, weight before)
     weights: list[tuple[float, int, int, float, float]] = []
     changes: list[tuple[float, int, int, float, float]] = []
     query_words, document_words = model.query_vocabulary.words, model.encoder.document_vocabulary.words
@@ -235,7 +242,10 @@ def strongest_pairs(
 
 
 def plane(vectors: Float32) -> Float64:
-    """Return the first two principal components of rows, (n, 2) float64, largest values positive; 0 where none is."""
+    """Project rows onto their first two principal components, (n, 2) float64.
+
+    The sign is chosen such that the largest absolute value is positive. A missing component is 0.
+    """
     centred = np.asarray(vectors, dtype=np.float64)
     centred = centred - centred.mean(axis=0)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
@@ -250,11 +260,11 @@ def plane(vectors: Float32) -> Float64:
 
 
 def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
-    """Write a picture of words by the principal components of their vectors.
+    """Write a plot of words by the first two principal components of their vectors.
 
-    ``spots`` are at least two words with their sides, of which the first is drawn bold, ``path`` a ``.png`` or
-    ``.svg``. `ConfigError` is raised for another kind of file, or fewer than two words, `InputError` for an unknown
-    word, `MissingExtra` without matplotlib.
+    ``spots`` are at least two words with their sides; the first one is bold. ``path`` is a ``.png`` or ``.svg`` file.
+    Raises `ConfigError` for another kind of file or fewer than two words, `InputError` for an unknown word, and
+    `MissingExtra` without matplotlib.
     """
     kind = picture_kind(path, FORMATS)
     if len(spots) < 2:
@@ -275,45 +285,51 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
 
 
 def check_linear(name: str, what: str) -> None:
-    """Raise `ConfigError` where W_ij depends on the document, not being ``linear``: then there is no ``what``."""
+    """Raise `ConfigError` unless the document form ``name`` is linear, so that W_ij does not depend on the document.
+
+    ``what`` names in the message what needs a linear form.
+    """
     if name != LINEAR:
         raise ConfigError(
-            f"{what} is the same in every document for the form 'linear' alone, and this model's is {name!r}: see the "
-            f"pairs of a document with `ssi search --explain`, or train with --model-class "
+            f"{what} needs the document form 'linear', and this model has {name!r}: see the pairs of a document with "
+            f"`ssi search --explain`, or train with --model-class "
             f"{names_where(lambda each: each.form == LINEAR and each.has_vectors)}",
             form=name,
         )
 
 
-# --- words that share documents with a word or an n-gram most regularly (spec 2.4, T11)
+# --- words that occur in the same documents as a word or an n-gram (spec 2.4, T11)
 
 MAX_FREQUENT_WORDS = 30_000
-"""F: neighbours are among so many of the most frequent words."""
+"""F: number of most frequent words that are considered as neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
 class DiceNeighbour:
-    """A frequent word in ``documents``, ``together`` of a term's n: value 2 together / (n + documents), 0 to 1."""
+    """A frequent word that occurs in the same documents as a term."""
 
     word: str
     value: float
+    """DICE coefficient, 2 together / (documents of the term + documents), 0 to 1."""
     together: int
+    """Number of documents with both."""
     documents: int
+    """Number of documents with the word."""
 
 
 def ngrams(tokens: Sequence[str], n: int) -> list[str]:
-    """Return the runs of n neighbouring tokens, each joined by spaces, in order; `InputError` if n is below 1."""
+    """Return all runs of n consecutive tokens, joined by spaces, in order. Raises `InputError` if n is below 1."""
     if n < 1:
         raise InputError(f"{n}-grams do not exist; give n of at least 1")
     return [" ".join(tokens[start : start + n]) for start in range(len(tokens) - n + 1)]
 
 
 class DiceCounter:
-    """Counts, in one pass over the texts, which words stand in the documents of a few terms.
+    """Counts in one pass over the texts which words occur in the same documents as some terms.
 
-    Memory is bounded by the terms, each one word or the words of an n-gram, and the ``max_words`` (F) most frequent
-    words of the vocabulary, which is of the same texts and has the document frequencies. `ConfigError` is raised if
-    there is no term, one without words, or F is below 1.
+    A term is a word or the words of an n-gram. The memory depends on the number of terms and on ``max_words`` (F), the
+    number of most frequent words that are counted. The vocabulary must be of the same texts, because it provides the
+    document frequencies. Raises `ConfigError` if there is no term, if a term has no words, or if F is below 1.
     """
 
     def __init__(
@@ -333,11 +349,11 @@ class DiceCounter:
 
     @property
     def documents(self) -> dict[str, int]:
-        """Documents that hold each term."""
+        """Term → number of documents with the term."""
         return dict(self._documents)
 
     def add(self, token_lists: Iterable[Sequence[str]]) -> None:
-        """Count the words of some texts."""
+        """Count the words of a batch of texts."""
         for tokens in token_lists:
             held = {name for size in self._sizes for name in ngrams(tokens, size)}
             terms = [term for term in self._together if term in held]
@@ -349,10 +365,11 @@ class DiceCounter:
                 self._together[term][places] += 1
 
     def neighbours(self, term: str, n: int = 5) -> list[DiceNeighbour]:
-        """Return the ``n`` frequent words of the greatest DICE with a term, equal ones by frequency.
+        """Return the ``n`` frequent words with the highest DICE coefficient for a term. Ties are sorted by frequency.
 
-        DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents (A13), so a frequent word is its
-        own nearest. `InputError`, naming words of like spelling, if no document holds the term, or it was not counted.
+        DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), where all numbers count documents (A13). Therefore a
+        frequent word is its own nearest neighbour. Raises `InputError`, with similar spellings, if no document contains
+        the term, or it was not counted.
 
         Source: SSI, Tables 1 and 2; spec 2.4 (1).
         """
@@ -366,7 +383,9 @@ class DiceCounter:
         other = np.ones(len(values), dtype=bool)
         if term in self._words:
             other[self._words[term]] = False
-        order = np.lexsort((other, -values))[: max(n, 0)]  # the word itself before others of exactly its documents
+        order = np.lexsort((other, -values))[
+            : max(n, 0)
+        ]  # the word itself is before others in exactly the same documents
         words = tuple(self._words)
         return [
             DiceNeighbour(words[place], float(values[place]), int(together[place]), int(self._frequency[place]))

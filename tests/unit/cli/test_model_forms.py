@@ -31,5 +31,5 @@ def test_only_linear_models_are_trained_on(form: str) -> None:
     model = small_model(encoder=small_encoder(form=form))
     with pytest.raises(ConfigError, match=f"document form '{form}'.*starts from linear models only.*low_rank or tied"):
         check_trainable(model)
-    with pytest.raises(ConfigError, match="for the form 'linear' alone"):
+    with pytest.raises(ConfigError, match="needs the document form 'linear'"):
         related_words(model, "ash")
