@@ -21,9 +21,9 @@ from reranker.models.ranking_model import lexical_rows_of
 from reranker.models.scorers import query_vectors
 from reranker.training.context import TrainedParameters, Validator, validators_of
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, trained_like
-from reranker.training.lexical_choice import LexicalChoice
+from reranker.training.lexical_choice import LexicalChoice, has_few_queries
 from reranker.training.problem import query_set
-from reranker.training.remembering import MemoryTrial, memory_of
+from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for_unseen, folds_of
 
@@ -159,7 +159,13 @@ def _cross_fitted(
     memory: MemoryTrial,
     forms: Sequence[ScoreForm],
 ) -> Iterator[Values]:
-    """Yield the values of each fold's queries, by what the evidence without them was fitted to."""
+    """Yield the values of each fold's queries, by what was fitted to the evidence without them.
+
+    If few queries tuned the settings of the rows with a memory, these are tuned again without the fold: with the
+    parameters that a memory adds, it would often be best by chance. The settings of the rows without one stay: if they
+    are flattered by the queries that tuned them, the simpler form is preferred.
+    """
+    tunes = has_few_queries(run, lexical, division)
     choosing = set(division.choosing.valid.query_ids) if division.judged_apart else set()
     texts = run.evidence.texts or {}
     asked = {query: texts[query] for query in run.evidence.query_ids if query not in choosing}
@@ -169,15 +175,18 @@ def _cross_fitted(
         split = replace(division.split, train=train, valid=run.evidence.restricted(fold))
         if not split.valid.preferences:
             continue
-        parameters = learned.parameters
+        parameters, trial = learned.parameters, memory
+        if tunes and memory.tuned is not None:
+            trial = retuned_memory(run, lexical, division, memory, train)
         if any(form.learned for form in forms):
+            suffix = f"-fold{number}"
             try:
-                parameters = trained_like(run, lexical.reading, division, rows, learned, train, f"-fold{number}")
+                parameters = trained_like(run, lexical.reading, division, rows, learned, train, suffix)
             except TrainingError:  # the evidence without the fold is too little to learn from
                 continue
         remembered = memory_of(lexical.reading, train) if any(form.memory for form in forms) else None
         fitted = _Fitted(train, parameters, remembered)
-        yield _values(run, lexical, rows, learned, memory, forms, split, fitted)
+        yield _values(run, lexical, rows, learned, trial, forms, split, fitted)
 
 
 def _values(

@@ -118,9 +118,10 @@ def tuned_lexical(
     return LexicalChoice(tuned.settings, bm25, forms if alike else None, reading, (*notes, *tuned.notes))
 
 
-def tuned_on_all(run: TrainingRun, reading: AnalyzedDocuments, division: Division) -> LexicalSettings:
-    """Return the settings without a memory, tuned again on all the queries."""
-    return best_lexical(_tuned(run, reading, division, run.evidence)[1]).settings
+def retuned(run: TrainingRun, lexical: LexicalChoice, division: Division, evidence: TrainingSet) -> LexicalChoice:
+    """Return the lexical score tuned again, on other evidence, for the same reading of the documents."""
+    tasks, forms = _tuned(run, lexical.reading, division, evidence)
+    return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
 def has_few_queries(run: TrainingRun, choice: LexicalChoice, division: Division) -> bool:

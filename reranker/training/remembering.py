@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -86,6 +86,14 @@ def tried_memory(
 def tuned_remembering_all(run: TrainingRun, lexical: LexicalChoice, division: Division) -> LexicalSettings:
     """Return the settings of rows with a memory, tuned again on all the queries."""
     return _tuned(run, lexical, division, run.evidence, " of all").settings
+
+
+def retuned_memory(
+    run: TrainingRun, lexical: LexicalChoice, division: Division, memory: MemoryTrial, evidence: TrainingSet
+) -> MemoryTrial:
+    """Return the lexical part with a memory, tuned again on other evidence, with the same factor."""
+    tuned = _tuned(run, lexical, division, evidence, "")
+    return replace(memory, settings=with_factor(tuned.settings, memory.factor), tuned=tuned)
 
 
 def memory_of(reading: AnalyzedDocuments, evidence: TrainingSet) -> QueryMemory:

@@ -36,8 +36,8 @@ from reranker.training.lexical_choice import (
     LexicalChoice,
     has_few_queries,
     read_by,
+    retuned,
     tuned_lexical,
-    tuned_on_all,
     with_factor,
 )
 from reranker.training.linear import words_only
@@ -214,7 +214,7 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
         if memory is not None:
             settings = with_factor(tuned_remembering_all(run, lexical, division), chosen.factor)
         else:
-            settings = tuned_on_all(run, lexical.reading, division)
+            settings = retuned(run, lexical, division, run.evidence).settings
     return replace(chosen, parameters=parameters, memory=memory, lexical=settings)
 
 
