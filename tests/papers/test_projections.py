@@ -167,5 +167,5 @@ def test_what_does_not_fit_is_refused(fit: Fit) -> None:
         fit_opca(x, y, 2, rng=rng, noise=0.0)
     with pytest.raises(ConfigError, match="above 0"):
         fit_cca(x, y, 2, rng=rng, ridge=float("nan"))
-    with pytest.raises(ShapeMismatch, match="in common"):
+    with pytest.raises(ShapeMismatch, match="cannot share one matrix"):
         fit_opca(x, y, 2, rng=rng, shared=True)
