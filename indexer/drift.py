@@ -26,7 +26,7 @@ MAX_IDF_SHIFT = 0.5
 """Mean |change of idf| (natural log) above which retraining is advised: frequencies changed by a factor of about
 1.6."""
 MIN_DOCUMENT_FREQUENCY = 20
-"""Minimum number of sampled documents with a word for comparing its idf. Below it, chance alone gives a shift of 0.2 or
+"""Minimum number of sampled documents with a word for comparing its idf. Below it, chance gives a shift of 0.2 or
 more."""
 
 

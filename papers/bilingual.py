@@ -1,4 +1,4 @@
-"""A corpus of two languages with mates and links, and its studies: mates to find, and links across the languages."""
+"""A corpus of two languages with mates and links, and its studies: finding mates, and retrieval across languages."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Tokens = list[list[str]]
 Links = tuple[tuple[str, str], ...]
 
 ANALYZERS: dict[str, str] = {"en": "unicode,stop=english", "ja": "japanese"}
-"""Analyzer of a language; ``unicode`` for any other."""
+"""Analyzers by language; other languages use ``unicode``."""
 OTHER_SCRIPTS = ("ar", "el", "he", "hi", "ja", "ko", "ru", "th", "uk", "zh")
-"""Languages of another script than Latin: their Latin words are mostly names that alone would find the mate."""
+"""Languages with another script than Latin: Latin words in them are mostly names, which by themselves find the mate."""
 TITLE_WEIGHT = 3
-"""How often a title counts in a document: pages name the titles of pages that they link to."""
+"""How often a title counts in a document, because pages name the titles of pages that they link to."""
 
 _LATIN = re.compile("[A-Za-z0-9_]+")
 _BATCH = 500
@@ -42,19 +42,19 @@ class Side:
     """The texts of one language."""
 
     language: str
-    """As in ``docs_<language>.jsonl.gz``."""
+    """Language code, as in ``docs_<language>.jsonl.gz``."""
     ids: tuple[str, ...]
-    """Ascending."""
+    """Ids of the texts, ascending."""
     titles: tuple[list[str], ...]
     texts: tuple[list[str], ...]
-    """Words of each."""
+    """Words of each title and text."""
 
     def as_queries(self) -> Tokens:
-        """Return title and text once: a page used as a query must not ask for pages that repeat its own title."""
+        """Return title and text once each: a page used as a query should not find pages that repeat its own title."""
         return [title + text for title, text in zip(self.titles, self.texts, strict=True)]
 
     def as_documents(self) -> Tokens:
-        """Return the title `TITLE_WEIGHT` times and the text."""
+        """Return the title `TITLE_WEIGHT` times, followed by the text."""
         return [TITLE_WEIGHT * title + text for title, text in zip(self.titles, self.texts, strict=True)]
 
     def rows_of(self, ids: Sequence[str]) -> list[int]:
@@ -65,19 +65,19 @@ class Side:
 
 @dataclass(frozen=True)
 class Bilingual:
-    """Two languages and the links of the documents' one."""
+    """Texts in two languages, and links within the language of the documents."""
 
     queries: Side
     documents: Side
-    """English is the documents' language where it is one of the two, else the first in the alphabet."""
+    """English if it is one of the two languages, else the alphabetically first."""
     links: Links
-    """Between documents."""
+    """Links between documents."""
     parts: dict[str, Links] | None = None
-    """Their split where the corpus comes with one."""
+    """The corpus's own split of the links, if it has one."""
 
     @property
     def mates(self) -> tuple[str, ...]:
-        """Int64 that both sides have, ascending."""
+        """Ids that both sides have, ascending."""
         return tuple(sorted(set(self.queries.ids) & set(self.documents.ids)))
 
 
@@ -87,7 +87,7 @@ def languages_of(folder: Path) -> tuple[str, str]:
     Raises
     ------
     ConfigError
-        If the folder does not hold texts of two languages.
+        If the folder does not contain texts of exactly two languages.
     """
     found = sorted(path.name[len("docs_") : -len(".jsonl.gz")] for path in folder.glob("docs_*.jsonl.gz"))
     if len(found) != 2:
@@ -105,17 +105,17 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
     Parameters
     ----------
     folder : Path
-        With ``docs_A.jsonl.gz``, ``docs_B.jsonl.gz`` and, for retrieval, ``links_train``, ``links_valid`` and
+        Contains ``docs_A.jsonl.gz``, ``docs_B.jsonl.gz`` and, for retrieval, ``links_train``, ``links_valid`` and
         ``links_test.tsv.gz``, or ``links.tsv.gz`` (or ``links_<documents' language>.tsv.gz``) to be split.
     limit : int, optional
-        Keep the first so many mates, in the order of their ids, and nothing else.
+        Keep only this number of mates, the first by id.
 
     Raises
     ------
     ConfigError
         As `languages_of`.
     InputError
-        If no id is on both sides, or a file cannot be read.
+        If no id occurs on both sides, or a file cannot be read.
     """
     languages = languages_of(folder)
     raw = [titled_texts(folder / f"docs_{language}.jsonl.gz") for language in languages]
@@ -135,7 +135,7 @@ def read_bilingual(folder: Path, progress: Progress, limit: int | None = None) -
 
 
 def _parts(folder: Path, known: set[str]) -> dict[str, Links] | None:
-    """Return the corpus's own split of its links, None without one."""
+    """Return the corpus's own split of its links, or None."""
     paths = {part: folder / f"links_{part}.tsv.gz" for part in ("train", "valid", "test")}
     if not all(path.exists() for path in paths.values()):
         return None
@@ -143,13 +143,13 @@ def _parts(folder: Path, known: set[str]) -> dict[str, Links] | None:
 
 
 def _links(path: Path, known: set[str]) -> Links:
-    """Return the links between known documents, each once, none to itself."""
+    """Return the distinct links between known documents, without links to itself."""
     links = ((link.source, link.target) for link in read_links(path))
     return tuple(dict.fromkeys((s, t) for s, t in links if s != t and s in known and t in known))
 
 
 def _side(language: str, sources: TitledTexts, progress: Progress) -> Side:
-    """Return the words of a language's texts."""
+    """Return the texts of a language as words."""
     analyzer = make_analyzer(parse_analyzer(ANALYZERS.get(language, "unicode")))
     ids = tuple(sorted(sources))
     titles, texts = (_words(analyzer, language, [sources[one][field] for one in ids], progress) for field in range(2))
@@ -157,7 +157,7 @@ def _side(language: str, sources: TitledTexts, progress: Progress) -> Side:
 
 
 def _words(analyzer: Analyzer, language: str, texts: Sequence[str], progress: Progress) -> tuple[list[str], ...]:
-    """Return the words of texts, without Latin ones where the language has another script."""
+    """Return the words of texts; Latin words are left out if the language has another script."""
     if language in OTHER_SCRIPTS:
         texts = [_LATIN.sub(" ", normalised(text)) for text in texts]
     found: list[list[str]] = []
@@ -169,24 +169,24 @@ def _words(analyzer: Analyzer, language: str, texts: Sequence[str], progress: Pr
 
 TRAIN_SHARE = 0.7
 VALID_SHARE = 0.1
-"""Of the training side, taken out of it to tune on."""
+"""Share of the training mates that is used for validation."""
 MATE_WORDS = 20_000
-"""Words a language for comparable documents (spec 1.3)."""
+"""Number of words per language for comparable documents (spec 1.3)."""
 LINK_WORDS = 30_000
-"""Words a language for retrieval (spec 1.3)."""
+"""Number of words per language for retrieval (spec 1.3)."""
 N_TUPLES = (100_000, 100_000)
-"""Of the rank loss, to tune and to test on."""
+"""Number of tuples of the rank loss for validation and for the test."""
 
 TRANSLATIONS = ("texts-ibm", "texts-dice", "words-ibm", "words-dice")
-"""Views of translated queries: the whole text or word by word, with the table of IBM model 1 or of DICE."""
+"""Views of translated queries: whole texts or word by word, by the table of IBM model 1 or of DICE."""
 BESIDE = "beside-texts-ibm"
-"""View with the query itself and, to its right, its translation."""
+"""View of a query followed by its translation."""
 ONCE = "once"
-"""View of documents as queries have them, the title once."""
+"""View of documents in the form of queries, with the title once."""
 
 
 def split_mates(n_mates: int, seed: int) -> QueryRows:
-    """Return a random split: `TRAIN_SHARE` to learn from, of which `VALID_SHARE` to tune on, and the rest to test.
+    """Return a random split: `TRAIN_SHARE` for training, of which `VALID_SHARE` for validation; the rest for the test.
 
     Raises
     ------
@@ -194,7 +194,7 @@ def split_mates(n_mates: int, seed: int) -> QueryRows:
         If there are fewer than 20 mates.
     """
     if n_mates < 20:
-        raise InputError(f"{n_mates} mates are too few to learn from, tune on and test on: give 20 or more")
+        raise InputError(f"{n_mates} mates are too few for training, validation and test: give 20 or more")
     order = np.random.default_rng([seed, 70]).permutation(n_mates)
     n_train = round(TRAIN_SHARE * n_mates)
     n_valid = max(2, round(VALID_SHARE * n_train))
@@ -203,10 +203,9 @@ def split_mates(n_mates: int, seed: int) -> QueryRows:
 
 
 def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuples: tuple[int, int] = N_TUPLES) -> Study:
-    """Return the study of finding mates (T5, T6): learned from pairs, each text of the test side with the test side.
+    """Return the study of finding mates (T5, T6): trained on pairs, tested among the texts of the test part.
 
-    Vocabulary and idf are those of the training pairs alone. Titles count once on both sides, which are searched both
-    ways.
+    Vocabulary and idf are those of the training pairs. Titles count once on both sides, because both are searched.
     """
     mates = corpus.mates
     split = split_mates(len(mates), seed)
@@ -244,11 +243,11 @@ def mates_study(corpus: Bilingual, seed: int, n_words: int = MATE_WORDS, n_tuple
 def bilingual_study(
     corpus: Bilingual, seed: int, n_words: int = LINK_WORDS, n_tuples: tuple[int, int] = N_TUPLES
 ) -> Study:
-    """Return the study of cross-language retrieval (T4): the query is a page whose mate links to what it looks for.
+    """Return the study of cross-language retrieval (T4): a query is a page whose mate links to the relevant documents.
 
-    Links are split as in T1. Of the mates `TRAIN_SHARE` are shown to CL-LSI and to the word tables; queries to tune
-    and to test on are pages of the other mates, so no translation was learned from their own. The mate itself takes
-    no part. Vocabulary and idf are those of all pages of a language, which need no label.
+    Links are split as in T1. `TRAIN_SHARE` of the mates train CL-LSI and the word tables. Queries for validation and
+    test are pages of the other mates, so no translation was trained on their own mates. The mate of a query is excluded
+    from its ranking. Vocabulary and idf are those of all pages of a language, because they need no labels.
 
     Raises
     ------
@@ -291,10 +290,10 @@ def bilingual_study(
 def _retrieval_texts(
     corpus: Bilingual, mates: Sequence[str], shown: Int64, n_words: int
 ) -> tuple[Texts, Texts, tuple[Texts, Texts]]:
-    """Return the documents, the mates' pages as queries with their translations, and the pairs that are shown.
+    """Return the documents, the mates' pages as queries with their translations, and the training pairs.
 
-    Pages whose mates are shown have empty translations: a table that saw their mates would translate them too well to
-    learn anything from it.
+    Pages whose mates are training pairs have empty translations: a table that was trained on them would translate them
+    better than new pages, and the ranker would learn to rely on that.
     """
     once = corpus.documents.as_queries()
     vocabulary = study_vocabulary(once, n_words)
@@ -321,18 +320,18 @@ def translations(
 ) -> dict[str, sp.csr_matrix]:
     """Return the tf-idf rows of texts in the other language, by the names of `TRANSLATIONS`.
 
-    Word by word, every word becomes the most probable words of its row; a whole text becomes the words that explain
-    all of its words together (`TextTable` with the same table turned round). Counts of translations are fractions, so
-    they are damped by ln(1 + tf).
+    Word by word, every word becomes the most probable words of its row. A whole text becomes the words that explain all
+    of its words together (`TextTable` with the table of the reverse direction). Counts of translations are fractions,
+    so they are damped by ln(1 + tf).
 
     Parameters
     ----------
     counts : csr_matrix, (n, D_q)
-        Texts to translate.
+        Counts of the texts to translate.
     idf : (D_d,) float64
-        Of the language they are translated to.
+        idf of the target language.
     left, right : csr_matrix, (n_pairs, D_q) and (n_pairs, D_d)
-        Counts of the mates that the tables are learned from.
+        Counts of the mates that the tables are trained on.
     """
     found = {}
     for name, fit in (("ibm", fit_ibm_table), ("dice", fit_dice_table)):
@@ -354,10 +353,10 @@ def _texts(tokens: Sequence[Sequence[str]], train: Int64, n_words: int) -> Texts
 
 
 def damped(texts: Texts, idf: Float64) -> Texts:
-    """Return the texts with rows of (1 + ln tf) idf at unit length; counts stay counts.
+    """Return the texts with rows of (1 + ln tf) idf at unit length; counts are unchanged.
 
-    Pages of code and tables repeat their words: with raw tf, CL-LSI of 500 factors finds fewer mates (MRR .956 against
-    .989 on validation pairs of the C++ documentation).
+    Pages of code and tables repeat their words. With raw tf, CL-LSI of 500 factors finds fewer mates (MRR .956 instead
+    of .989 on validation pairs of the C++ documentation).
     """
     return replace(texts, rows=tfidf_rows(with_data(texts.counts, 1.0 + np.log(texts.counts.data)), idf), idf=idf)
 
@@ -369,8 +368,8 @@ def _link_parts(corpus: Bilingual, seed: int) -> dict[str, Links]:
     links = corpus.links
     if len(links) < 10:
         raise InputError(
-            f"the corpus has {len(links)} links: retrieval needs 10 or more; give links_"
-            f"{corpus.documents.language}.tsv.gz with a source and a target a line"
+            f"the corpus has {len(links)} links, and retrieval needs 10 or more: give links_"
+            f"{corpus.documents.language}.tsv.gz with one source and target per line"
         )
     parts = map(tuple, split_at_random(links, np.random.default_rng([seed, 73])))
     return dict(zip(("train", "valid", "test"), parts, strict=True))

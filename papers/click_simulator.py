@@ -1,7 +1,7 @@
-"""Logs of readers who behave by known rules: their truth is known, so what is learned from logs can be checked.
+"""Logs of simulated users whose behaviour is known, so that what is learned from logs can be compared with the truth.
 
-A document is clicked if it is looked at and attracts: P(click | looked at) = its attraction. `PositionBased` readers
-look at rank k with probability p_k, whatever stands there (Richardson, Dominowska, Ragno 2007).
+A document is clicked if it is examined and attracts: P(click | examined) is its attraction. `PositionBased` users
+examine rank k with probability p_k, for any document there (Richardson, Dominowska, Ragno 2007).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 
 class ClickModel(Protocol):
-    """How a reader looks at and clicks a result list."""
+    """Model of the examination and clicks of a result list."""
 
     def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
-        """Return (looked at, clicked), both (n, k), of n lists of k documents; ``attraction`` is P(click | looked)."""
+        """Return (examined, clicked), (n, k) each, for n lists of k documents; attraction is P(click | examined)."""
 
 
 @dataclass(frozen=True)
 class PositionBased:
-    """Looks at rank k with probability ``examination[k - 1]``, independently of everything else.
+    """Examines rank k with probability ``examination[k - 1]``, independently of everything else.
 
     Raises
     ------
@@ -39,15 +39,15 @@ class PositionBased:
 
     def __post_init__(self) -> None:
         if not self.examination or not all(0 < p <= 1 for p in self.examination):
-            raise ConfigError(f"examination is {self.examination}: give one probability above 0 and at most 1 a rank")
+            raise ConfigError(f"examination is {self.examination}: give one probability in (0, 1] per rank")
 
     @classmethod
     def power(cls, n_ranks: int, eta: float) -> PositionBased:
-        """Return p_k = k**-eta, the law of Joachims, Swaminathan, Schnabel 2017; eta = 0 is no bias, 2 a strong one."""
+        """Return p_k = k**-eta (Joachims, Swaminathan, Schnabel 2017); eta = 0 means no bias, 2 a strong one."""
         return cls(tuple(float(rank) ** -eta for rank in range(1, n_ranks + 1)))
 
     def examine(self, attraction: Float64, rng: np.random.Generator) -> tuple[Bool, Bool]:
-        """Return (looked at, clicked), both (n, k)."""
+        """Return (examined, clicked), (n, k) each."""
         n, k = attraction.shape
         if k > len(self.examination):
             raise ShapeMismatch(f"lists of {k} documents and examination for {len(self.examination)} ranks: give {k}")
@@ -56,26 +56,26 @@ class PositionBased:
 
 
 EMPTY = -1
-"""Stands in a ranking where a list is shorter than the longest."""
+"""Marks the end of a list that is shorter than the longest."""
 
 DAY_MS = 86_400_000
 START_MS = 1_767_225_600_000
-"""2026-01-01 00:00 UTC: when simulated logs begin."""
+"""2026-01-01 00:00 UTC, the start of simulated logs."""
 
 
 @dataclass(frozen=True)
 class LogPlan:
-    """How much is asked, by whom, and when."""
+    """Size, users and period of a simulated log."""
 
     impressions: int
     users: int | None = None
-    """Users are drawn uniformly, each with one session; None: a user of its own for each impression."""
+    """Number of users, drawn uniformly and with one session each; None: a new user for each impression."""
     popularity: float = 0.0
-    """Query number i is asked in proportion to (i + 1)**-popularity; 0: all alike."""
+    """The probability of query i is proportional to (i + 1)**-popularity; 0: uniform."""
     randomised: float = 0.0
-    """Share of impressions whose order is shuffled and marked so."""
+    """Share of impressions whose order is shuffled; they are marked as randomised."""
     days: float = 30.0
-    """The log's length; times are uniform."""
+    """Length of the log in days; times are uniform."""
 
     def __post_init__(self) -> None:
         if self.impressions < 1 or (self.users is not None and self.users < 1):
@@ -92,15 +92,15 @@ class SimulatedLog:
     """A log with its truth, as arrays over n impressions of lists of at most k documents; ordered by time."""
 
     query: Int64
-    """(n,) int64: Number of the query."""
+    """Number of the query, (n,) int64."""
     shown: Int64
-    """(n, k) int64: Numbers of the documents by rank; -1 after the end of a shorter list."""
+    """Numbers of the documents by rank, (n, k) int64; -1 after the end of a shorter list."""
     looked: Bool
     clicked: Bool
-    """(n, k) bool: What was looked at (the truth that a log does not have), and what was clicked."""
+    """Which documents were examined (the truth, which real logs do not have) and which were clicked, (n, k) bool."""
     user: Int64
     time: Int64
-    """(n,) int64: Milliseconds since 1970."""
+    """Number of the user, and milliseconds since 1970, (n,) int64 each."""
     randomised: Bool
 
     def __len__(self) -> int:
@@ -109,14 +109,14 @@ class SimulatedLog:
 
     @property
     def examination(self) -> Float64:
-        """Share of the documents of each rank that were looked at, divided by that of rank 1; (k,)."""
+        """Share of the documents at each rank that were examined, divided by that of rank 1; (k,)."""
         there = self.shown != EMPTY
         share = (self.looked & there).sum(axis=0) / np.maximum(there.sum(axis=0), 1)
         truth: Float64 = share / share[0]
         return truth
 
     def impressions(self, queries: Sequence[str], documents: Sequence[str]) -> Iterator[Impression]:
-        """Yield the log as `Impression`, in its order; ``queries`` are texts and ``documents`` ids, by number."""
+        """Yield the log as `Impression` in its order; ``queries`` are texts and ``documents`` ids, by number."""
         for row in range(len(self)):
             length = int((self.shown[row] != EMPTY).sum())
             time = int(self.time[row])
@@ -145,16 +145,16 @@ def simulate(
     plan: LogPlan,
     rng: np.random.Generator,
 ) -> SimulatedLog:
-    """Return a log of readers who behave as a click model says.
+    """Return a log of users who behave according to a click model.
 
     Parameters
     ----------
     rankings : (n_queries, k) integers
-        What the live ranking shows for each query: document numbers by rank, -1 after the end of a shorter list.
+        Ranking of each query in production: document numbers by rank, -1 after the end of a shorter list.
     attraction : (n_queries, k) floats
-        P(click | looked at) of those documents, 0 to 1. See `attraction_of`.
+        P(click | examined) of those documents, from 0 to 1. See `attraction_of`.
     rng : Generator
-        The one source of all random numbers: equal seeds give equal logs.
+        The only source of random numbers: equal seeds give equal logs.
 
     Raises
     ------
@@ -172,7 +172,7 @@ def simulate(
     shuffled = rng.random(n) < plan.randomised
     lists, attracts = shown[query], np.where(shown == EMPTY, 0.0, attracts)[query]
     if shuffled.any():
-        # Documents keep the front: a list's end stays its end.
+        # Documents stay in front, so that the end of a list stays its end.
         keys = np.where(lists[shuffled] == EMPTY, 2.0, rng.random((int(shuffled.sum()), shown.shape[1])))
         order = np.argsort(keys, axis=1)
         lists[shuffled] = np.take_along_axis(lists[shuffled], order, axis=1)
@@ -184,7 +184,7 @@ def simulate(
 
 
 def attraction_of(relevant: npt.ArrayLike, *, of_relevant: float = 1.0, of_others: float = 0.1) -> Float64:
-    """Return P(click | looked at): ``of_relevant`` where relevant, ``of_others`` elsewhere (clicks by mistake).
+    """Return P(click | examined): ``of_relevant`` for relevant documents, ``of_others`` for others (accidental clicks).
 
     Source: Joachims, Swaminathan, Schnabel 2017, section 6, where they are 1 and 0.1.
     """
@@ -200,4 +200,4 @@ def _check(shown: Int64, attraction: Float64) -> None:
         raise InputError("attraction holds a value that is not a probability: give values from 0 to 1")
     empty = shown == EMPTY
     if (empty[:, :-1] & ~empty[:, 1:]).any():
-        raise InputError("a ranking names a document after its end: put -1 behind the last document only")
+        raise InputError("a ranking has a document after its end: put -1 only behind the last document")

@@ -1,4 +1,4 @@
-"""T8, content matching from clicks at rank 1, and T14, rankers from the pairs that click strategies state."""
+"""T8, content matching from clicks at rank 1, and T14, rankers trained on preferences derived from clicks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from papers.graded_systems import BY_NAME
 from papers.graded_tasks import named_systems, small_sentence
 from papers.measures import RANK_LOSS, graded_measure, links_loss, links_measure, ranking_loss
 from papers.registry import Budget, Progress, Section, Table, Task, TaskRequest
-from papers.results import LEVEL, Results, averaged, p_value, told_apart
+from papers.results import LEVEL, Results, averaged, p_value, significance_groups
 from papers.runner import run_ranking, with_budget
 from papers.study import StatedPairs, Study, link_matrix
 from reranker.arrays import Int64
@@ -47,44 +47,45 @@ PAGE, ETA, SEARCHES, QUERY_WORDS = 10, 1.0, 10, 30
 MAX_QUERIES = 1_000
 _QUERY_OF_TOPIC = re.compile(r"(t\d+)q\d+")
 Stated = Mapping[tuple[str, str, str], int]
-"""(query text, better, worse) -> in how many lists."""
+"""Number of lists that state each (query text, better document, worse document)."""
 
 
 class Agreement(NamedTuple):
-    """Pairs of a strategy by what the judges say of them.
-
-    ``share`` is agree / (agree + contradict), NaN without any; ``standard_error`` is that of drawing sessions anew.
-    """
+    """Agreement of a strategy's pairs with judgments."""
 
     agree: int
     contradict: int
     tie: int
     unjudged: int
     share: float
+    """agree / (agree + contradict); NaN if both are 0."""
     standard_error: float
+    """Bootstrap error of ``share`` over sessions."""
 
 
 @dataclass(frozen=True, eq=False)
 class Clicked:
-    """A judged collection with the lists that were shown for its queries."""
+    """A judged collection, and the result lists that were shown for its queries."""
 
     collection: Collection
     texts: tuple[str, ...]
-    """Text of each of its queries, white space made single."""
+    """Text of each query, with white space normalised."""
     shown: tuple[Impression, ...]
     simulated: bool
-    """Clicks are those of position-based readers, who click what was judged relevant, and with probability .1 what was
-    not; otherwise they are people's."""
+    """Whether clicks are simulated by position-based users; otherwise they are real.
+
+    The users click relevant documents that they examine, and others with probability .1.
+    """
 
     def query_rows(self) -> dict[str, int]:
-        """Return the row of each query text; of a text asked in two topics, the first."""
+        """Return the row of each query text; the first if a text occurs in two topics."""
         found: dict[str, int] = {}
         for row, text in enumerate(self.texts):
             found.setdefault(text, row)
         return found
 
     def column_of(self) -> dict[str, int]:
-        """Return the column of each document."""
+        """Return the column of each document id."""
         return {document: column for column, document in enumerate(self.collection.document_ids)}
 
     def links(self, pairs: Iterable[tuple[str, str]]) -> sp.csr_matrix:
@@ -104,7 +105,7 @@ class Clicked:
         return found
 
     def preferences(self, stated: Stated, rows: Int64) -> StatedPairs:
-        """Return stated pairs as rows: of the ``rows``-th queries and of documents; others are left out."""
+        """Return the pairs of the queries ``rows`` as row numbers, without pairs of other queries or documents."""
         place = {int(row): number for number, row in enumerate(rows)}
         query_row = {text: place[row] for text, row in self.query_rows().items() if row in place}
         column = self.column_of()
@@ -123,9 +124,9 @@ def agreement(
     strategy: str,
     rng: np.random.Generator,
 ) -> Agreement:
-    """Return how far a strategy's pairs agree with judges; the error is that of drawing sessions anew.
+    """Return the agreement of a strategy's pairs with judgments, with a bootstrap error over sessions.
 
-    ``grades`` is query text -> document id -> grade; the strategy is one of `reranker.clicks.pairs.STRATEGIES`.
+    ``grades`` is query text -> document id -> grade; ``strategy`` is one of `reranker.clicks.pairs.STRATEGIES`.
     """
     counts: dict[str, list[int]] = {}
     for impression, stated in stated_by(shown, strategy):
@@ -140,7 +141,7 @@ def agreement(
     agree, tie, contradict, unjudged = (int(n) for n in table.sum(axis=0))
     if not agree + contradict:
         return Agreement(agree, contradict, tie, unjudged, float("nan"), float("nan"))
-    # Drawn as how often each session comes: the same as drawing them one by one, without a table of all draws.
+    # The draws are counts per session: equivalent to drawing sessions one by one, without a table of all draws.
     drawn = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), RESAMPLES) @ table
     decided = drawn[:, 0] + drawn[:, 2]
     shares = drawn[decided > 0, 0] / decided[decided > 0]
@@ -148,12 +149,12 @@ def agreement(
 
 
 def stated_pairs(shown: Sequence[Impression], strategy: str) -> Stated:
-    """Return the pairs that the lists state, and in how many lists each was stated."""
+    """Return the pairs that the lists state, with the number of lists for each."""
     return Counter((one.query, *pair) for one, stated in stated_by(shown, strategy) for pair in stated)
 
 
 def stated_by(shown: Sequence[Impression], strategy: str) -> list[tuple[Impression, list[tuple[str, str]]]]:
-    """Return each list with its (better, worse) documents, by the product's own SQL text of a strategy."""
+    """Return each list with its (better, worse) documents, by the SQL that the product uses for the strategy."""
     rows = [{"query_id": place, **asdict(one)} for place, listed in enumerate(shown) for one in listed.shown]
     text = sql_text(strategy.replace("-", "_"), above_only="FALSE", last_by_time="FALSE")
     found: list[tuple[Impression, list[tuple[str, str]]]] = [(one, []) for one in shown]
@@ -167,16 +168,16 @@ def stated_by(shown: Sequence[Impression], strategy: str) -> list[tuple[Impressi
 def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked:
     """Return a judged collection with its clicks, or with simulated ones.
 
-    A folder with clicks.jsonl.gz, docs, queries and qrels has people's clicks. One with qrels alone (judged
-    searches), or with links_en.tsv.gz (documentation: a page's beginning asks for what it links to), has readers
-    simulated on pages of ten in an arbitrary order that stays, who look at rank r with probability 1 / r.
+    A folder with clicks.jsonl.gz, docs, queries and qrels has real clicks. For a folder with only qrels (judged
+    searches), or with links_en.tsv.gz (documentation: the beginning of a page is a query for the pages it links to),
+    users are simulated. They see pages of ten in a fixed arbitrary order, and examine rank r with probability 1 / r.
 
     Parameters
     ----------
     folder : Path
-        Or ``ir_datasets:NAME``, whose judged searches are clicked by simulated readers.
+        Or ``ir_datasets:NAME``, for whose judged searches users are simulated.
     seed : int
-        Of the simulation, and of the draw where there are more than 1,000 queries.
+        Seed of the simulation, and of the sample if there are more than 1,000 queries.
     """
     rng = np.random.default_rng(seed)
     if (folder / "links_en.tsv.gz").is_file():
@@ -196,13 +197,13 @@ def read_clicked(folder: Path, *, small: bool = False, seed: int = 0) -> Clicked
 
 
 def _topic_of(query: str) -> str:
-    """Return ``t11`` of ``t11q2``, the second query of a session's topic; any other id is a topic of its own."""
+    """Return ``t11`` for ``t11q2``, the second query of a session's topic; any other id is a topic of its own."""
     found = _QUERY_OF_TOPIC.fullmatch(query)
     return found[1] if found else query
 
 
 def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Clicked:
-    """Return documentation whose readers look for what pages link to, half of a page of results being others."""
+    """Return documentation with simulated users who search for linked pages; half of each result list are others."""
     documents = titled_texts(folder / "docs_en.jsonl.gz", [])
     linked: dict[str, list[str]] = {}
     for source, target in read_links(folder / "links_en.tsv.gz"):
@@ -224,7 +225,7 @@ def _documentation(folder: Path, small: bool, rng: np.random.Generator) -> Click
 
 
 def _texts(made: Collection, queries: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the text of each query of a collection, white space made single."""
+    """Return the text of each query of a collection, with white space normalised."""
     return tuple(" ".join(queries[query].split()) for query in made.query_ids)
 
 
@@ -235,7 +236,7 @@ def _simulated(
     grades: Mapping[str, Mapping[str, float]],
     rng: np.random.Generator,
 ) -> Clicked:
-    """Return what position-based readers click, ten searches a query in the mean."""
+    """Return the clicks of position-based users, on average ten searches per query."""
     documents = sorted({document for page in pages.values() for document in page})
     number = {document: n for n, document in enumerate(documents)}
     lists = np.full((len(pages), PAGE), EMPTY, dtype=np.int64)
@@ -254,7 +255,7 @@ POSITION_ONE = "ssi-position-one"
 
 
 def preference_studies(data: Clicked, strategy: str, n_folds: int, seed: int) -> Iterator[Study]:
-    """Yield a study a fold over topics: pairs of the training topics' clicks, judgements to tune and to test on."""
+    """Yield one study per fold over topics: pairs from clicks for training, judgments for validation and test."""
     stated = stated_pairs(data.shown, strategy)
     for name, split in folds(data.collection, n_folds, seed):
         study = data.collection.study(f"{strategy}, {name}", seed, split)
@@ -264,10 +265,11 @@ def preference_studies(data: Clicked, strategy: str, n_folds: int, seed: int) ->
 
 
 def matching_studies(data: Clicked, kind: str, n_folds: int, seed: int) -> Iterator[Study]:
-    """Yield a study a fold over topics of T8.
+    """Yield one study of T8 per fold over topics.
 
-    ``random``: a document clicked at rank 1 belongs to its query, and negatives are any others. ``skipped``: training
-    and test tuples are the pairs of SSI's rule, a document at rank 1 over or under those of its list.
+    ``random``: a document clicked at rank 1 is relevant to its query, and negatives are any others. ``skipped``:
+    training and test tuples are the pairs of SSI's rule, which prefer the document at rank 1 to others of its list, or
+    others to it.
     """
     stated = stated_pairs(data.shown, POSITION_ONE) if kind == "skipped" else None
     belongs = _clicked_first(data) if stated is None else _stated_better(data, stated)
@@ -300,7 +302,7 @@ def _clicked_first(data: Clicked) -> sp.csr_matrix:
 
 
 def _stated_better(data: Clicked, stated: Stated) -> sp.csr_matrix:
-    """Return 1 where a document is stated to be better than some other for a query."""
+    """Return 1 where a document is preferred to some other document for a query."""
     known = set(data.collection.document_ids)
     return data.links([(query, better) for query, better, worse in stated if worse in known])
 
@@ -317,7 +319,7 @@ STRATEGY_OF = {
     "T14d": "clicked-over-next",
     "T14e": "ssi-position-one",
 }
-"""Click strategies by their ids: the course's (1) to (4), and SSI's rule."""
+"""Click strategies by id: the course's (1) to (4), and SSI's rule."""
 RANDOM_SYSTEMS = ("tf-idf", "hash-kernels-3m", "hash-kernels-joint-3m", "utv", "utv-plus-i")
 SKIPPED_SYSTEMS = ("graded-tfidf", "graded-diagonal", "graded-hash", "graded-ssi", "graded-ssi-pca")
 LEARNERS = ("graded-tfidf", "graded-bm25", "graded-ranking-svm", "graded-diagonal", "graded-ssi", "graded-ssi-pca")
@@ -329,7 +331,7 @@ def run_matching(request: TaskRequest, progress: Progress) -> Section:
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
     tables = []
-    settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "documents passed over"))
+    settings = (("random", RANDOM_SYSTEMS, "random documents"), ("skipped", SKIPPED_SYSTEMS, "skipped documents"))
     for kind, default, said in settings:
         names = asked(request, kind)
         if request.systems and not names:
@@ -341,20 +343,21 @@ def run_matching(request: TaskRequest, progress: Progress) -> Section:
     sentences = (
         *small_sentence(request),
         _about(data, n_folds),
-        "Positives are documents clicked at rank 1; lists without a click are dropped. Passed over: documents at rank "
-        "1 while a lower one was clicked, or those under a clicked first one. No query of the test was trained on.",
+        "Positives are documents clicked at rank 1; lists without a click are dropped. Skipped documents are those at "
+        "rank 1 if a lower one was clicked, or those below a clicked first one. Test queries were not used for "
+        "training.",
     )
     return Section("T8", "Content matching from clicks", sentences, tuple(tables))
 
 
 def asked(request: TaskRequest, kind: str) -> tuple[str, ...]:
-    """Return the systems asked for that learn as a setting has it: from links, or (graded ones) from preferences."""
+    """Return the requested systems that fit a setting: those trained on links, or (graded) on preferences."""
     names = registry.systems() if registry.ALL in request.systems else request.systems
     return tuple(one for one in names if (one in BY_NAME) == (kind == "skipped"))
 
 
 def run_strategies(request: TaskRequest, progress: Progress, *, task: str = "T14") -> Section:
-    """Return T14: pairs of each strategy, their agreement with judges, and rankers learned from them."""
+    """Return T14: the pairs of each strategy, their agreement with judgments, and rankers trained on them."""
     data, n_folds, budget = _prepared(request)
     name = data.collection.name
     chosen = [STRATEGY_OF[task]] if task in STRATEGY_OF else list(STRATEGY_OF.values())
@@ -371,8 +374,8 @@ def run_strategies(request: TaskRequest, progress: Progress, *, task: str = "T14
     sentences = (
         *small_sentence(request),
         _about(data, n_folds),
-        "Rankers are learned from the pairs of the training topics and measured on the other topics' judgements, each "
-        "query ranking what was judged for it; settings are chosen on judged queries of a quarter of the training "
+        "Rankers are trained on the pairs of the training topics and measured on the judgments of the other topics; "
+        "each query ranks its judged documents. Settings are chosen on judged queries of a quarter of the training "
         "topics, the same for all strategies. Standard errors are over topics.",
         *_strategy_sentences(learned, reference),
     )
@@ -397,7 +400,7 @@ def _about(data: Clicked, n_folds: int) -> str:
 
 
 def _agreement_table(data: Clicked, agreed: dict[str, Agreement]) -> Table:
-    """Return how many pairs each strategy states, and what the judges say of them."""
+    """Return the number of pairs of each strategy, and their agreement with judgments."""
     rows = []
     for strategy, one in agreed.items():
         share = "" if np.isnan(one.share) else f"{one.share:.3f} ± {one.standard_error:.3f}"
@@ -405,12 +408,12 @@ def _agreement_table(data: Clicked, agreed: dict[str, Agreement]) -> Table:
         counts = (n_pairs, one.agree, one.contradict, one.tie, one.unjudged)
         rows.append((strategy, STRATEGIES_SOURCE[strategy], *(f"{count:,}" for count in counts), share))
     columns = ("strategy", "id", "distinct pairs", "agree", "contradict", "tie", "not judged", "share that agrees")
-    note = "Share: agree / (agree + contradict), pairs counted in every list; ± is the error of drawing sessions anew."
+    note = "Share: agree / (agree + contradict), pairs counted in every list; ± is the bootstrap error over sessions."
     return Table("Pairs and judges", columns, tuple(rows), note)
 
 
 def _learned_table(learned: dict[str, Results], reference: str) -> Table:
-    """Return the quality of each ranker learned from each strategy's pairs."""
+    """Return the quality of each ranker trained on each strategy's pairs."""
     first = next(iter(learned.values()))
     names = [name for name in first.systems if name != reference]
     columns = ["strategy", first.titles[reference]]
@@ -431,11 +434,11 @@ def _learned_table(learned: dict[str, Results], reference: str) -> Table:
 
 
 def _strategy_sentences(learned: dict[str, Results], reference: str) -> Iterator[str]:
-    """Yield which rankers learned from clicks differ from the reference."""
+    """Yield sentences on the rankers trained on clicks that differ from the reference."""
     for strategy, results in learned.items():
-        groups = told_apart(results, reference, MEASURE)
+        groups = significance_groups(results, reference, MEASURE)
         parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("above", "below") if groups[kind]]
-        found = "; ".join(parts) or "no ranker is told apart"
+        found = "; ".join(parts) or "no ranker differs significantly"
         yield f"{strategy}, against {results.titles[reference]} at p < {LEVEL}: {found}."
 
 

@@ -1,4 +1,4 @@
-"""``ssi reproduce``: the papers' tasks with every system of the papers, side by side."""
+"""``ssi reproduce``: runs tasks of the papers with the papers' systems for comparison."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Examples:
 
 A corpus is a folder with docs.jsonl[.gz] and links_train, links_valid, links_test (.tsv[.gz]), or with
 queries.tsv[.gz] and qrels.tsv[.gz]; or ir_datasets:NAME. Without --corpus, tasks look for theirs in SSI_DATA.
-What is finished under --out is used again; the report is --out/report.html.
+Finished results under --out are reused; the report is --out/report.html.
 """
 
 
@@ -44,45 +44,47 @@ What is finished under --out is used again; the report is --out/report.html.
     default=Path("reproduced"),
     show_default=True,
     metavar="DIR",
-    help="Where results, runs and the report are kept.",
+    help="Folder for results, runs and the report.",
 )
 @click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all random numbers.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
     "--dims",
     "n_dims",
     type=click.IntRange(1),
     metavar="N",
-    help="Dimensions of embeddings, factors, topics; in T12 the most.",
+    help="Dimensions of embeddings, factors and topics; in T12 the largest number.",
 )
-@click.option("--steps", "n_steps", type=click.IntRange(1), metavar="N", help="Steps of SGD at most.")
-@click.option("--every", type=click.IntRange(1), metavar="N", help="Steps between looks at validation.")
-@click.option("--patience", type=click.IntRange(1), metavar="N", help="Looks without gain before a fit stops.")
-@click.option("--iterations", "n_iterations", type=click.IntRange(1), metavar="N", help="Of EM and L-BFGS.")
+@click.option("--steps", "n_steps", type=click.IntRange(1), metavar="N", help="Largest number of SGD steps.")
+@click.option("--every", type=click.IntRange(1), metavar="N", help="Steps between validations.")
+@click.option(
+    "--patience", type=click.IntRange(1), metavar="N", help="Validations without improvement before a fit stops."
+)
+@click.option("--iterations", "n_iterations", type=click.IntRange(1), metavar="N", help="Iterations of EM and L-BFGS.")
 @click.option("--rates", metavar="X,Y", help="Learning rates to try.")
-@click.option("--slots", "n_slots", type=click.IntRange(1), metavar="H", help="Weights of hash kernels.")
-@click.option("--grid", type=click.IntRange(1), metavar="N", help="Values tried of a tuned setting, at most.")
+@click.option("--slots", "n_slots", type=click.IntRange(1), metavar="H", help="Number of weights of hash kernels.")
+@click.option("--grid", type=click.IntRange(1), metavar="N", help="Largest number of values tried for a setting.")
 @click.option("--list", "listed", is_flag=True, help="List tasks and systems with the ids of the papers' checklist.")
 @json_option
 def command(
     tasks: tuple[str, ...], names: str | None, corpus: str | None, listed: bool, as_json: bool, **choice: Any
 ) -> None:
-    """Run tasks of the papers: systems side by side on one corpus, the paper's table beside ours.
+    """Run tasks of the papers and compare systems on one corpus, next to the figures of the paper.
 
-    Every system has the same budget and is tuned on validation. Figures of the papers are theirs, on other data.
+    Every system has the same budget and is tuned on validation data. The papers' figures are for other data.
     """
     if listed:
         _list(as_json)
         return
     if not tasks:
-        raise ConfigError("no task is named: give ids such as T1a, or all; ssi reproduce --list shows them")
+        raise ConfigError("no task is given: give ids such as T1a, or all; ssi reproduce --list shows them")
     from papers import registry
     from papers.registry import TaskRequest
     from papers.report import write_report
 
     need_modules("papers", "duckdb", "jinja2", "matplotlib", "sklearn")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
-    registry.chosen(asked, ())  # refuses unknown names before any work
+    registry.chosen(asked, ())  # raises for unknown names before any work is done
     chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())
     settings = (choice["folder"], asked, choice["small"], choice["seed"], _budget(choice))
     requests = [TaskRequest(_corpus(task, corpus), *settings) for task in chosen]
@@ -102,7 +104,7 @@ def command(
 
 
 def _run(tasks: Sequence[Task], requests: Sequence[TaskRequest]) -> tuple[list[Section], list[RerankerError]]:
-    """Return what each task shows; one that fails does not keep the others from being shown."""
+    """Return the section of each task, and the errors; tasks after a failed one still run."""
     from papers.registry import Section
 
     sections, errors = [], []
@@ -134,14 +136,14 @@ def _corpus(task: Task, corpus: str | None) -> Path:
     if root is None:
         raise ConfigError(
             f"task {task.id} needs a corpus: name it with --corpus DIR, or set SSI_DATA to a folder that holds "
-            f"{' or '.join(task.corpora)}; ssi reproduce --help says what a corpus is"
+            f"{' or '.join(task.corpora)}; ssi reproduce --help describes a corpus"
         )
     inside = [Path(root) / name for name in task.corpora if (Path(root) / name).is_dir()]
     folder = Path(root) if corpus is not None else Path(root) / default
     if not inside and not folder.is_dir():
         raise InputError(
-            f"task {task.id} needs a corpus such as {' or '.join(task.corpora)}, and {str(folder)!r} is no folder: "
-            f"name one with --corpus DIR; it holds docs.jsonl[.gz] and links or judgements, see ssi reproduce --help"
+            f"task {task.id} needs a corpus such as {' or '.join(task.corpora)}, and {str(folder)!r} is not a folder: "
+            f"name one with --corpus DIR; it holds docs.jsonl[.gz] and links or judgments, see ssi reproduce --help"
         )
     return inside[0] if inside else folder
 
@@ -160,7 +162,7 @@ def _rates(text: str) -> tuple[float, ...]:
     except ValueError:
         rates = ()
     if not rates or not all(0 < rate < float("inf") for rate in rates):
-        raise ConfigError(f"--rates {text!r} is not legal: write numbers above 0 with commas, such as 0.1,0.03")
+        raise ConfigError(f"--rates {text!r} is invalid: write numbers above 0 with commas, such as 0.1,0.03")
     return rates
 
 
@@ -189,7 +191,7 @@ def _rich(table: Table, title: str) -> RichTable:
 
 
 def _keep_pictures(section: Section, folder: Path) -> None:
-    """Write each picture of a section beside its results."""
+    """Write each chart of a section next to its results."""
     from papers.results import file_name
     from reranker.files import write_file
 
@@ -198,7 +200,7 @@ def _keep_pictures(section: Section, folder: Path) -> None:
 
 
 def _section_json(section: Section) -> dict[str, Any]:
-    """Return what a section says; pictures stand in files of their own."""
+    """Return a section as JSON; charts are separate files."""
     said = asdict(section)
     for picture in said["pictures"]:
         del picture["svg"]

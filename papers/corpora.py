@@ -1,4 +1,4 @@
-"""Corpora from folders and from ir_datasets: documents with links, or with queries and judgements that are split."""
+"""Corpora from folders and from ir_datasets: documents with links, or with queries and judgments that are split."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ from reranker.text.vocabulary import Vocabulary
 
 LIBRARY = "ir_datasets:"
 MAX_DOCUMENTS = 2_000_000
-"""Of a data set: studies hold all texts in memory."""
+"""Largest number of documents of a data set; studies hold all texts in memory."""
 PARTS = ("docs", "queries", "qrels")
 
 
 TitledTexts = Mapping[str, tuple[str, str]]
-"""Document id -> title and text."""
+"""Title and text by document id."""
 Grades = Mapping[str, Mapping[str, float]]
-"""Query id -> document id -> grade."""
+"""Grades by query id and document id."""
 
 
 class JudgedTexts(NamedTuple):
-    """Documents, queries (by id) and judgements; ``name`` has ``-`` in the place of ``/``, as folders may be called."""
+    """Documents, queries (by id) and judgments; ``name`` has ``-`` for ``/``, as in the name of a folder."""
 
     name: str
     documents: TitledTexts
     queries: Mapping[str, str]
     grades: Grades
     notes: tuple[str, ...] = ()
-    """What was refused while reading."""
+    """Summaries of the lines that were rejected while reading."""
 
 
 def library_name(corpus: Path) -> str | None:
-    """Return the name after ``ir_datasets:``, or None of a folder."""
+    """Return the name after ``ir_datasets:``, or None for a folder."""
     text = str(corpus)
     return text.removeprefix(LIBRARY) if text.startswith(LIBRARY) else None
 
 
 def read_library(name: str) -> JudgedTexts:
-    """Return a data set of ir_datasets, which fetches it the first time; grades below 0 (junk, spam) count as 0.
+    """Return a data set of ir_datasets, which downloads it the first time; grades below 0 (junk, spam) count as 0.
 
     Raises
     ------
     MissingExtra
-        Without that library.
+        If the library is not installed.
     InputError
-        For a name that it does not know, a data set without documents, queries or judgements, one with more than
-        `MAX_DOCUMENTS`, and one that cannot be fetched.
+        If the library does not know the name, the data set has no documents, queries or judgments or more than
+        `MAX_DOCUMENTS` documents, or it cannot be downloaded.
     """
     try:
         ir_datasets = import_module("ir_datasets")
@@ -83,10 +83,10 @@ def read_library(name: str) -> JudgedTexts:
         grades: dict[str, dict[str, float]] = {}
         for one in data.qrels_iter():
             grades.setdefault(str(one.query_id), {})[str(one.doc_id)] = max(float(one.relevance), 0.0)
-    except (OSError, RuntimeError) as error:  # the library gives up fetching with a RuntimeError of all attempts
+    except (OSError, RuntimeError) as error:  # after its last attempt to download, the library raises RuntimeError
         raise InputError(
-            f"{LIBRARY}{name} could not be fetched or read ({_first_line(error)}): check the network, and what "
-            f"ir_datasets says of licences and manual downloads of this data set",
+            f"{LIBRARY}{name} could not be downloaded or read ({_first_line(error)}): check the network, and the notes "
+            f"of ir_datasets on licences and manual downloads of this data set",
             value=name,
         ) from error
     return JudgedTexts(name.replace("/", "-"), documents, queries, grades)
@@ -101,16 +101,16 @@ def _data_set(ir_datasets: Any, name: str) -> Any:
         near = difflib.get_close_matches(name, known, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "its site, ir-datasets.com, lists the names"
         raise InputError(f"ir_datasets knows no data set {name!r}: {hint}", value=name) from None
-    lacking = [part for part in PARTS if not getattr(data, f"has_{part}")()]
-    if lacking:
+    missing = [part for part in PARTS if not getattr(data, f"has_{part}")()]
+    if missing:
         more = sorted(one for one in map(str, ir_datasets.registry) if one.startswith(f"{name}/"))
         hint = f"its parts are {', '.join(more[:8])}" if more else "name one that has them"
-        raise InputError(f"{LIBRARY}{name} has no {' and no '.join(lacking)}: {hint}", value=name)
+        raise InputError(f"{LIBRARY}{name} has no {' and no '.join(missing)}: {hint}", value=name)
     return data
 
 
 def _title_and_text(document: Any) -> tuple[str, str]:
-    """Return title and text; where the text has no field of its own, all text without the title."""
+    """Return title and text; without a text field, the text is all text except the title."""
     title = str(getattr(document, "title", "") or "")
     text = getattr(document, "text", None)
     if text is None:
@@ -120,7 +120,7 @@ def _title_and_text(document: Any) -> tuple[str, str]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an error says, without its attempts."""
+    """Return the first line of an error message, without the list of attempts."""
     return f"{type(error).__name__}: {str(error.args[0] if error.args else error).splitlines()[0][:200]}"
 
 
@@ -129,13 +129,13 @@ Tokens = list[list[str]]
 
 ANALYZER = "unicode,stop=english"
 TITLE_TIMES = 3
-"""Times the title counts in a document; in a query made of a document it counts once."""
+"""How often the title counts in a document; in a document used as a query it counts once."""
 SMALL_DOCUMENTS, SMALL_WORDS = 400, 60
 _SHARES = (0.7, 0.1)
 
 _DOCUMENTS = ("docs_en.jsonl.gz", "docs.jsonl.gz", "docs.jsonl", "docs.parquet")
 NEEDED = """\
-  docs.jsonl[.gz]                       {"id", "title", "text"} a line (or docs.parquet), and one of
+  docs.jsonl[.gz]                       {"id", "title", "text"} per line (or docs.parquet), and one of
   links_train.tsv[.gz], links_valid..., links_test...   source id TAB target id
   links.tsv[.gz] (or links_en...)       the same, to be split 70/10/20 at random
   queries.tsv[.gz] and qrels.tsv[.gz]   query id TAB text; query id TAB document id TAB grade"""
@@ -143,26 +143,26 @@ NEEDED = """\
 
 @dataclass(frozen=True, eq=False)
 class PaperCorpus:
-    """Texts as words, and which documents belong to which query."""
+    """Texts as words, with the pairs of a query and a document that belong together."""
 
     name: str
     ids: tuple[str, ...]
-    """Of the documents, ascending."""
+    """Document ids, ascending."""
     documents: Tokens
-    """Their words, the title's `TITLE_TIMES` times."""
+    """Words of each document, with the title `TITLE_TIMES` times."""
     plain: Tokens
-    """The same with the title once."""
+    """Words of each document, with the title once."""
     query_ids: tuple[str, ...]
     queries: Tokens
-    """Words; of documents that are queries, with the title once."""
+    """Words of each query; a document used as a query has its title once."""
     train: tuple[Pair, ...]
     valid: tuple[Pair, ...]
     test: tuple[Pair, ...]
-    """What belongs together."""
+    """Relevant pairs (query id, document id) of each part of the split."""
     sides: tuple[frozenset[str], frozenset[str]] | None = None
-    """(frozenset, frozenset) or None: Int64 of documents to train on and to test on, where the corpus says so."""
+    """Ids of the documents to train on and to test on; None if the corpus does not define them."""
     notes: tuple[str, ...] = ()
-    """What was refused while reading."""
+    """Summaries of the lines that were rejected while reading."""
 
     @property
     def documents_are_queries(self) -> bool:
@@ -173,15 +173,15 @@ class PaperCorpus:
 def read_paper_corpus(folder: Path, seed: int, small: bool = False) -> PaperCorpus:
     """Return the corpus of a folder, or of ``ir_datasets:NAME``.
 
-    The seed splits what is not split (`NEEDED` says what a folder holds). Small mode keeps the `SMALL_DOCUMENTS`
-    documents with the most links or judgements, and their first `SMALL_WORDS` words.
+    The seed splits a corpus that has no split (`NEEDED` describes the files of a folder). Small mode keeps the
+    `SMALL_DOCUMENTS` documents with the most links or judgments, and their first `SMALL_WORDS` words.
 
     Raises
     ------
     InputError
-        If a file is missing or cannot be used, or ir_datasets has no such data set.
+        If a file is missing or unusable, or ir_datasets has no such data set.
     MissingExtra
-        For ``ir_datasets:`` without that library.
+        For ``ir_datasets:`` if that library is not installed.
     """
     split = [file for part in ("train", "valid", "test") if (file := _table(folder, f"links_{part}"))]
     whole = _table(folder, "links") or _table(folder, "links_en")
@@ -193,7 +193,7 @@ def read_paper_corpus(folder: Path, seed: int, small: bool = False) -> PaperCorp
 
 
 def _of_links(folder: Path, files: Sequence[Path], seed: int, small: bool) -> PaperCorpus:
-    """Return a corpus whose documents are the queries, its links in three files or in one that is split."""
+    """Return a corpus whose documents are the queries, with links in three files or in one that is split."""
     notes: list[str] = []
     sources = titled_texts(_documents(folder), notes)
     links = [_pairs(file, notes) for file in files]
@@ -208,7 +208,7 @@ def _of_links(folder: Path, files: Sequence[Path], seed: int, small: bool) -> Pa
 
 
 def _of_queries(folder: Path, seed: int, small: bool) -> PaperCorpus:
-    """Return a corpus of queries with judgements; the queries are split, not the judgements."""
+    """Return a corpus of queries with judgments; the split is by query."""
     name, sources, texts, grades, notes = judged_texts(folder)
     judged = [(query, document) for query, row in grades.items() for document, grade in row.items() if grade > 0]
     ids, documents, plain = _tokens(sources, judged, small)
@@ -223,7 +223,7 @@ def _of_queries(folder: Path, seed: int, small: bool) -> PaperCorpus:
 
 
 def _tokens(sources: TitledTexts, pairs: Iterable[Pair], small: bool) -> tuple[tuple[str, ...], Tokens, Tokens]:
-    """Return ids, ascending, and words with the title several times and once; small mode keeps those in most pairs."""
+    """Return ascending ids, and words with the title repeated and once; small mode keeps ids that are in most pairs."""
     times = Counter(one for pair in pairs for one in pair)
     ids = sorted(sources, key=lambda one: (-times[one], one))[: SMALL_DOCUMENTS if small else None]
     ids.sort()
@@ -244,7 +244,7 @@ def _pairs(file: Path, notes: list[str]) -> list[Pair]:
 
 @contextmanager
 def noted(name: str, notes: list[str]) -> Iterator[RejectLog]:
-    """Yield where refused lines go; afterwards ``notes`` say how many there were of what."""
+    """Yield a sink for rejected lines; afterwards a summary of them is added to ``notes``."""
     with RejectLog() as rejects:
         yield rejects
         if rejects.count:
@@ -252,14 +252,14 @@ def noted(name: str, notes: list[str]) -> Iterator[RejectLog]:
 
 
 def split_at_random(things: Sequence[Any], rng: np.random.Generator) -> list[list[Any]]:
-    """Return 70, 10 and 20 % of the things at random, each in their order."""
+    """Return random parts of 70, 10 and 20 % of the items, each in the original order."""
     order = rng.permutation(len(things))
     first, second = (round(len(things) * share) for share in (_SHARES[0], sum(_SHARES)))
     return [[things[place] for place in np.sort(part)] for part in np.split(order, [first, second])]
 
 
 def _sides(folder: Path) -> tuple[frozenset[str], frozenset[str]] | None:
-    """Return the ids of the documents to train and to test on, where the folder has them."""
+    """Return the ids of the documents to train and to test on, if the folder defines them."""
     found = [first_of(folder, (f"docs_{part}_ids.txt.gz", f"docs_{part}_ids.txt")) for part in ("train", "test")]
     if found[0] is None or found[1] is None:
         return None
@@ -267,12 +267,12 @@ def _sides(folder: Path) -> tuple[frozenset[str], frozenset[str]] | None:
 
 
 def _check(name: str, parts: Sequence[Sequence[Pair]], ids: Sequence[str]) -> None:
-    """Refuse a corpus of which nothing can be learned or measured."""
+    """Raise `InputError` for a corpus without training, validation or test pairs."""
     empty = [part for part, pairs in zip(("training", "validation", "test"), parts, strict=True) if not pairs]
     if empty:
         raise InputError(
             f"the corpus {name!r} has no {' and no '.join(empty)} pair between its {len(ids):,} documents and its "
-            f"queries: check that the ids of links or judgements are those of the documents"
+            f"queries: check that the ids in links or judgments are ids of documents"
         )
 
 
@@ -281,12 +281,12 @@ def _table(folder: Path, stem: str) -> Path | None:
 
 
 def first_of(folder: Path, names: Sequence[str]) -> Path | None:
-    """Return the first of the files that is there."""
+    """Return the first of the files that exists."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def _missing(folder: Path) -> InputError:
-    """Return the error of a folder that is no corpus, with what it needs."""
+    """Return the error for a folder that is not a corpus, with the files it needs."""
     there = ", ".join(sorted(one.name for one in folder.iterdir())[:20]) if folder.is_dir() else "no such folder"
     return InputError(
         f"{str(folder)!r} holds no corpus for this task ({there}). It needs\n{NEEDED}\n"
@@ -296,16 +296,16 @@ def _missing(folder: Path) -> InputError:
 
 
 def judged_texts(folder: Path) -> JudgedTexts:
-    """Return the documents, queries and judgements of a folder (see `NEEDED`), or of ``ir_datasets:NAME``.
+    """Return the documents, queries and judgments of a folder (see `NEEDED`), or of ``ir_datasets:NAME``.
 
-    Lines that cannot be read are left out.
+    Invalid lines are left out.
 
     Raises
     ------
     InputError
         If a file or a data set is missing or damaged.
     MissingExtra
-        For ``ir_datasets:`` without that library.
+        For ``ir_datasets:`` if that library is not installed.
     """
     if (name := library_name(folder)) is not None:
         return read_library(name)
@@ -318,7 +318,7 @@ def judged_texts(folder: Path) -> JudgedTexts:
 
 
 def titled_texts(file: Path, notes: list[str] | None = None) -> TitledTexts:
-    """Return titles and texts of a file of documents, empty where one lacks them; without ``notes`` bad lines raise."""
+    """Return titles and texts of a file of documents, empty if missing; without ``notes``, invalid lines raise."""
     with nullcontext() if notes is None else noted(file.name, notes) as rejects:
         read = read_documents(file, rejects=rejects)
         return {one.id: (str(one.source.get("title") or ""), str(one.source.get("text") or "")) for one in read}
@@ -335,7 +335,7 @@ def _documents(folder: Path) -> Path:
 def usable_judgements(
     judged: Grades, queries: Mapping[str, object], documents: Mapping[str, object]
 ) -> tuple[Grades, dict[str, int]]:
-    """Return the judgements of queries and documents with a text, and how many queries were left out why."""
+    """Return the judgments of queries and documents with a text, and the number of dropped queries by reason."""
     kept, counts = {}, {"query without a text": 0, "query without a relevant document": 0}
     for query, row in judged.items():
         known = {document: grade for document, grade in row.items() if document in documents}
@@ -349,18 +349,18 @@ def usable_judgements(
 
 
 N_SNIPPETS = 100
-"""Result snippets in a pseudo-document, at most."""
+"""Largest number of result snippets in a pseudo-document."""
 
 
 def snippet(tokens: Sequence[str], query: Iterable[str], n_words: int = 30) -> tuple[str, ...]:
-    """Return the ``n_words`` words in a row that hold the most different words of the query; of equals, the first.
+    """Return the first window of ``n_words`` words that contains the most distinct words of the query.
 
-    For engines that return documents and no snippets. A shorter document is returned whole.
+    This is for engines that return documents without snippets. A shorter document is returned whole.
 
     Raises
     ------
     ConfigError
-        If no word is to be kept.
+        If ``n_words`` is below 1.
     """
     if n_words < 1:
         raise ConfigError(f"n_words is {n_words}: a snippet has at least 1 word")
@@ -381,7 +381,7 @@ def snippet(tokens: Sequence[str], query: Iterable[str], n_words: int = 30) -> t
 
 
 PSEUDO = "pseudo-documents"
-"""Name of the view: tf-idf rows of the snippets together."""
+"""Name of the view with the tf-idf rows of all snippets of a query."""
 _BLOCK = 256
 
 
@@ -393,11 +393,10 @@ def with_pseudo_documents(
     vocabulary: Vocabulary,
     n_snippets: int = N_SNIPPETS,
 ) -> Texts:
-    """Return the queries with the view `PSEUDO`: snippets of their best documents by BM25, 30 words each.
+    """Return the queries with the view `PSEUDO`: snippets of 30 words from their best documents by BM25.
 
-    Documents that share no word with a query are none of its results. Nothing is known of judgements.
-
-    Snippets are cut of the words in their order, ``document_tokens``; a query has ``n_snippets`` results at most.
+    Documents that share no word with a query are not results of it. Judgments are not used. Snippets are taken from
+    ``document_tokens``, the words in their order; a query has at most ``n_snippets`` results.
 
     Source: S2Net, advertisements; spec 1.5, R04.
     """
@@ -414,50 +413,53 @@ def with_pseudo_documents(
 
 
 N_WORDS = 20_000
-"""Words of the vocabulary, at most."""
+"""Largest number of words of the vocabulary."""
 N_TUPLES = 20_000
 TEST_SHARE, VALID_SHARE = 0.4, 0.25
-"""Of the queries; and of those that are left, as T7 has it in part (its split is 40, 30 and 30 %)."""
+"""Share of the queries for the test, and of the other queries for validation.
+
+T7 in part has this split (its own is 40, 30 and 30 %).
+"""
 SMALL_QUERIES, SMALL_JUDGED, SMALL_JUDGED_WORDS = 24, 15, 2_000
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Documents, queries and judgements."""
+    """Documents, queries and judgments."""
 
     name: str
     document_ids: tuple[str, ...]
     query_ids: tuple[str, ...]
-    """Ascending."""
+    """Query ids, ascending."""
     documents: Texts
     queries: Texts
-    """Rows in the order of the ids, over the words of the documents."""
+    """Texts in the order of the ids, over the words of the documents."""
     grades: sp.csr_matrix
-    """csr_matrix, (n_queries, n_documents) float32: Judgements, 0 stored where a document was judged and found not
-    relevant."""
+    """Judgments, (n_queries, n_documents) float32; 0 is stored for a document judged not relevant."""
     whole: bool
-    """The judgements list relevant documents alone: every other document counts as not relevant, and a query ranks all
-    of them. Otherwise it ranks what was judged for it."""
+    """Whether every query ranks all documents, because the judgments list only relevant ones.
+
+    Documents without a judgment then count as not relevant. Otherwise a query ranks only the documents judged for it.
+    """
     groups: tuple[str, ...] = ()
-    """One a query; the queries of a group (of one topic) are on the same side of every split. The queries themselves if
-    not given."""
+    """Group of each query, for instance its topic; default: the query itself. Splits never divide a group."""
     relevant_from: float = 1.0
-    """Least grade that counts as relevant."""
+    """Lowest grade that counts as relevant."""
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """What was not used, by reason."""
+    """Number of unused queries or judgments by reason."""
 
     def group_of(self) -> npt.NDArray[np.str_]:
         """Return the group of each query."""
         return np.array(self.groups or self.query_ids)
 
     def regraded(self, grade_of: Mapping[float, float]) -> Collection:
-        """Return the same judgements on another scale; grades that are not named stay."""
+        """Return the same judgments on another scale; grades that are not named stay."""
         data = np.array([grade_of.get(float(grade), float(grade)) for grade in self.grades.data], dtype=np.float32)
         grades = sp.csr_matrix((data, self.grades.indices, self.grades.indptr), shape=self.grades.shape)
         return replace(self, grades=grades)
 
     def trial(self, rows: Int64, seed: int) -> StudyTrial:
-        """Return some queries to be ranked for: all documents where ``whole``, else those judged for each."""
+        """Return a trial of the given queries, over all documents if ``whole``, else over the judged ones of each."""
         grades = self.grades[rows]
         pool = np.arange(len(self.document_ids)) if self.whole else np.unique(grades.indices).astype(np.int64)
         grades = sp.csr_matrix(grades[:, pool])
@@ -513,21 +515,21 @@ def read_collection(
 ) -> Collection:
     """Return the collection of a folder with docs.jsonl.gz, queries.tsv.gz and qrels.tsv.gz, or of ir_datasets.
 
-    Queries without a relevant document are left out: every order of theirs has the same value.
+    Queries without a relevant document are left out, because every ranking has the same value for them.
 
     Parameters
     ----------
     small : bool
         Keep 24 queries and 15 judged documents of each.
     max_queries : int, optional
-        Keep so many queries, drawn at random by the seed.
+        Keep this number of queries, drawn at random by the seed.
     pseudo_documents : bool
         Give the queries a view of pseudo-documents (R04).
 
     Raises
     ------
     InputError
-        If a file is missing or damaged, or no judgement can be used.
+        If a file is missing or damaged, or no judgment is usable.
     """
     name, documents, texts, judged, _ = judged_texts(folder)
     grades, dropped = usable_judgements(judged, texts, documents)
@@ -557,9 +559,9 @@ def make_collection(
     ----------
     documents : mapping of id to (title, text)
     queries : mapping of id to text
-        Of at least the judged queries.
+        At least the judged queries.
     grades : mapping of query id to mapping of document id to grade
-        All of known queries and documents.
+        All queries and documents must be in the other mappings.
     small : bool
         Keep the judged documents and `SMALL_JUDGED_WORDS` words.
     group_of : mapping of query id to group, optional
@@ -591,7 +593,7 @@ def make_collection(
 
 
 def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterator[tuple[str, QueryRows]]:
-    """Yield random splits of 60 to 40 by query (by group), the part for training split again for validation."""
+    """Yield random splits of 60 to 40 by group of queries; the training part is split again for validation."""
     for number in range(n_splits):
         rng = np.random.default_rng([seed, number])
         names = rng.permutation(np.unique(collection.group_of()))
@@ -600,7 +602,7 @@ def repeated_splits(collection: Collection, n_splits: int, seed: int) -> Iterato
 
 
 def folds(collection: Collection, n_folds: int, seed: int) -> Iterator[tuple[str, QueryRows]]:
-    """Yield the folds of a cross-validation over queries (over groups), each query being tested on once."""
+    """Yield the folds of a cross-validation over groups of queries; each query is tested on once."""
     rng = np.random.default_rng(seed)
     names = rng.permutation(np.unique(collection.group_of()))
     for number in range(n_folds):
@@ -615,7 +617,7 @@ def studies_of(collection: Collection, splits: Iterator[tuple[str, QueryRows]], 
 
 
 def _split(collection: Collection, others: npt.NDArray[np.str_], test: npt.NDArray[np.str_]) -> QueryRows:
-    """Return the rows of the groups; the first of the others are for validation."""
+    """Return the rows of the groups; the first of the other groups are for validation."""
     groups = collection.group_of()
     n_valid = max(1, round(VALID_SHARE * len(others)))
     parts = (others[n_valid:], others[:n_valid], test)
@@ -623,21 +625,21 @@ def _split(collection: Collection, others: npt.NDArray[np.str_], test: npt.NDArr
 
 
 def _others(grades: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the pairs that were not judged: they take no part."""
+    """Return the pairs that were not judged; they are excluded."""
     judged = np.zeros(grades.shape, dtype=bool)
     judged[np.repeat(np.arange(grades.shape[0]), np.diff(grades.indptr)), grades.indices] = True
     return sp.csr_matrix(~judged)
 
 
 def some_queries(grades: Grades, n: int, rng: np.random.Generator) -> dict[str, Mapping[str, float]]:
-    """Return the judgements of n queries drawn at random, of all if there are no more."""
+    """Return the judgments of n random queries, or of all if there are not more."""
     names = sorted(grades)
     kept = names if len(names) <= n else sorted(rng.choice(names, n, replace=False).tolist())
     return {name: grades[name] for name in kept}
 
 
 def _small(grades: Grades) -> dict[str, Mapping[str, float]]:
-    """Return a few queries with a few judgements each, the relevant and the others in turn."""
+    """Return a few queries with a few judgments each, from the highest and the lowest grades."""
     kept: dict[str, Mapping[str, float]] = {}
     for query in sorted(grades)[:SMALL_QUERIES]:
         order = sorted(grades[query], key=lambda one, row=grades[query]: (-row[one], one))  # type: ignore[misc]
@@ -648,7 +650,7 @@ def _small(grades: Grades) -> dict[str, Mapping[str, float]]:
 
 
 def _matrix(rows: Int64, columns: Int64, data: Float64, shape: tuple[int, int]) -> sp.csr_matrix:
-    """Return a CSR matrix with sorted columns, zeros kept."""
+    """Return a CSR matrix with sorted columns and explicit zeros."""
     order = np.lexsort((columns, rows))
     indptr = np.searchsorted(rows[order], np.arange(shape[0] + 1))
     return sp.csr_matrix((data[order].astype(np.float32), columns[order].astype(np.int32), indptr), shape=shape)

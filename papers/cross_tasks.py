@@ -1,4 +1,4 @@
-"""Tasks across languages: retrieval (T4), finding mates (T5), comparable documents both ways (T6), by size (T12)."""
+"""Tasks across languages: retrieval (T4), finding mates (T5), comparable documents (T6), and dimensions (T12)."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ from reranker.arrays import Float64
 
 
 def directions_table(results: Results) -> Table:
-    """Return accuracy and MRR of each direction apart."""
+    """Return accuracy and MRR of each direction."""
     columns = [measure + way for way in (FORWARD, BACKWARD) for measure in BOTH_WAYS]
     rows = [
         (results.titles[name], *(results.figure(name, column) for column in columns))
         for name in _measured(results, columns[0])
     ]
     note = "Forward: a query's mate among the documents; backward: a document's among the queries."
-    return Table("Each direction apart", ("system", *columns), tuple(rows), note)
+    return Table("Each direction", ("system", *columns), tuple(rows), note)
 
 
 def accuracy_table(results: Results) -> Table:
-    """Return the tests of top-1 accuracy of every two systems: the paper's unpaired one, and a paired one by pair."""
+    """Return tests of top-1 accuracy for all pairs of systems: the paper's unpaired test, and a paired test by pair."""
     names = _measured(results, TOP)
     couples = list(combinations(names, 2))
     rows = []
@@ -90,11 +90,11 @@ RETRIEVAL_BUDGET = Budget(n_dims=100, n_steps=1_500_000, every=150_000, patience
 MATES_BUDGET = Budget(n_dims=500, n_steps=600_000, every=50_000, patience=3, n_iterations=60, rates=(0.1, 0.03), grid=3)
 RETRIEVAL_REFERENCE, MATES_REFERENCE = "translated-tfidf-ibm", "cl-lsi"
 SIZES = (50, 100, 200, 500)
-"""Dimensions of the study by size."""
+"""Numbers of dimensions of the study by dimensions."""
 SMALL_SIZES = (5, 10)
 SMALL_MATES = 160
 SMALL_STUDY = 800, (1_000, 5_000)
-"""Words a language, and tuples."""
+"""Number of words per language, and numbers of tuples."""
 
 PSI_TABLE_6: Mapping[str, Mapping[str, str]] = {
     "translated-tfidf-ibm": {"rank loss": "4.83 %", "AP": ".290", "P@10": ".243"},
@@ -124,7 +124,7 @@ MATE_FINDING: Mapping[str, Mapping[str, str]] = {
 
 
 def run_retrieval(request: TaskRequest, progress: Progress) -> Section:
-    """Return T4: pages of one language that look for the documents their mates in the other one link to."""
+    """Return T4: pages of one language as queries for the documents that their mates in the other language link to."""
     corpus = read_bilingual(request.corpus, progress, 2 * SMALL_MATES if request.small else None)
     study = bilingual_study(corpus, request.seed, *(SMALL_STUDY if request.small else (LINK_WORDS,)))
     budget = with_budget(RETRIEVAL_BUDGET, request)
@@ -137,14 +137,14 @@ def run_retrieval(request: TaskRequest, progress: Progress) -> Section:
 
 
 def run_finding(request: TaskRequest, progress: Progress) -> Section:
-    """Return T5: for each page of the test side, its mate among those of the test side."""
+    """Return T5: the mate of each test page, among the mates of all test pages."""
     sentence, results = _on_mates(T5, request, one_way_measure, progress)
     table = results.table(T5.title, T5.paper, ONE_DIRECTION, MATES_REFERENCE)
     return Section("T5", T5.title, (sentence,), (table, settings_table(results)))
 
 
 def run_comparable(request: TaskRequest, progress: Progress) -> Section:
-    """Return T6: mates found in both directions, with the paper's unpaired test beside a paired one."""
+    """Return T6: finding mates in both directions, with the paper's unpaired test and a paired one."""
     sentence, results = _on_mates(T6, request, mates_measure, progress)
     table = results.table(T6.title, T6.paper, BOTH_WAYS, MATES_REFERENCE)
     tables = (table, directions_table(results), accuracy_table(results), settings_table(results))
@@ -168,13 +168,13 @@ def run_sizes(request: TaskRequest, progress: Progress) -> Section:
 
 
 def comparable(request: TaskRequest, progress: Progress) -> tuple[Bilingual, Study]:
-    """Return corpus and study of T5 and T6, and of the words across languages (T10)."""
+    """Return the corpus and study of T5 and T6, which also serve T10 (words across languages)."""
     corpus = read_bilingual(request.corpus, progress, SMALL_MATES if request.small else None)
     return corpus, mates_study(corpus, request.seed, *(SMALL_STUDY if request.small else (MATE_WORDS,)))
 
 
 def _on_mates(task: Task, request: TaskRequest, measure: Measure, progress: Progress) -> tuple[str, Results]:
-    """Return what the study is, in words, and what the systems of a task reached on it."""
+    """Return the description of the study, and the results of the systems of a task on it."""
     corpus, study = comparable(request, progress)
     budget = with_budget(MATES_BUDGET, request)
     systems = registry.chosen(request.systems, task.systems)
@@ -185,27 +185,27 @@ def _on_mates(task: Task, request: TaskRequest, measure: Measure, progress: Prog
 
 
 def _said(corpus: Bilingual, study: Study, request: TaskRequest) -> str:
-    """Return what was measured on what."""
+    """Return a description of the data."""
     left, right = corpus.queries.language, corpus.documents.language
     n_mates = len(study.mates[0]) if study.mates else 0
     without = f", without Latin words in the texts of {left!r}" if left in OTHER_SCRIPTS else ""
     small = "Small run: the figures mean nothing. " if request.small else ""
     return (
-        f"{small}Queries in {left!r}, documents in {right!r}{without}: {n_mates:,} pairs to learn from, "
-        f"{len(study.valid.queries):,} queries to tune on, {len(study.test.queries):,} to test on, each against "
+        f"{small}Queries in {left!r}, documents in {right!r}{without}: {n_mates:,} training pairs, "
+        f"{len(study.valid.queries):,} validation queries, {len(study.test.queries):,} test queries, each against "
         f"{len(study.test.pool):,} documents; {len(study.queries.words):,} and {len(study.documents.words):,} words."
     )
 
 
 TRANSLATORS = (
-    "Queries are translated by tables learned on the training mates: IBM model 1 and DICE are the two translators of "
-    "whole texts (each text becomes the words that explain all of its words together), and again word by word. The "
-    "paper's translators were commercial ones; its row of the second stands beside DICE. Test queries are pages whose "
-    "mates were shown to nobody."
+    "Queries are translated by tables trained on the training mates. IBM model 1 and DICE translate whole texts (each "
+    "text becomes the words that explain all of its words together), and also word by word. The paper used commercial "
+    "translators; the figures of its second one are shown next to DICE. The mates of test queries were not used for "
+    "training."
 )
 UNPAIRED = (
-    "The paper tests accuracies by the unpaired t-test with Bonferroni's correction; the paired one on the same pairs "
-    "is the sharper test and stands beside it."
+    "The paper tests accuracies by the unpaired t-test with Bonferroni's correction. The paired test on the same pairs "
+    "has more power and is shown as well."
 )
 AT_MOST = "CL-LSI, OPCA and CCA use N dimensions at most, the best of N, N/2 and N/4 on validation."
 

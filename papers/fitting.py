@@ -1,4 +1,4 @@
-"""How systems are fitted: one grid search over validation, plain SGD with a tuned rate and start, shared parts."""
+"""Fitting of systems: grid search on validation, plain SGD with a tuned rate and start, and parts shared by systems."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ P = TypeVar("P")
 S = TypeVar("S")
 T = TypeVar("T")
 Option = tuple[Mapping[str, Any], Callable[[], Scorer]]
-"""Settings, and what makes the scorer with them."""
+"""Settings, and the function that builds the scorer with them."""
 
 STARTS = (0.1, 1.0)
-"""Standard deviations of the embeddings' start: a small one, and the papers' (A10)."""
+"""Standard deviations of the initial embeddings: a small one, and the papers' (A10)."""
 PROBE_SHARE = 10
-"""Rate and start are chosen by fits of a tenth of the steps."""
+"""Rate and start are chosen by fits with a tenth of the steps."""
 
 _MIX_CHUNK = 5_000
 
@@ -37,17 +37,17 @@ _kept: WeakKeyDictionary[Study, dict[Hashable, Any]] = WeakKeyDictionary()
 
 
 def best_of(points: Iterable[P], build: Callable[[P], S], loss: Callable[[S], float]) -> tuple[P, S, float]:
-    """Return the point of the least validation loss (the first of equal ones), what is built of it, and the loss.
+    """Return the point with the smallest validation loss (the first on ties), what is built from it, and its loss.
 
-    Points are built one after the other and forgotten, so that the memory of two is needed at most. One that cannot be
-    trained, such as a rate at which it diverges, or whose loss is NaN gives way to the others.
+    Points are built one after the other and discarded, so at most two are in memory. A point is skipped if training
+    fails, for instance because it diverges at that rate, or if its loss is NaN.
 
     Raises
     ------
     ConfigError
         If there is no point.
     TrainingError
-        If no point gives a loss that is a number; the first failure, where one failed.
+        If no point gives a number as loss; the first failure if there was one.
     """
     best: tuple[P, S, float] | None = None
     failures: list[TrainingError] = []
@@ -79,9 +79,9 @@ def tuned(
     *,
     counted: bool = False,
 ) -> Fitted:
-    """Return the option of the least validation loss, which its settings say under ``validation``.
+    """Return the option with the smallest validation loss, which is added to its settings as ``validation``.
 
-    ``counted`` settings say ``validation loss`` instead, and how many options were tried.
+    With ``counted`` it is added as ``validation loss``, together with the number of options tried.
     """
     n_tried = 0
 
@@ -104,9 +104,9 @@ def s2net_option(
     said: Mapping[str, Any],
     query_view: str = "rows",
 ) -> Option:
-    """Return S2Net from a start as an option, early stopping on validation.
+    """Return S2Net from a start as an option, with early stopping on validation.
 
-    Once it is fitted, its settings are what is ``said`` and ``iteration kept``: 0 is the untrained start.
+    Its settings are ``said`` and, after the fit, ``iteration kept`` (0 is the untrained start).
     """
     reported = dict(said)
     validate = job.validate(query_view)
@@ -135,7 +135,7 @@ def s2net_option(
 
 
 def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
-    """Return at most ``n`` values, spread evenly over them; the one in the middle for n = 1."""
+    """Return at most ``n`` of the values, evenly spaced; the middle one for n = 1."""
     listed = tuple(values)
     if len(listed) <= n:
         return listed
@@ -146,20 +146,20 @@ def some(values: Iterable[Any], n: int) -> tuple[Any, ...]:
 
 
 def values_between(low: float, high: float, n: int) -> tuple[float, ...]:
-    """Return at most ``n`` values from low to high, both of them among them, evenly spaced and rounded."""
+    """Return at most ``n`` evenly spaced values from low to high, including both, rounded."""
     return tuple(round(float(value), 4) for value in np.linspace(low, high, max(2, n)))
 
 
 def dimensions(n_dims: int, limit: int | None = None) -> tuple[int, ...]:
-    """Return the numbers of dimensions to try: N, N/2 and N/4, none above what the texts have."""
+    """Return the numbers of dimensions to try: N, N/2 and N/4, limited by what the texts allow."""
     most = n_dims if limit is None else min(n_dims, limit)
     return tuple(dict.fromkeys(max(1, most // part) for part in (1, 2, 4)))
 
 
 def remembered(study: Study, key: Hashable, make: Callable[[], T]) -> T:
-    """Return what ``make`` gives, of an earlier call with the same study and key if there was one.
+    """Return the result of ``make``, cached by study and key.
 
-    What is made must depend on the study and the key alone, so that it is the same whichever system asks first.
+    The result must depend only on the study and the key, so that it is the same for every system that requests it.
     """
     made = _kept.setdefault(study, {})
     if key not in made:
@@ -167,7 +167,7 @@ def remembered(study: Study, key: Hashable, make: Callable[[], T]) -> T:
     return cast(T, made[key])
 
 
-def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
+def fit_sgd(  # noqa: PLR0913 - one keyword per setting of the papers
     job: FitInput,
     shape: str | PlainShape,
     data: PlainData,
@@ -182,7 +182,7 @@ def fit_sgd(  # noqa: PLR0913 - one keyword a setting of the papers
     what: str = "steps",
     **settings: Any,
 ) -> tuple[Scorer, int]:
-    """Return what plain SGD learns within the job's budget, stopping early by its patience, and the steps made."""
+    """Return the scorer trained by plain SGD within the job's budget, with early stopping, and the number of steps."""
     budget = job.budget
     steps = n_steps or budget.n_steps
     done = 0
@@ -218,12 +218,12 @@ def tuned_plain(
     rates: Sequence[float] = (),
     steps: int | None = None,
 ) -> tuple[Scorer, dict[str, Any]]:
-    """Return the scorer that plain SGD learns with the rate and the start that are best on validation.
+    """Return the scorer trained by plain SGD with the rate and start that are best on validation, and its settings.
 
-    All pairs of them are tried with a tenth of the steps and the same tuples; the best is fitted with all steps, and
-    stops early by the budget's patience. Where it diverges, the next best is.
+    All pairs of rate and start are tried with a tenth of the steps and the same tuples. The best pair is fitted with
+    all steps and early stopping by the budget's patience. If it diverges, the next best is fitted.
 
-    The data's rows are of the ``view``; rates, and steps where they are fewer, take the place of the budget's.
+    The rows of ``data`` must be those of ``view``. ``rates``, and ``steps`` if smaller, replace the budget's values.
     """
     budget = job.budget
     n_steps = min(budget.n_steps, steps or budget.n_steps)
@@ -243,7 +243,7 @@ def tuned_plain(
         try:
             what = f"trying rate {point[0]:g}, start {point[1]:g}"
             return validate(fit(point, max(1, n_steps // PROBE_SHARE), what)[0])
-        except TrainingError:  # it diverged: others may not
+        except TrainingError:  # diverged; other points may not
             return math.inf
 
     losses = [probe(point) for point in points] if len(points) > 1 else [0.0]
@@ -266,20 +266,20 @@ def tuned_plain(
 def learn_mix(
     a: Scorer, b: Scorer, data: PlainData, *, rng: np.random.Generator, n_steps: int = 20_000, rate: float = 0.01
 ) -> Mix:
-    """Return f_A + mu f_B with mu learned by SGD on the hinge of f, A and B as they are.
+    """Return f_A + mu f_B, with mu trained by SGD on the hinge of f; A and B stay unchanged.
 
-    Where 1 - f(q, d+) + f(q, d-) > 0, mu += rate (f_B(q, d+) - f_B(q, d-)), from 0. The mean of the second half of the
-    steps is taken, for the last step alone wanders.
+    While 1 - f(q, d+) + f(q, d-) > 0, mu += rate (f_B(q, d+) - f_B(q, d-)), from 0. The result is the mean of mu over
+    the second half of the steps, because single steps fluctuate.
 
     Raises
     ------
     ConfigError
-        If the steps or the rate are not legal.
+        If ``n_steps`` is below 2 or ``rate`` is not above 0.
 
     Source: spec 2.4 (7), M14, A14.
     """
     if n_steps < 2 or not rate > 0:
-        raise ConfigError(f"{n_steps} steps of the rate {rate} learn no mixture: give 2 or more, and a rate above 0")
+        raise ConfigError(f"{n_steps} steps of rate {rate} cannot train a mixture: give 2 or more, and a rate above 0")
     sampler = TripleSampler(data)
     mu = total = 0.0
     step = 0

@@ -1,4 +1,4 @@
-"""Systems fitted on graded judgements or on preferences from clicks: all that T7 compares (spec B01-B25, M01-M24)."""
+"""Systems trained on graded judgments or on preferences from clicks, compared in T7 (spec B01-B25, M01-M24)."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)
 LAMBDAS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)
-"""Without 0, whose scores are -inf, and 1, whose scores are all the same."""
+"""Without 0, which gives scores of -inf, and without 1, which makes all scores equal."""
 ALPHAS = (0.5, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0)
 BETAS, FEEDBACK = (0.0, 0.25, 0.5, 1.0, 2.0), (5, 1, 10, 20)
 NEGATIVES = 4
-"""Random documents beside each relevant one, where the judgements list relevant documents alone."""
+"""Number of random documents per relevant one, if the judgments list only relevant documents."""
 HDLR_PAIRS = 5_000
-"""Judged pairs that HDLR learns from, at most (spec B14)."""
+"""Largest number of judged pairs that HDLR is trained on (spec B14)."""
 NOISES = (1e-2, 1e-3)
 RIDGES = (1e-2, 1e-1)
 SLACKS = (1.0, 0.1, 10.0)
 TOPICS_PER_DIM = 0.5
-"""Topics for each dimension of the budget: a topic costs an iteration of EM what a dimension costs only once."""
+"""Topics per dimension of the budget: a topic costs as much in each iteration of EM as a dimension costs in total."""
 SMALL_START = 0.1
-"""Deviation of a random start that leaves q.d audible (spec A10)."""
+"""Standard deviation of a random start at which q.d still matters (spec A10)."""
 PULLS = (1e-4, 1e-3, 1e-5)
 """Weights of S2Net's pull towards its start; its loss is a mean of about 1 or less."""
 COSTS = (0.1, 0.01, 1.0)
-"""C of the machines: greater ones take liblinear long on features that overlap, and change little."""
+"""Values of C of the SVMs; with larger ones liblinear is slow on overlapping features, and results change little."""
 MOST_PAIRS = 20_000
-"""Pairs, or preferences, that a machine learns from, drawn at random where there are more."""
+"""Largest number of pairs or preferences that an SVM is trained on; of more, a random sample is used."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,17 +77,17 @@ class JudgedPairs:
 
 
 def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> JudgedPairs:
-    """Return the training judgements; with random documents of grade 0 where no document was judged not relevant.
+    """Return the training judgments, with random documents of grade 0 if none was judged not relevant.
 
-    Those are drawn uniformly from the documents without a judgement for the query, ``negatives`` for each judgement.
+    The random documents are drawn uniformly from those without a judgment for the query, ``negatives`` per judgment.
 
     Raises
     ------
     TrainingError
-        If there is no judgement.
+        If there is no judgment.
     """
     if study.judged is None or not study.judged.nnz:
-        raise TrainingError("no judgement to learn from: graded systems need judged documents of training queries")
+        raise TrainingError("no judgment to train on: graded systems need judged documents of training queries")
     query = np.repeat(np.arange(study.judged.shape[0]), np.diff(study.judged.indptr)).astype(np.int64)
     document, grade = study.judged.indices.astype(np.int64), study.judged.data.astype(np.float64)
     if (grade == 0).any() or not negatives:
@@ -106,9 +106,9 @@ def judged_pairs(study: Study, rng: np.random.Generator, negatives: int = NEGATI
 
 
 def training_preferences(study: Study, rng: np.random.Generator, negatives: int = NEGATIVES) -> StatedPairs:
-    """Return the pairs from clicks where the study has them; otherwise every judged document over each lesser one.
+    """Return the pairs from clicks if the study has them; otherwise each judged document over each of a lower grade.
 
-    Pairs of judgements weigh so that every query weighs the same.
+    Pairs from judgments are weighted so that all queries have the same total weight.
 
     Raises
     ------
@@ -117,19 +117,19 @@ def training_preferences(study: Study, rng: np.random.Generator, negatives: int 
     """
     if study.preferences is not None:
         if not len(study.preferences):
-            raise TrainingError("the clicks state no pair: there is nothing to learn from")
+            raise TrainingError("the clicks give no pair: there is nothing to train on")
         return study.preferences
     judged = judged_pairs(study, rng, negatives)
     better, worse = preference_pairs(judged.grade, judged.query)
     if not len(better):
-        raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
+        raise TrainingError("no training query has documents of different grades: there is no preference to train on")
     query = judged.query[better]
     weight = 1.0 / np.bincount(query, minlength=len(study.queries))[query]
     return StatedPairs(query, judged.document[better], judged.document[worse], weight)
 
 
 def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
-    """Return query and document of the relevant training pairs, all that OPCA, CCA, JPLSA and CPLSA see (spec T7).
+    """Return query and document of the relevant training pairs, the only input of OPCA, CCA, JPLSA and CPLSA (spec T7).
 
     Raises
     ------
@@ -143,7 +143,7 @@ def relevant_pairs(study: Study) -> tuple[Int64, Int64]:
 
 
 def most_dims(job: FitInput, rows: sp.csr_matrix) -> int:
-    """Return the budget's dimensions, or as many as rows and words can have."""
+    """Return the budget's number of dimensions, or the largest that rows and words allow."""
     return max(1, min(job.budget.n_dims, min(rows.shape) - 1))
 
 
@@ -164,8 +164,8 @@ def _bm25(job: FitInput) -> Fitted:
 def _likelihood(job: FitInput) -> Fitted:
     """Return query likelihood with lambda chosen on validation (spec B19).
 
-    Scores are per word and relative to the collection: the order of a query's documents is the same, and scores of
-    different queries can be compared, as a filter does.
+    Scores are per word and relative to the collection. This keeps the ranking of each query and makes scores of
+    different queries comparable, which filtering needs.
     """
     plain = fit_language_model(job.study.documents.counts, per_word=True)
     options = (({"lambda": lam}, partial(replace, plain, lam=lam)) for lam in LAMBDAS[: job.budget.grid])
@@ -173,14 +173,14 @@ def _likelihood(job: FitInput) -> Fitted:
 
 
 def _expansion(job: FitInput) -> Fitted:
-    """Return TF-IDF of the query with its best documents added, beta and E chosen on validation (spec B02)."""
+    """Return TF-IDF of the query expanded by its best documents, with beta and E chosen on validation (spec B02)."""
     pool = job.study.documents.rows
     points = [(beta, n) for beta, n in product(BETAS, FEEDBACK) if beta or n == FEEDBACK[0]][: job.budget.grid]
     return tuned(job, (({"beta": beta, "E": n}, partial(QueryExpansion, pool, beta, n)) for beta, n in points))
 
 
 def _first_columns(job: FitInput, whole: Projection) -> Fitted:
-    """Return the projection cut to the best number of its dimensions."""
+    """Return the projection reduced to the number of dimensions that is best on validation."""
     return tuned(job, (({"dimensions": n}, partial(whole.first, n)) for n in dimensions(whole.n_dims)))
 
 
@@ -207,15 +207,15 @@ def _lsi_of(job: FitInput) -> Projection:
 
 @lru_cache(maxsize=2)
 def _texts_lsi(texts: Texts, n_dims: int) -> Projection:
-    """Return LSI of texts; kept for the last ones, as studies of one collection share their documents."""
+    """Return LSI of texts, cached for the last ones, because studies of one collection share their documents."""
     return fit_lsa(texts.rows, n_dims, rng=np.random.default_rng(0))
 
 
 @lru_cache(maxsize=2)
 def all_texts_pca(study: Study, n_dims: int, query_view: str = "rows") -> Projection:
-    """Return PCA of all training queries and documents, without labels: baseline, and start of S2Net and HDLR.
+    """Return PCA of all training queries and documents, without labels: a baseline, and the start of S2Net and HDLR.
 
-    Kept for the last studies, as several systems begin with it; equal arguments give equal results.
+    It is cached for the last studies, because several systems start from it; equal arguments give equal results.
 
     Source: spec B10, T7.
     """
@@ -229,7 +229,7 @@ def _pca(job: FitInput) -> Fitted:
 
 
 def _pair_projection(job: FitInput, kind: Literal["opca", "cca"]) -> Fitted:
-    """Return OPCA or CCA of the relevant pairs: noise or ridge, and dimensions by validation (spec B08, B09, T7)."""
+    """Return OPCA or CCA of the relevant pairs; noise or ridge, and dimensions, by validation (spec B08, B09, T7)."""
     query, document = relevant_pairs(job.study)
     queries, documents = job.study.queries.rows[query], job.study.documents.rows[document]
     n_dims = most_dims(job, queries)
@@ -239,7 +239,7 @@ def _pair_projection(job: FitInput, kind: Literal["opca", "cca"]) -> Fitted:
     else:
         name, values = "ridge", RIDGES[: job.budget.grid]
         fit = fit_cca
-        # Few queries have no more dimensions than their rows have rank: CCA's limit.
+        # With few queries, the rank of their rows limits the number of dimensions of CCA.
         rows = job.study.queries.rows[np.unique(query)]
         n_dims = max(1, min(n_dims, int(np.linalg.matrix_rank((rows @ rows.T).toarray()))))
     reduced = min(2 * n_dims, *queries.shape)
@@ -253,7 +253,7 @@ def _pair_projection(job: FitInput, kind: Literal["opca", "cca"]) -> Fitted:
 
 
 def _hdlr(job: FitInput) -> Fitted:
-    """Return the metric learned from relevant and other judged pairs, from PCA, its slack by validation (spec B14)."""
+    """Return the metric trained on relevant and other judged pairs, from PCA; slack by validation (spec B14)."""
     judged = judged_pairs(job.study, job.rng)
     similar = judged.grade >= job.study.valid.task.relevant_from
     if similar.all() or not similar.any():
@@ -273,10 +273,10 @@ def _hdlr(job: FitInput) -> Fitted:
 
 
 def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
-    """Return a topic model over counts, compared by the cosine (spec A33), its number of topics by validation.
+    """Return a topic model over counts, compared by the cosine (spec A33); the number of topics by validation.
 
-    PLSA is of all training queries and documents, without labels; JPLSA and CPLSA are of the relevant pairs (spec B11
-    to B13, T7).
+    PLSA is trained on all training queries and documents, without labels; JPLSA and CPLSA on the relevant pairs (spec
+    B11 to B13, T7).
     """
     study = job.study
     n_iterations = job.budget.n_iterations
@@ -297,9 +297,9 @@ def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
 
 
 def _ssi(job: FitInput, shape: str, start: Literal["random", "pca"] = "random") -> Fitted:
-    """Return the best of plain SGD over the training preferences at the budget's rates (spec 2.1, M02, M06, M10).
+    """Return the best model of plain SGD on the training preferences over the budget's rates (spec 2.1, M02, M06, M10).
 
-    Embeddings start as N(0, .1), or as the words' PCA vectors, all texts' main directions, times .1.
+    Embeddings start as N(0, .1), or as the words' PCA vectors times .1.
     """
     study = job.study
     preferences = training_preferences(study, job.rng)
@@ -340,9 +340,9 @@ def _s2net(
     pulls: tuple[float, ...] = (0.0,),
     query_view: str = "rows",
 ) -> Fitted:
-    """Return S2Net on the judged pairs: L-BFGS from PCA of all texts, stopped early (spec M21 to M24, R04, T7).
+    """Return S2Net on the judged pairs: L-BFGS from PCA of all texts, with early stopping (spec M21 to M24, R04, T7).
 
-    ``pulls`` are the weights of the pull towards the start that are tried (M23).
+    ``pulls`` are the weights of the pull towards the start to try (M23).
     """
     study = job.study
     data = graded_pairs(study, job.rng, query_view)
@@ -361,7 +361,7 @@ def _s2net(
 
 
 def _s2net_tfidf(job: FitInput) -> Fitted:
-    """Return alpha S2Net + (1 - alpha) TF-IDF, alpha chosen on validation: both are cosines."""
+    """Return alpha S2Net + (1 - alpha) TF-IDF with alpha chosen on validation; both are cosines."""
     learned, tfidf = _s2net(job), Bilinear.lexical()
     alphas = ALPHAS[: job.budget.grid]
     settings = learned.settings
@@ -371,7 +371,7 @@ def _s2net_tfidf(job: FitInput) -> Fitted:
 
 
 def graded_pairs(study: Study, rng: np.random.Generator, query_view: str = "rows") -> GradedPairs:
-    """Return the judged pairs as S2Net takes them, with the judged documents alone."""
+    """Return the judged pairs as input of S2Net, with only the judged documents."""
     judged = judged_pairs(study, rng)
     used, document = np.unique(judged.document, return_inverse=True)
     queries, documents = study.queries.view(query_view), study.documents.rows[used]
@@ -380,18 +380,18 @@ def graded_pairs(study: Study, rng: np.random.Generator, query_view: str = "rows
 
 @lru_cache(maxsize=2)
 def study_features(study: Study) -> CourseFeatures:
-    """Return the features over a study's documents (spec B23); kept for the last studies."""
+    """Return the features over a study's documents (spec B23), cached for the last studies."""
     return fit_features(study.documents.counts)
 
 
 def _pointwise(job: FitInput) -> Fitted:
-    """Return the machine that tells relevant pairs from others, both kinds weighing the same (spec B22, B23)."""
+    """Return the SVM that separates relevant pairs from others, with equal weight of both classes (spec B22, B23)."""
     study = job.study
     judged = judged_pairs(study, job.rng)
     chosen = _sample(len(judged), MOST_PAIRS, job.rng)
     relevant = judged.grade[chosen] >= study.valid.task.relevant_from
     if relevant.all() or not relevant.any():
-        raise TrainingError("all judged pairs are relevant, or none is: a machine needs pairs of both kinds")
+        raise TrainingError("all judged pairs are relevant, or none is: an SVM needs pairs of both kinds")
     table = _table(study, judged.query[chosen], judged.document[chosen])
     seed = int(job.rng.integers(2**31))
     return _tuned_machine(
@@ -400,9 +400,9 @@ def _pointwise(job: FitInput) -> Fitted:
 
 
 def _pairwise(job: FitInput, weighted: bool = False) -> Fitted:
-    """Return the ranking machine on preferences of clicks, or on every judged document over each lesser one.
+    """Return the ranking SVM on preferences from clicks, or on each judged document over each of a lower grade.
 
-    ``weighted`` is RSVM-IR, which takes judgements alone and weighs errors by grades and by query (spec B23 to B25).
+    ``weighted`` is RSVM-IR, which uses only judgments and weights errors by grades and by query (spec B23 to B25).
     """
     study = job.study
     if study.preferences is not None and not weighted:
@@ -417,7 +417,7 @@ def _pairwise(job: FitInput, weighted: bool = False) -> Fitted:
     weight = svm_pair_weights(pairs, judged.grade, judged.query) if weighted else np.ones(len(pairs[0]))
     useful = np.flatnonzero(weight > 0)
     if not len(useful):
-        raise TrainingError("no training query has documents of two different grades: there is no preference to learn")
+        raise TrainingError("no training query has documents of different grades: there is no preference to train on")
     chosen = useful[_sample(len(useful), MOST_PAIRS, job.rng)]
     table = _table(study, judged.query, judged.document)
     kept = pairs[0][chosen], pairs[1][chosen]
@@ -425,10 +425,10 @@ def _pairwise(job: FitInput, weighted: bool = False) -> Fitted:
 
 
 def _combination(job: FitInput) -> Fitted:
-    """Return a ranking machine on the course's features and the scores of BM25, LSI and SSI.
+    """Return a ranking SVM on the course's features and the scores of BM25, LSI and SSI.
 
-    The parts are fitted on the training queries. The machine learns on the validation queries, where the parts are
-    what they are for new queries: on their own training queries it would trust SSI too much.
+    The parts are fitted on the training queries. The SVM is trained on the validation queries, because there the parts
+    score as for new queries; on their own training queries it would give SSI too much weight.
     """
     study = job.study
     fitted = [_bm25(job), _lsi(job), _ssi(job, "low_rank", "pca")]
@@ -443,7 +443,7 @@ def _combination(job: FitInput) -> Fitted:
     table = pair_features(features, parts, study.valid.queries.counts[query], documents)
     better, worse = preference_pairs(grade, query)
     if not len(better):
-        raise TrainingError("no validation query has documents of two grades: there is nothing to combine the parts by")
+        raise TrainingError("no validation query has documents of two grades: the parts cannot be combined")
     chosen = _sample(len(better), MOST_PAIRS, job.rng)
     weight = 1.0 / np.bincount(query[better])[query[better]][chosen]
     weight *= len(weight) / weight.sum()
@@ -459,13 +459,13 @@ def _combination(job: FitInput) -> Fitted:
 
 
 def _pair_machine(job: FitInput, table: Float64, pairs: Pairs, weight: Float64) -> Callable[[float], LinearRanker]:
-    """Return C -> machine, every C from the same draw."""
+    """Return the function from C to the SVM, with the same random draw for every C."""
     seed = int(job.rng.integers(2**31))
     return lambda C: fit_pair_svm(table, pairs, weight, rng=np.random.default_rng(seed), C=C)
 
 
 def _tuned_machine(job: FitInput, machine: Callable[[float], LinearRanker]) -> Fitted:
-    """Return the machine of the best C on validation."""
+    """Return the SVM with the best C on validation."""
     features = study_features(job.study)
     settled: dict[float, bool] = {}
 
@@ -480,7 +480,7 @@ def _tuned_machine(job: FitInput, machine: Callable[[float], LinearRanker]) -> F
 
 
 def _settled(fit: Callable[[], LinearRanker]) -> tuple[LinearRanker, bool]:
-    """Return a machine, and whether it settled: that it did not belongs into the results, not between the bars."""
+    """Return an SVM and whether it converged, which is recorded in the results instead of printing a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ranker = fit()
@@ -504,7 +504,7 @@ def _sample(n: int, most: int, rng: np.random.Generator) -> Int64:
 def _with_unjudged(
     query: Int64, column: Int64, grade: Float64, n_documents: int, rng: np.random.Generator
 ) -> tuple[Int64, Int64, Float64]:
-    """Return the pairs and four times as many random ones of grade 0, none of them judged."""
+    """Return the pairs, and up to four times as many random unjudged ones with grade 0."""
     more = np.repeat(query, 4)
     drawn = rng.integers(n_documents, size=len(more))
     fresh = ~np.isin(more * n_documents + drawn, query * n_documents + column)

@@ -1,4 +1,4 @@
-"""T7 and all rankers on judged corpora: repeated splits or cross-validation over queries, NDCG, DCG and AUC."""
+"""T7 and all rankers on judged corpora: repeated splits or cross-validation over queries; NDCG, DCG and AUC."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
-from papers.results import LEVEL, Results, averaged, p_value, spread_over_studies, told_apart
+from papers.results import LEVEL, Results, averaged, p_value, significance_groups, spread_over_studies
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation import PairedTest
@@ -41,14 +41,14 @@ PAPER_T12 = {
     "nDCG@3": ("0.871", "0.879", "0.881", "0.884", "0.883"),
     "nDCG@5": ("0.890", "0.897", "0.899", "0.902", "0.901"),
 }
-"""S2Net, Table 3: the same of S2Net at `DIMENSIONS` (spec 5.10)."""
+"""S2Net, Table 3: the same measures of S2Net at `DIMENSIONS` (spec 5.10)."""
 PAPER = {
     name: dict(zip(("AUC", "nDCG@1", "nDCG@3", "nDCG@5"), figures, strict=True)) for name, figures in PAPER_T7.items()
 }
 
 
 def dcg_table(per_query: Results, reference: str) -> Table:
-    """Return the paired t-tests on the DCG@5 of each query, against the reference and against S2Net."""
+    """Return paired t-tests of the DCG@5 of each query, against the reference and against S2Net."""
     against = [name for name in dict.fromkeys((reference, "graded-s2net")) if per_query.has(name, DCG)]
     columns = ["system", DCG]
     for name in against:
@@ -71,8 +71,8 @@ def dcg_table(per_query: Results, reference: str) -> Table:
 
 
 def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
-    """Yield which systems differ from the reference at S2Net's level, in nDCG@10."""
-    for kind, titles in told_apart(per_query, reference, "nDCG@10").items():
+    """Yield sentences on which systems differ from the reference in nDCG@10, at S2Net's level."""
+    for kind, titles in significance_groups(per_query, reference, "nDCG@10").items():
         if titles:
             yield (
                 f"nDCG@10 {kind} {per_query.titles[reference]} (p {'≥' if 'not' in kind else '<'} {LEVEL}, paired "
@@ -81,7 +81,7 @@ def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
 
 
 def auc_table(results: Results, seed: int) -> Table:
-    """Return AUC over splits, and the paired t-tests over 50 random subsets against the reference."""
+    """Return AUC over splits, and paired t-tests against the reference over 50 random subsets."""
     reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
     rows = []
     for name in results.systems:
@@ -116,7 +116,7 @@ def auc_table(results: Results, seed: int) -> Table:
 
 
 def _subset_tests(results: Results, name: str, reference: str, seed: int) -> list[PairedTest]:
-    """Return the tests of the splits that both systems have values for."""
+    """Return the tests on the splits for which both systems have values."""
     tests = []
     for number, study in enumerate(results.studies):
         one, other = (results.values.get((study, system), {}) for system in (name, reference))
@@ -128,7 +128,7 @@ def _subset_tests(results: Results, name: str, reference: str, seed: int) -> lis
 
 
 def auc_sentences(results: Results) -> Iterator[str]:
-    """Yield which system is best, and what the spread is of."""
+    """Yield a sentence on the best system and the spread of its values."""
     means = {name: results.mean(name, AUC) for name in results.systems if results.has(name, AUC)}
     if means:
         best = max(means, key=lambda name: means[name])
@@ -136,7 +136,7 @@ def auc_sentences(results: Results) -> Iterator[str]:
 
 
 def rocs(results: Results) -> dict[str, Roc]:
-    """Return the ROC of the paper's systems on the first split."""
+    """Return the ROC curves of the paper's systems on the first split."""
     rocs = {}
     for name in ("graded-s2net", "graded-tfidf", "graded-bm25", "graded-pca", "graded-cplsa", "graded-combination"):
         found = results.values.get((results.studies[0], name), {}) if results.studies else {}
@@ -146,7 +146,7 @@ def rocs(results: Results) -> dict[str, Roc]:
 
 
 def dimension_table(measure: str, results: Results, dims: Mapping[str, int]) -> Table:
-    """Return one measure by dimensions, study -> N, a row a system, and the paper's row for S2Net."""
+    """Return one measure by dimensions (study -> N), one row per system, and the paper's row for S2Net."""
     note = "The paper's figures are on other data: a reference, not something to reach."
     columns = {name: str(n) for name, n in dims.items()}
     table = results.by_study(f"{measure} by dimensions", measure, columns, note, errors=False)
@@ -159,7 +159,7 @@ BUDGET = Budget(
 )
 N_SPLITS, N_FOLDS, N_SMALL = 10, 5, 2
 MAX_QUERIES = 1_000
-"""Queries taken of a corpus, at most."""
+"""Largest number of queries used of a corpus."""
 SMALL_DIMENSIONS = (4, 8)
 SMALL = "Small mode: few queries, texts and steps. The figures mean nothing; they show that everything works."
 
@@ -192,13 +192,13 @@ DIMENSION_SYSTEMS = ("graded-s2net", "graded-pca", "graded-opca", "graded-cca")
 
 
 def _studies(collection: Collection, request: TaskRequest) -> Iterator[Study]:
-    """Yield the studies of a collection: folds where whole collections are ranked, else repeated splits."""
+    """Yield the studies of a collection: folds if every query ranks the whole collection, otherwise repeated splits."""
     cut, n = (folds, N_FOLDS) if collection.whole else (repeated_splits, N_SPLITS)
     return studies_of(collection, cut(collection, N_SMALL if request.small else n, request.seed), request.seed)
 
 
 def _split_sentence(made: Collection, n_studies: int) -> str:
-    """Return what was split how."""
+    """Return a sentence on the data and how it was split."""
     how = (
         f"cross-validated over queries in {n_studies} folds, each query ranking all documents"
         if made.whole
@@ -212,26 +212,26 @@ def _split_sentence(made: Collection, n_studies: int) -> str:
 
 
 def named_systems(request: TaskRequest, default: Sequence[str]) -> list[System]:
-    """Return the systems that were asked for, or the task's own: those of graded judgements, and all others.
+    """Return the systems that were asked for, or the task's own; systems of graded judgments take precedence.
 
-    ``all`` stands for every system of graded judgements.
+    ``all`` stands for every system of graded judgments.
 
     Raises
     ------
     ConfigError
-        For a name that is not known.
+        For an unknown name.
     """
     names = dict.fromkeys(BY_NAME if registry.ALL in request.systems else request.systems or default)
     return [BY_NAME[name] if name in BY_NAME else registry.system(name) for name in names]
 
 
 def small_sentence(request: TaskRequest) -> tuple[str, ...]:
-    """Return what must be said of small runs."""
+    """Return the warning for small runs."""
     return (SMALL,) if request.small else ()
 
 
 def run_filter(request: TaskRequest, progress: Progress) -> Section:
-    """Return T7a: which (query, ad) pairs to let through; ROC and AUC of all test pairs pooled."""
+    """Return T7a: which (query, ad) pairs to accept; ROC and AUC of all test pairs pooled."""
     collection = _read(request, ads=True)
     results = _run("T7a", collection, request, T7_SYSTEMS, filter_loss, progress)
     tables = (auc_table(results, request.seed),)
@@ -244,9 +244,9 @@ def run_filter(request: TaskRequest, progress: Progress) -> Section:
 
 
 def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section:
-    """Return T7b, the order of a query's ads; or all rankers on a judged corpus, its grades as they are.
+    """Return T7b, the ranking of a query's ads, or all rankers on a judged corpus with its own grades.
 
-    NDCG is a value a query, averaged over the splits that tested on it, with paired tests on the DCG of each query.
+    NDCG has one value per query, averaged over the splits that tested on the query; DCG has paired tests over queries.
     """
     made = _read(request, ads=ads)
     task, systems, paper = ("T7b", T7_SYSTEMS, PAPER) if ads else ("T7b-judged", JUDGED_SYSTEMS, {})
@@ -267,7 +267,7 @@ def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section
 
 
 def run_dimensions(request: TaskRequest, progress: Progress) -> Section:
-    """Return T12's part for T7: the measures by the dimensions of the space, on the first split."""
+    """Return T7's part of T12: the measures by the number of dimensions, on the first split."""
     collection = _read(request, ads=True)
     budget = with_budget(BUDGET, request)
     systems = named_systems(request, DIMENSION_SYSTEMS)
@@ -289,7 +289,7 @@ def run_dimensions(request: TaskRequest, progress: Progress) -> Section:
 
 
 def _read(request: TaskRequest, *, ads: bool) -> Collection:
-    """Return the collection of a request; with S2Net's labels in place of other grades where it is an ad task."""
+    """Return the collection of a request; for an ad task, other grades are mapped to S2Net's labels."""
     collection = read_collection(
         Path(request.corpus), small=request.small, max_queries=MAX_QUERIES, seed=request.seed, pseudo_documents=ads
     )
@@ -299,7 +299,7 @@ def _read(request: TaskRequest, *, ads: bool) -> Collection:
 def _run(
     task: str, made: Collection, request: TaskRequest, default: Sequence[str], loss: Loss, progress: Progress
 ) -> Results:
-    """Return what the systems reach on the studies of a collection."""
+    """Return the results of the systems on the studies of a collection."""
     parts = (named_systems(request, default), loss, graded_measure, request, with_budget(BUDGET, request), progress)
     return run_ranking(f"{task} {made.name}", _studies(made, request), *parts, reference=REFERENCE)
 
@@ -332,6 +332,6 @@ TASKS: tuple[Task, ...] = (
         partial(run_order, ads=False),
         JUDGED_SYSTEMS,
         {},
-        "ours: every ranker side by side",
+        "ours: all rankers in one comparison",
     ),
 )

@@ -1,4 +1,4 @@
-"""Systems learned from mates, texts of two languages that say the same, and retrieval across languages.
+"""Systems trained on mates (parallel texts of two languages), and systems of retrieval across languages.
 
 Projections and topic models (spec B07 to B14), S2Net and PSI (M21 to M26), translated queries and mixtures (B15, B16).
 """
@@ -43,31 +43,31 @@ from reranker.models.scorers import Activation, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 
 NOISES = (1e-5, 1e-4, 1e-3)
-"""OPCA's g."""
+"""Values of OPCA's g."""
 RIDGES = (1e-4, 1e-3, 1e-2)
-"""CCA's r."""
+"""Values of CCA's r."""
 SLACKS = (0.1, 1.0)
-"""HDLR's g."""
+"""Values of HDLR's g."""
 SMOOTHINGS = (0.2, 0.4, 0.6)
-"""Lambda of the translated likelihood."""
+"""Values of lambda of the translated likelihood."""
 COUPLINGS = (0.02, 0.1)
-"""CPLSA's eps."""
+"""Values of CPLSA's eps."""
 MOST_TOPICS = 100
-"""A topic more costs as much in each of dozens of iterations as a dimension of a projection does once."""
+"""Largest number of topics: one costs as much in each of dozens of iterations as a projection's dimension in total."""
 HDLR_PAIRS = 2_500
-"""Similar pairs, and as many dissimilar ones (spec B14)."""
+"""Number of similar pairs, and of dissimilar ones (spec B14)."""
 GAMMAS = (10.0, 20.0)
-"""S2Net's gamma; the paper has 10 and finds larger ones alike."""
+"""Values of S2Net's gamma; the paper uses 10 and finds larger ones equivalent."""
 BETAS = (1e-7, 1e-6, 1e-5)
-"""Weights of the pull towards the start; the loss is a mean over pairs, its entries are of the size of 1 / sqrt(D)."""
+"""Weights of the pull towards the start; the loss is a mean over pairs, and entries are of the size 1 / sqrt(D)."""
 SCALES = (5.0, 10.0)
-"""Length of the start's word vectors for PSI: a margin of 1 is then a tenth or so of the spread of its scores."""
+"""Scale of PSI's start: with these, a margin of 1 is about a tenth of the spread of its scores."""
 DEVIATIONS = (0.1, 1.0)
-"""Standard deviations of a random start; 1 is the paper's. On translated queries only the first (A10)."""
+"""Standard deviations of a random start; 1 is the paper's. On translated queries only the first is used (A10)."""
 VIEW = "texts-ibm"
-"""The translation that LSI, PSI and the mixtures take: whole texts with the table of IBM model 1."""
+"""Translation used by LSI, PSI and the mixtures: whole texts by the table of IBM model 1."""
 N_SPREAD = 2_000
-"""Random pairs that show how far a scorer's values spread."""
+"""Number of random pairs from which the spread of a scorer's values is estimated."""
 
 
 def mates_of(study: Study) -> tuple[Texts, Texts]:
@@ -76,23 +76,23 @@ def mates_of(study: Study) -> tuple[Texts, Texts]:
     Raises
     ------
     TrainingError
-        If there is none.
+        If there are none.
     """
     if study.mates is None or not len(study.mates[0]):
-        raise TrainingError("there are no mates to learn from: give a corpus with the same ids in two languages")
+        raise TrainingError("there are no mates to train on: give a corpus with the same ids in two languages")
     return study.mates
 
 
 def dimensions_of(job: FitInput) -> tuple[int, ...]:
-    """Return the numbers of dimensions to try, the greatest first."""
+    """Return the numbers of dimensions to try, the largest first."""
     left, right = mates_of(job.study)
     return dimensions(job.budget.n_dims, max(1, min(*left.rows.shape, *right.rows.shape) - 1))
 
 
 def start_of(kind: str, study: Study, n_dims: int) -> Projection:
-    """Return a projection of the mates by its untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``.
+    """Return a projection of the mates with untuned settings: ``cl-lsi``, ``opca``, ``cca`` or ``pca``.
 
-    It depends on the study and these arguments alone, and is made once for all systems that start from it.
+    It depends only on the study and these arguments, and is cached for all systems that start from it.
 
     Source: spec 2.7, M24.
     """
@@ -104,7 +104,7 @@ def start_of(kind: str, study: Study, n_dims: int) -> Projection:
         rng = np.random.default_rng([study.seed, 7])
         if kind == "cl-lsi":
             return fit_cl_lsi(x, y, n_dims, rng=rng)
-        # Each side is decomposed alone: the spaces have nothing to do with each other until they are trained.
+        # Each side is decomposed by itself: the two spaces are unrelated until they are trained.
         return Projection(fit_pca(x, n_dims, rng=rng).A, fit_pca(y, n_dims, rng=rng).A)
 
     return remembered(study, (kind, n_dims), make)
@@ -114,18 +114,17 @@ def start_of(kind: str, study: Study, n_dims: int) -> Projection:
 class Sides:
     """The mates in the space of each side's first singular vectors, in which OPCA and CCA are solved.
 
-    Solving there is what `fit_opca` and `fit_cca` do with the words themselves; here the vectors are found once for
-    all settings that are tried.
+    `fit_opca` and `fit_cca` do the same for word rows; here the vectors are computed once for all settings.
     """
 
     words: tuple[Float64, Float64]
-    """(matrix, matrix): (n_words of the side, r) float64: the vectors."""
+    """Singular vectors of each side, (n_words of the side, r) float64."""
     rows: tuple[sp.csr_matrix, sp.csr_matrix]
-    """(csr_matrix, csr_matrix): (n_pairs, r) float32: the texts in their space."""
+    """Texts of each side in their space, (n_pairs, r) float32."""
 
     @classmethod
     def of(cls, study: Study, n_dims: int) -> Sides:
-        """Return the mates of a study; made once for a study and size."""
+        """Return the mates of a study, cached by study and size."""
         size = max(REDUCED, 2 * n_dims)
 
         def make() -> Sides:
@@ -141,14 +140,14 @@ class Sides:
         """Return OPCA or CCA over the words."""
         size = max(side.shape[1] for side in self.rows)
         solve = fit_opca if kind == "opca" else fit_cca
-        rng = np.random.default_rng(0)  # the vectors of the reduced texts need no start
+        rng = np.random.default_rng(0)  # reduced texts are solved exactly, without a random start
         inner = solve(*self.rows, n_dims, rng=rng, reduced=size, **settings)
         A, B = (words @ side for words, side in zip(self.words, (inner.A, inner.B), strict=True))
         return Projection(np.ascontiguousarray(A, dtype=np.float32), np.ascontiguousarray(B, dtype=np.float32))
 
 
 def _cut(job: FitInput, fits: Iterable[tuple[str, float, Projection]]) -> Fitted:
-    """Return the best of several projections and numbers of their dimensions, each decomposed once."""
+    """Return the best of several projections and numbers of dimensions; each projection is computed once."""
     sizes = dimensions_of(job)
     return tuned(
         job,
@@ -162,13 +161,13 @@ def _cut(job: FitInput, fits: Iterable[tuple[str, float, Projection]]) -> Fitted
 
 
 def _fixed_projection(job: FitInput, kind: str) -> Fitted:
-    """Return CL-LSI, or PCA of each language alone, which does not know that texts are mates."""
+    """Return CL-LSI, or PCA of each language by itself, which does not use that texts are mates."""
     size = dimensions_of(job)[0]
     return _cut(job, [("rank", size, start_of(kind, job.study, size))])
 
 
 def _regularised_projection(job: FitInput, kind: str, setting: str, values: Sequence[float]) -> Fitted:
-    """Return OPCA with its noise, or CCA with its ridge, tuned."""
+    """Return OPCA with tuned noise, or CCA with a tuned ridge."""
     size = dimensions_of(job)[0]
     sides = Sides.of(job.study, size)
     tried = some(values, job.budget.grid)
@@ -176,10 +175,10 @@ def _regularised_projection(job: FitInput, kind: str, setting: str, values: Sequ
 
 
 def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
-    """Return a topic model of the mates' counts, CPLSA with its slack tuned.
+    """Return a topic model of the mates' counts; the slack of CPLSA is tuned.
 
-    PLSA takes each pair joined to one text, as CL-LSI does; each side then has its own words. Of single texts, a topic
-    would hold words of one language alone.
+    PLSA is trained on pairs joined to one text, as CL-LSI is; afterwards each side has its own words. Trained on single
+    texts, each topic would contain words of only one language.
     """
     left, right = (side.counts for side in mates_of(job.study))
     n_topics, n_iterations = min(job.budget.n_dims, MOST_TOPICS), job.budget.n_iterations
@@ -200,7 +199,7 @@ def _topics(job: FitInput, kind: Literal["plsa", "jplsa", "cplsa"]) -> Fitted:
 
 
 def _hdlr(job: FitInput) -> Fitted:
-    """Return HDLR from the space of OPCA on a sample of mates and of as many wrong pairs, its slack tuned."""
+    """Return HDLR from the space of OPCA, trained on a sample of mates and as many wrong pairs; the slack is tuned."""
     left, right = mates_of(job.study)
     n = min(HDLR_PAIRS, len(left))
     start = start_of("opca", job.study, dimensions_of(job)[-1])
@@ -217,7 +216,7 @@ def _hdlr(job: FitInput) -> Fitted:
 
 
 def _likelihood(job: FitInput) -> Fitted:
-    """Return the likelihood of each text as a translation of the other, its smoothing tuned (ours)."""
+    """Return the likelihood of each text as a translation of the other, with tuned smoothing (ours)."""
     left, right = (side.counts for side in mates_of(job.study))
     lambdas = some(SMOOTHINGS, job.budget.grid)
     options = (({"lambda": lam}, partial(fit_translated_likelihood, left, right, lam=lam)) for lam in lambdas)
@@ -231,10 +230,10 @@ def _s2net(
     betas: tuple[float, ...] = (0.0,),
     activation: Activation = "linear",
 ) -> Fitted:
-    """Return S2Net from a start, early stopping on validation.
+    """Return S2Net from a start, with early stopping on validation.
 
-    Gamma and beta are chosen by what a quarter of the iterations reaches; then all are made with the best. The two
-    languages have words of their own, so there are two matrices: the two parts of the paper's one matrix over all
+    Gamma and beta are chosen by the result after a quarter of the iterations; the best are then trained in full. The
+    two languages have different words, so there are two matrices: the two parts of the paper's one matrix over the
     words of both.
     """
     left, right = mates_of(job.study)
@@ -261,7 +260,7 @@ def _s2net(
 
 
 def _psi(job: FitInput, starts: Iterable[tuple[dict[str, Any], Bilinear | None, float]]) -> Fitted:
-    """Return U^T V of the best start and rate; a start has settings, a scorer or none, and a deviation of the draw."""
+    """Return U^T V with the best start and rate; a start is (settings, scorer or None, deviation of random values)."""
     data = job.study.plain_data()
     budget = job.budget
 
@@ -278,15 +277,15 @@ def _psi(job: FitInput, starts: Iterable[tuple[dict[str, Any], Bilinear | None, 
 
 
 def _sgd(job: FitInput, shape: str, data: PlainData, **settings: Any) -> Scorer:
-    """Return what plain SGD learns."""
+    """Return the scorer trained by plain SGD."""
     return fit_sgd(job, shape, data, **settings)[0]
 
 
 def _psi_from_projection(job: FitInput, kind: str) -> Fitted:
-    """Return U^T V started from a projection of the mates; scale and rate tuned.
+    """Return U^T V started from a projection of the mates, with tuned scale and rate.
 
-    A projection is scored by a cosine, U^T V by an inner product: the start's columns are scaled so that training
-    documents have vectors of about the length ``scale`` ** .5.
+    A projection is scored by a cosine and U^T V by an inner product. The start's columns are therefore scaled so that
+    training documents have vectors of about the length ``scale`` ** .5.
     """
     projection = start_of(kind, job.study, dimensions_of(job)[0])
     scales = some(SCALES, job.budget.grid)
@@ -296,7 +295,7 @@ def _psi_from_projection(job: FitInput, kind: str) -> Fitted:
 
 
 def as_bilinear(projection: Projection, study: Study, scale: float) -> Bilinear:
-    """Return U^T V of a projection, scaled so that mates of mean length have the score ``scale`` for a cosine of 1."""
+    """Return U^T V of a projection, scaled so that mates of mean length score ``scale`` for a cosine of 1."""
     sides = []
     for matrix, texts in zip((projection.A, projection.B), mates_of(study), strict=True):
         length = float(np.linalg.norm(texts.rows @ matrix, axis=1).mean()) or 1.0
@@ -305,18 +304,18 @@ def as_bilinear(projection: Projection, study: Study, scale: float) -> Bilinear:
 
 
 def _psi_from_random(job: FitInput) -> Fitted:
-    """Return U^T V from a random start (M26); its deviation and the rate tuned."""
+    """Return U^T V from a random start (M26), with tuned deviation and rate."""
     deviations = some(DEVIATIONS, job.budget.grid)
     return _psi(job, (({"start": "random", "deviation": deviation}, None, deviation) for deviation in deviations))
 
 
 def _translated_tfidf(job: FitInput, view: str) -> Fitted:
-    """Return TF-IDF between the translated query and the document (B15a, B15b): nothing is tuned."""
+    """Return TF-IDF between the translated query and the document (B15a, B15b), without tuning."""
     return Fitted(Bilinear.lexical(), view, settings={"translation": view})
 
 
 def _translated_lsi(job: FitInput) -> Fitted:
-    """Return LSI of the documents on translated queries (B15c), its number of dimensions tuned."""
+    """Return LSI of the documents for translated queries (B15c), with a tuned number of dimensions."""
     rows = job.study.background().rows
     sizes = dimensions(job.budget.n_dims, min(rows.shape) - 1)
     projection = fit_lsa(rows, sizes[0], rng=job.rng)
@@ -325,7 +324,7 @@ def _translated_lsi(job: FitInput) -> Fitted:
 
 
 def _translated_psi(job: FitInput) -> Fitted:
-    """Return PSI learned on English queries, the mates of the pages, and asked with translated ones (B15d)."""
+    """Return PSI trained on English queries (the pages' mates) and applied to translated ones (B15d)."""
     study, budget = job.study, job.budget
     queries = study.documents.view(ONCE)[study.own]
     data = PlainData(queries, study.documents.rows, study.relevant, study.own, study.known)
@@ -339,11 +338,11 @@ def _translated_psi(job: FitInput) -> Fitted:
 
 
 def _mix(job: FitInput, first: str, second: str) -> Fitted:
-    """Return alpha f / s_f + (1 - alpha) g / s_g of two systems, alpha tuned (B15c, B16).
+    """Return alpha f / s_f + (1 - alpha) g / s_g of two systems, with tuned alpha (B15c, B16).
 
-    s is the standard deviation of a system's scores of random validation pairs, so that alpha says the same for scores
-    of any scale; the papers mix the scores as they are. The query stands beside its translation, and each system reads
-    its own part.
+    s is the standard deviation of a system's scores on random validation pairs, so that alpha means the same for scores
+    of any scale; the papers mix the scores without scaling. The rows hold the query and its translation, and each
+    system reads its own part.
     """
     parts = [part(job, name) for name in (first, second)]
     n_own = job.study.queries.rows.shape[1]
@@ -359,7 +358,7 @@ def _mix(job: FitInput, first: str, second: str) -> Fitted:
 
 
 def part(job: FitInput, name: str) -> Fitted:
-    """Return a system of the same study and budget, as it would be fitted by itself; fitted once for all that ask."""
+    """Return a system of the same study and budget as if fitted by itself; it is fitted once and cached."""
 
     def make() -> Fitted:
         rng = np.random.default_rng([job.study.seed, crc32(name.encode())])
@@ -369,12 +368,12 @@ def part(job: FitInput, name: str) -> Fitted:
 
 
 def fitted_once(system: System) -> System:
-    """Return the same system, which mixtures of the same study do not fit again."""
+    """Return the same system with a cached fit, so that mixtures of the same study do not fit it again."""
     return replace(system, fit=partial(part, name=system.name)) if system.name in PARTS else system
 
 
 def _spread(job: FitInput, scorer: Scorer) -> float:
-    """Return the standard deviation of the scores of random pairs of the validation trial, 1 if all are alike."""
+    """Return the standard deviation of the scores of random validation pairs, or 1 if all are equal."""
     trial = job.study.valid
     rng = np.random.default_rng([job.study.seed, N_SPREAD])
     queries = trial.queries.view(BESIDE)[rng.integers(0, len(trial.queries), N_SPREAD)]
@@ -453,7 +452,7 @@ _MIXES: tuple[System, ...] = tuple(
     )
 )
 PARTS: dict[str, System] = {system.name: system for system in (*_ALONE, *_PSIS, *_PROJECTIONS)}
-"""What mixtures are made of."""
+"""Systems that mixtures combine."""
 MATES_SYSTEMS: tuple[System, ...] = (*_PROJECTIONS, *_S2NETS, *_PSIS)
 CROSS_SYSTEMS: tuple[System, ...] = (*_ALONE, *_MIXES)
 SYSTEMS: tuple[System, ...] = (*MATES_SYSTEMS, *CROSS_SYSTEMS)

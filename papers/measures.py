@@ -1,4 +1,4 @@
-"""What is tuned and what is measured of links, of mates and of graded judgements."""
+"""Losses to tune by and measures to report, for links, mates and graded judgments."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from reranker.text.rows import row_of
 RANK_LOSS = "rank loss"
 MEASURES = ("AP", "P@10", "RR")
 COLUMNS = (RANK_LOSS, "AP", "P@10")
-"""What the papers' tables show."""
+"""Columns of the papers' tables."""
 ONE_WAY = "AP, one way"
-"""Average precision of the links whose reverse was not trained on."""
+"""Average precision on the links whose reverse was not trained on."""
 _CHUNK = 10_000
 _NO_TUPLES = TestTuples(*(np.empty(0, np.int64) for _ in range(3)))
 
 
 def links_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
-    """Return the share of a trial's tuples in the wrong order, ties counted half; infinite if a score is NaN.
+    """Return the share of a trial's tuples in the wrong order, with ties counted half; infinite if a score is NaN.
 
     Source: spec E01, A05 (tuned on validation).
     """
@@ -46,10 +46,10 @@ def links_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
 
 
 def links_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
-    """Return AP, P@10 and RR of each query, and its rank loss in per cent (NaN where no tuple was drawn).
+    """Return AP, P@10 and RR of each query, and its rank loss in per cent (NaN if no tuple was drawn for it).
 
-    The mean over queries of the rank loss is that of `SystemScores.rank_loss` up to the chance by which one query has
-    more tuples than another.
+    The mean of the rank loss over queries equals `SystemScores.rank_loss`, except for chance differences in the number
+    of tuples per query.
 
     Source: spec E01 to E05.
     """
@@ -57,10 +57,10 @@ def links_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[st
 
 
 def retrieval_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
-    """Return `links_measure`, and where documents are queries the AP of links whose reverse was not trained on.
+    """Return `links_measure` and, if documents are queries, the AP on links whose reverse was not trained on.
 
-    Links that are the reverse of one trained on take no part in the latter: a symmetric model has learned them, one
-    that tells queries from documents has not. NaN for queries without another link.
+    The reversed links are excluded from the latter: a symmetric model has learned them; a model that distinguishes
+    queries from documents has not. Queries without another link have NaN.
     """
     scores = fitted.scores(study, trial)
     values = _of_links(trial, scores)
@@ -72,10 +72,10 @@ def retrieval_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mappin
 
 
 def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
-    """Return a task in which some pairs, (n_queries, n_documents) bool, are neither judged nor ranked."""
+    """Return the task without the given pairs, (n_queries, n_documents) bool: they are neither judged nor ranked."""
     judged = task.grades.tocoo()
     left = ~np.asarray(pairs[judged.row, judged.col]).ravel()
-    # Judgements of 0 stay: no product of matrices would keep them.
+    # Judgments of 0 must stay, and products of sparse matrices would drop them.
     kept = sp.csr_matrix((judged.data[left], (judged.row[left], judged.col[left])), shape=judged.shape)
     excluded = sp.csr_matrix(task.excluded + pairs)
     for matrix in (kept, excluded):
@@ -84,7 +84,7 @@ def without_pairs(task: RankingTask, pairs: sp.csr_matrix) -> RankingTask:
 
 
 def _of_links(trial: StudyTrial, scores: TrialScores) -> dict[str, Float64]:
-    """Return the measures of a trial, one a query."""
+    """Return the measures of a trial, one value per query."""
     found = evaluate(trial.task, scores, trial.tuples, MEASURES)
     return {**found.values, RANK_LOSS: found.query_rank_losses()}
 
@@ -92,18 +92,18 @@ def _of_links(trial: StudyTrial, scores: TrialScores) -> dict[str, Float64]:
 TOP, RECIPROCAL = "top-1", "MRR"
 FORWARD, BACKWARD = " forward", " backward"
 BOTH_WAYS = (TOP, RECIPROCAL)
-"""Columns of T6: the mean of both directions."""
+"""Columns of T6: the mean over both directions."""
 ONE_DIRECTION = (RANK_LOSS, RECIPROCAL, TOP)
 """Columns of T5."""
 
 
 def mates_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
-    """Return 1 - MRR of a trial whose row i and column i are mates, the mean of both directions."""
+    """Return 1 - MRR of a trial whose row i and column i are mates; the mean over both directions."""
     return 1.0 - _ranks(study, trial, fitted).mrr
 
 
 def mates_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
-    """Return whether the mate came first and the reciprocal of its rank: by pair the mean of both directions, and each.
+    """Return top-1 accuracy and reciprocal rank of each pair: the mean over both directions, and each direction.
 
     Source: spec T6, E05, E06.
     """
@@ -117,7 +117,7 @@ def mates_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[st
 
 
 def one_way_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
-    """Return rank loss in per cent, reciprocal rank and whether the mate came first, of each query.
+    """Return, for each query, rank loss in per cent, reciprocal rank, and whether the mate is first.
 
     Source: spec T5, E01.
     """
@@ -127,17 +127,17 @@ def one_way_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[
 
 
 def valid_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
-    """Return what `mates_measure` does, of the validation trial instead (T12: figure 2 is of the development set)."""
+    """Return `mates_measure` of the validation trial (T12: figure 2 shows the development set)."""
     return mates_measure(study, study.valid, fitted)
 
 
 def hits(values: Mapping[str, Float64]) -> Float64:
-    """Return 1 where the mate came first, forward then backward: what the paper's unpaired test compares."""
+    """Return 1 where the mate is first, forward then backward: the values of the paper's unpaired test."""
     return np.concatenate([values[TOP + FORWARD], values[TOP + BACKWARD]])
 
 
 def _ranks(study: Study, trial: StudyTrial, fitted: Fitted) -> MateRanks:
-    """Return the ranks of all mates; both directions from one matrix where it fits into memory."""
+    """Return the ranks of all mates; both directions share one matrix if it fits into memory."""
     scores = fitted.scores(study, trial)
     n = len(trial.queries)
     if n * n <= CELLS:
@@ -146,7 +146,7 @@ def _ranks(study: Study, trial: StudyTrial, fitted: Fitted) -> MateRanks:
 
 
 def _values(name: str, ranks: Ranks) -> Float64:
-    """Return whether each rank is the first, or its reciprocal."""
+    """Return whether each rank is 1, or its reciprocal."""
     return np.asarray(ranks == 1 if name == TOP else 1.0 / ranks, dtype=np.float64)
 
 
@@ -156,7 +156,7 @@ AUC = "AUC"
 PAIR_SCORE, PAIR_GRADE = "pair score", "pair grade"
 GRADED_MEASURES = (*NDCG, WTA, "AP")
 DCG = "DCG@5"
-"""What the paired test of NDCG compares (spec E11)."""
+"""Measure of the paired test of NDCG (spec E11)."""
 
 
 def ranking_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
@@ -184,9 +184,9 @@ def filter_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
 def graded_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return the measures of graded rankings.
 
-    A value a query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, rank loss in per cent. A value a judged pair: its score and
-    its grade, in the order of the task's judgements. One value: AUC of those pairs, pooled over queries, where some
-    are relevant and some are not.
+    One value per query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, and rank loss in per cent. One value per judged pair: its
+    score and its grade, in the order of the task's judgments. One value in total: the AUC of those pairs, pooled over
+    queries, if some are relevant and some are not.
 
     Source: spec E02, E07, E08, E09.
     """
@@ -203,20 +203,20 @@ def graded_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[s
 
 
 def ideal_dcg(task: RankingTask, k: int) -> Float64:
-    """Return the DCG@k of each query's best possible order, (n_queries,)."""
+    """Return the DCG@k of each query's ideal ranking, (n_queries,)."""
     rows = np.split(task.grades.data, task.grades.indptr[1:-1])
     return np.array([dcg(np.sort(row)[::-1].tolist(), k) for row in rows])
 
 
 @dataclass(frozen=True, eq=False)
 class _Made:
-    """Scores of a trial made once: whole for the ranking, and those of the judged pairs."""
+    """Scores of a trial, computed once: for the ranking, and of the judged pairs."""
 
     scores: Float32
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of queries and number of documents."""
+        """(number of queries, number of documents)."""
         return len(self.scores), self.scores.shape[1]
 
     def block(self, start: int, stop: int) -> Float32:

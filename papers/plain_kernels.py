@@ -1,7 +1,7 @@
 """The papers' plain SGD on weights of words and of word pairs, compiled by numba, and the hash of word pairs.
 
-A step costs nnz(q) (nnz(d+) + nnz(d-)); no dense outer product is formed. All functions release the GIL. The low-rank
-shapes are learned by `reranker.kernels.product_sgd`. Also the best columns of sparse rows.
+A step costs nnz(q) (nnz(d+) + nnz(d-)); no dense outer product is computed. All functions release the GIL. Low-rank
+models are trained by `reranker.kernels.product_sgd`. `best_columns` finds the largest values of sparse rows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reranker.kernels.product_sgd import ONE, OPTIONS, ZERO, gather, scatter, wi
 
 @njit(**OPTIONS)
 def diagonal_steps(w, queries, documents, triples, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Make the steps of `tests.reference.plain_sgd.diagonal_steps`."""
+    """Run the steps of `tests.reference.plain_sgd.diagonal_steps`."""
     rate = np.float32(rate)
     stats = np.zeros(2, np.float64)
     dense = np.zeros(w.shape[0], np.float32)
@@ -53,7 +53,7 @@ def _dense_score(W, queries, query, documents, document):  # type: ignore[no-unt
 
 @njit(**OPTIONS)
 def dense_pairs(W, queries, documents):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return what `tests.reference.plain_sgd.dense_pairs` does."""
+    """Return the scores of `tests.reference.plain_sgd.dense_pairs`."""
     out = np.empty(queries.indptr.shape[0] - 1, np.float32)
     for row in range(out.shape[0]):
         out[row] = _dense_score(W, queries, row, documents, row)
@@ -74,7 +74,7 @@ def _dense_add(W, queries, query, documents, document, rate, keep_diagonal):  # 
 
 @njit(**OPTIONS)
 def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Make the steps of `tests.reference.plain_sgd.dense_steps`."""
+    """Run the steps of `tests.reference.plain_sgd.dense_steps`."""
     rate = np.float32(rate)
     stats = np.zeros(2, np.float64)
     for step in range(triples.query.shape[0]):
@@ -91,13 +91,13 @@ def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: i
 
 @njit(**OPTIONS)
 def _first_slot(s, prime, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return s P mod H: one division a query word, not one a pair."""
+    """Return s P mod H, so that a division is needed only per query word, not per pair."""
     return np.uint64(s) * prime % n_slots
 
 
 @njit(**OPTIONS)
 def _slot(first, t, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return (first + t) mod H; seldom a division, as words are fewer than slots."""
+    """Return (first + t) mod H; a division is rarely needed, because there are fewer words than slots."""
     slot = first + np.uint64(t)
     return slot if slot < n_slots else slot % n_slots
 
@@ -129,7 +129,7 @@ def _hash_add(w, queries, query, documents, document, prime, rate):  # type: ign
 
 @njit(**OPTIONS)
 def hash_steps(w, queries, documents, triples, rate, prime, identity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Make the steps of `tests.reference.plain_sgd.hash_steps`."""
+    """Run the steps of `tests.reference.plain_sgd.hash_steps`."""
     rate, identity, prime = np.float32(rate), np.float32(identity), np.uint64(prime)
     stats = np.zeros(2, np.float64)
     dense = np.zeros(max(width(queries), width(documents)), np.float32)
@@ -151,7 +151,7 @@ def hash_steps(w, queries, documents, triples, rate, prime, identity):  # type: 
 
 @njit(**OPTIONS)
 def hash_pairs(w, queries, documents, prime):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return what `tests.reference.plain_sgd.hash_pairs` does."""
+    """Return the scores of `tests.reference.plain_sgd.hash_pairs`."""
     out = np.empty(queries.indptr.shape[0] - 1, np.float32)
     for row in range(out.shape[0]):
         out[row] = _hash_score(w, queries, row, documents, row, np.uint64(prime))
@@ -160,7 +160,7 @@ def hash_pairs(w, queries, documents, prime):  # type: ignore[no-untyped-def]  #
 
 @njit(**OPTIONS)
 def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return what `tests.reference.plain_sgd.hash_expand` does."""
+    """Return the rows of `tests.reference.plain_sgd.hash_expand`."""
     n_slots, prime = np.uint64(w.shape[0]), np.uint64(prime)
     n_rows = queries.indptr.shape[0] - 1
     out = np.zeros((n_rows, columns.shape[0]), np.float32)
@@ -174,12 +174,12 @@ def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # 
 
 
 PRIME = 2**31 - 1
-"""P of the pair hash (s P + t) mod H; products of word numbers below 2**31 stay inside 64 bits."""
+"""P in the hash of word pairs, (s P + t) mod H; for word numbers below 2**31 the products fit into 64 bits."""
 
 
 @njit(cache=True, nogil=True)
 def best_columns(indptr, indices, values, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return what `tests.reference.row_best.best_columns` does: one pass, the k best of a row kept in order."""
+    """Return the columns of `tests.reference.row_best.best_columns` in one pass, keeping the k best of a row sorted."""
     n_rows = indptr.shape[0] - 1
     best = np.full((n_rows, k), -1, np.int32)
     kept = np.empty(k, np.float64)

@@ -1,6 +1,7 @@
-"""The papers' plain SGD: one random tuple a step, a constant rate, early stopping on validation (spec 2.1 to 2.5).
+"""The papers' plain SGD: one random tuple per step, constant rate, early stopping on validation (spec 2.1 to 2.5).
 
-`PlainShape` says what is learned and `PlainData` from what; a sampler draws the tuples (q, d+, d-); `fit_plain` learns.
+`PlainShape` defines the model and `PlainData` the training data. A sampler draws the tuples (q, d+, d-), and
+`fit_plain` trains the model.
 """
 
 from __future__ import annotations
@@ -49,33 +50,35 @@ SHAPES = {
     "polynomial": "M20, any degree, shared",
     "full_cubic": "M17, a weight for each word with each pair of words, for at most 200 words",
 }
-"""Names of `PlainShape`, and what they are."""
+"""Names for `PlainShape`, with descriptions."""
 
 _WITHOUT_IDENTITY = ("hash", "no_identity")
 _ONE_VOCABULARY = ("diagonal", "zero_diagonal", "tied")
 LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial")
-"""Those made of embeddings."""
+"""Models made of embeddings."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainShape:
-    """What to learn.
+    """Definition of the model to train.
 
     Raises
     ------
     ConfigError
-        If a value is not legal.
+        If a value is invalid.
     """
 
     name: str
-    """One of `SHAPES`."""
+    """Key of `SHAPES`."""
     identity: float | None = None
-    """a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity". Of no effect on "diagonal",
-    "full", "zero_diagonal" and "full_cubic", whose weights say it all."""
+    """a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity".
+
+    It is ignored by "diagonal", "full", "zero_diagonal" and "full_cubic", whose weights include exact matches.
+    """
     n_words: int | None = None
-    """Embeddings of the n most frequent words alone (M08); None: of all words."""
+    """Number of the most frequent words that have embeddings (M08); None: all words."""
     n_slots: int = 1_000_000
-    """H of "hash"."""
+    """H of "hash": the number of weights."""
     prime: int = PRIME
     """P of "hash"."""
     degree: int = 2
@@ -90,7 +93,7 @@ class PlainShape:
             )
         if self.n_slots < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
             raise ConfigError(
-                f"n_slots {self.n_slots}, prime {self.prime}, degree {self.degree} are not legal: slots must be at "
+                f"n_slots {self.n_slots}, prime {self.prime}, degree {self.degree} are invalid: slots must be at "
                 f"least 1, the prime below 2**32 and the degree at least 2"
             )
 
@@ -101,7 +104,7 @@ class PlainShape:
         return default if self.identity is None else self.identity
 
     def check_widths(self, query: int, document: int) -> None:
-        """Refuse two vocabularies for a shape that joins a word with itself.
+        """Check that a model that matches words with themselves has one vocabulary.
 
         Raises
         ------
@@ -121,7 +124,7 @@ _REDRAWS = 64
 
 @dataclass(frozen=True, eq=False)
 class PlainData:
-    """Texts, and which documents belong to which query.
+    """Texts, and the documents that are relevant to each query.
 
     Raises
     ------
@@ -132,20 +135,19 @@ class PlainData:
     """
 
     q_rows: sp.csr_matrix
-    """csr_matrix, (n_queries, D_q) float32: Queries; sorted indices."""
+    """Queries, (n_queries, D_q) float32, with sorted indices."""
     d_rows: sp.csr_matrix
-    """csr_matrix, (n_documents, D_d) float32: Documents."""
+    """Documents, (n_documents, D_d) float32."""
     relevant: sp.csr_matrix
-    """csr_matrix, (n_queries, n_documents): Not 0 where the document belongs to the query: the links to learn from."""
+    """Training links: not 0 if the document is relevant to the query, (n_queries, n_documents)."""
     own: Int64
-    """(n_queries,) int64: Row of the query's own text among the documents, never drawn; -1 where it is none of them."""
+    """Row of the query's own text among the documents, which is never drawn; -1 for none; (n_queries,) int64."""
     known: sp.csr_matrix | None = None
-    """csr_matrix, (n_queries, n_documents), optional: Further documents that are never drawn as negatives: links of
-    validation and test (spec A17)."""
+    """Further documents that are never drawn as negatives: validation and test links (spec A17)."""
     keywords: int | None = None
-    """Cut each query, anew at each step, to so many of its words, drawn without replacement, of unit length (A21)."""
+    """Number of words that each query is reduced to at each step, drawn without replacement, of unit length (A21)."""
     feature_map: FeatureMap | None = None
-    """What the rows of both become before the model sees them."""
+    """Map applied to query and document rows before the model; None for none."""
 
     def __post_init__(self) -> None:
         shape = (self.q_rows.shape[0], self.d_rows.shape[0])
@@ -153,22 +155,22 @@ class PlainData:
             if matrix is not None and matrix.shape != shape:
                 raise ShapeMismatch(
                     f"{name} has the shape {matrix.shape} for {shape[0]} queries and {shape[1]} documents: give one "
-                    f"row a query and one column a document"
+                    f"row per query and one column per document"
                 )
         if self.own.shape != shape[:1] or self.own.max(initial=-1) >= shape[1]:
             raise ShapeMismatch(
                 f"own texts of shape {self.own.shape} up to {self.own.max(initial=-1)} do not fit {shape[0]} queries "
-                f"and {shape[1]} documents: give each query a document's row, or -1"
+                f"and {shape[1]} documents: give each query the row of a document, or -1"
             )
         if self.keywords is not None and self.keywords < 1:
-            raise ConfigError(f"queries of {self.keywords} keywords cannot be made; give 1 or more, or None")
+            raise ConfigError(f"queries cannot have {self.keywords} keywords; give 1 or more, or None")
 
     def mapped(self, feature_map: FeatureMap) -> PlainData:
         """Return the same data for a model over mapped rows."""
         return replace(self, feature_map=feature_map)
 
     def features(self, rows: sp.csr_matrix) -> sp.csr_matrix:
-        """Return rows of queries or documents as the model sees them."""
+        """Return rows of queries or documents after the feature map."""
         return rows if self.feature_map is None else self.feature_map.rows(rows)
 
 
@@ -176,7 +178,7 @@ class TripleSampler:
     """Draws tuples (query, relevant document, other document).
 
     The negative is uniform over the documents that are neither related to the query nor its own text. Links of queries
-    for which no document is left are never drawn.
+    without such a document are never drawn.
 
     Raises
     ------
@@ -208,7 +210,7 @@ class TripleSampler:
 
     @property
     def n_links(self) -> int:
-        """Links that tuples are drawn from."""
+        """Number of links that tuples are drawn from."""
         return len(self._query)
 
     def draw(self, n: int, rng: np.random.Generator) -> Triples:
@@ -222,7 +224,7 @@ class TripleSampler:
                 break
             negative[again] = rng.integers(self._n_documents, size=len(again))
             again = again[self._is_excluded(query[again], negative[again])]
-        for place in again:  # nearly every document belongs to the query: list the others
+        for place in again:  # nearly every document is related to the query: draw from a list of the others
             first = int(query[place]) * self._n_documents
             low, high = np.searchsorted(self._excluded, [first, first + self._n_documents])
             left = np.setdiff1d(np.arange(self._n_documents), self._excluded[low:high] - first, assume_unique=True)
@@ -237,65 +239,67 @@ class TripleSampler:
 
 @dataclass(frozen=True, eq=False)
 class PreferenceSampler:
-    """Draws given tuples: a document that was judged or clicked over another one, for the same query.
+    """Draws from given tuples, in which a document was judged or clicked in preference to another for the same query.
 
     Raises
     ------
     TrainingError
         If there is no pair, or none with a weight above 0.
     ShapeMismatch
-        If there is not one weight a pair.
+        If the number of weights is not the number of pairs.
 
     Source: spec 2.1 (tuples), 2.7 and T14 (preferences within a query).
     """
 
     pairs: Triples
-    """Query, better and worse document of each."""
+    """Query, better and worse document of each pair."""
     weights: Float64 | None = None
-    """(n_pairs,) float64, optional: Each is drawn in proportion to it; all alike if not given."""
+    """Weights proportional to the probability of each pair, (n_pairs,) float64; uniform if not given."""
 
     def __post_init__(self) -> None:
         n_pairs = len(self.pairs.query)
         if self.weights is not None and self.weights.shape != (n_pairs,):
-            raise ShapeMismatch(f"{self.weights.shape} weights for {n_pairs:,} pairs: give one a pair")
+            raise ShapeMismatch(f"{self.weights.shape} weights for {n_pairs:,} pairs: give one per pair")
         total = float(n_pairs) if self.weights is None else float(self.weights.sum())
         if not (total > 0 and np.isfinite(total)) or (self.weights is not None and self.weights.min() < 0):
             raise TrainingError(
-                f"{n_pairs:,} pairs of a weight of {total:g} together: training needs a pair with a finite weight "
+                f"{n_pairs:,} pairs have a total weight of {total:g}: training needs a pair with a finite weight "
                 f"above 0, and none below 0"
             )
 
     def draw(self, n: int, rng: np.random.Generator) -> Triples:
-        """Return n of the tuples."""
+        """Return n random tuples."""
         if self.weights is None:
             chosen = rng.integers(len(self.pairs.query), size=n)
         else:
             upto = np.cumsum(self.weights)
-            # "right": a draw at the border of two pairs is the second one's, so a weight of 0 is never drawn.
+            # "right": a draw on the border of two pairs selects the second, so a pair of weight 0 is never drawn.
             chosen = np.searchsorted(upto, rng.random(n) * upto[-1], side="right")
-            chosen = np.minimum(chosen, np.flatnonzero(self.weights)[-1])  # where the product was rounded up
+            chosen = np.minimum(chosen, np.flatnonzero(self.weights)[-1])  # if the product was rounded up
         return Triples(*(part[chosen] for part in self.pairs))
 
 
 def _keys(matrix: sp.csr_matrix, n_documents: int) -> Int64:
-    """Return query * n_documents + document of the values that are not 0."""
+    """Return query * n_documents + document for the values that are not 0."""
     query, document = matrix.nonzero()
     return np.asarray(query.astype(np.int64) * np.int64(n_documents) + document)
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedTables:
-    """Parameters that steps change."""
+    """Parameters that training changes in place."""
 
     tables: tuple[Float32, ...]
     """The parameters; the tied model has the same table twice."""
     kernel: Callable[..., Float64]
-    """``kernel(*tables, queries, documents, triples, rate, *settings)`` makes steps in place and returns (active steps,
-    sum of hinges)."""
+    """``kernel(*tables, queries, documents, triples, rate, *settings)`` runs steps in place.
+
+    It returns (number of active steps, sum of hinge losses).
+    """
     settings: tuple[Any, ...]
-    """Of the kernel."""
+    """Further arguments of the kernel."""
     scorer_of: Callable[..., Scorer]
-    """Tables -> scorer of the parameters as they are; it may share their memory."""
+    """Function from the tables to a scorer, which may share their memory."""
 
 
 def start_learner(
@@ -306,27 +310,30 @@ def start_learner(
     rng: np.random.Generator,
     start: Scorer | None = None,
 ) -> LearnedTables:
-    """Return a shape at its start: W = I, 0 or 1 as `SHAPES` says, embeddings ~ N(0, init_std).
+    """Return the initial parameters: W = I, 0 or 1 according to `SHAPES`, embeddings ~ N(0, init_std).
 
     Parameters
     ----------
     widths : tuple of int
         D_q and D_d.
     start : Scorer, optional
-        Parameters to start from, copied: a scorer of the same shape; a `Bilinear` gives U and the first factor of
-        shapes with more of them, the others are drawn.
+        Parameters to start from, which are copied: a scorer of the same shape. A `Bilinear` may also give U and the
+        first factor of shapes with more factors; the other factors are drawn.
 
     Raises
     ------
     ConfigError
-        If ``start`` is of another kind, N is below 1, or the vocabularies do not fit the shape.
+        If ``start`` is of another kind, ``n_dims`` is below 1, or the vocabularies do not fit the shape.
     ShapeMismatch
         If ``start`` has other words or dimensions.
     """
     shape.check_widths(*widths)
     if shape.name in LOW_RANK:
         if n_dims < 1 or not init_std >= 0:
-            raise ConfigError(f"{n_dims} dimensions from a deviation of {init_std} cannot be learned: give 1 or more")
+            raise ConfigError(
+                f"embeddings of {n_dims} dimensions with deviation {init_std} are not possible: give at least 1 "
+                f"dimension and a deviation of at least 0"
+            )
         return _low_rank(shape, widths, n_dims, init_std, rng, start)
     identity = shape.exact_weight
     if shape.name == "diagonal":
@@ -337,7 +344,7 @@ def start_learner(
         hashed = partial(HashKernel, prime=shape.prime, identity=identity)
         return LearnedTables((w,), plain_kernels.hash_steps, (shape.prime, identity), hashed)
     if shape.name == "full_cubic":
-        FullPolynomial(np.zeros(widths, np.float32))  # refuses a vocabulary that is too large before W3 is made
+        FullPolynomial(np.zeros(widths, np.float32))  # raises for too large a vocabulary before W3 is allocated
         W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
         W3 = np.zeros((*widths, widths[1]), np.float32)
         return LearnedTables((W2, W3), full_polynomial_steps, (), FullPolynomial)
@@ -355,11 +362,11 @@ def _low_rank(
     rng: np.random.Generator,
     start: Scorer | None,
 ) -> LearnedTables:
-    """Return embeddings at their start."""
+    """Return the initial embeddings."""
     n_factors = {"cubic": 2, "polynomial": shape.degree - 1}.get(shape.name, 1)
     combination = Combination(n_factors, shape.name == "cubic_separate")
     n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
-    query_share, document_share = (2, 3) if combination.separate else (1, n_factors)  # columns for one dimension
+    query_share, document_share = (2, 3) if combination.separate else (1, n_factors)  # columns per dimension
     U = T = _normal(rng, n_query, query_share * n_dims, init_std)
     if shape.name == "tied":
         if start is not None:
@@ -381,7 +388,7 @@ def _low_rank(
 
 
 def _copy_tables(start: Scorer, combination: Combination, U: Float32, T: Float32) -> None:
-    """Write the embeddings of a scorer over U and the first columns of T."""
+    """Copy the embeddings of a scorer into U and the first columns of T."""
     if isinstance(start, Bilinear) and not combination.separate:
         given_U, given_T = start.U, start.V
     elif isinstance(start, Polynomial) and not combination.separate:
@@ -409,7 +416,9 @@ def _copied(start: Scorer | None, kind: type, name: str, default: Float32) -> Fl
         )
     given: Float32 = getattr(start, name)
     if given.shape != default.shape:
-        raise ShapeMismatch(f"a start of shape {given.shape} does not fit parameters of {default.shape}; train anew")
+        raise ShapeMismatch(
+            f"a start of shape {given.shape} does not fit parameters of shape {default.shape}; give another, or none"
+        )
     return given.copy()
 
 
@@ -425,7 +434,7 @@ _CHUNK = 20_000
 Validate = Callable[[Scorer], float]
 
 
-def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
+def fit_plain(  # noqa: PLR0913 - one keyword per setting of the papers
     shape: str | PlainShape,
     data: PlainData,
     *,
@@ -441,39 +450,41 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     start: Scorer | None = None,
     sampler: TripleSampler | PreferenceSampler | None = None,
 ) -> Scorer:
-    """Return the scorer, over the rows of ``data``, learned by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
+    """Return the scorer, over the rows of ``data``, trained by plain SGD on max(0, 1 - f(q, d+) + f(q, d-)).
 
-    Each step draws a tuple (a link, uniformly; a negative, uniformly among documents not related to the query) and,
-    where the hinge is positive, moves all parameters by ``rate`` times the gradient, from their old values. No decay.
+    Each step draws a tuple (by default a uniform link, and a uniform negative among documents not related to the
+    query). If its hinge loss is positive, all parameters move by ``rate`` times the gradient at their old values.
+    There is no decay.
 
     Parameters
     ----------
     shape : str or PlainShape
-        What to learn: a name of `SHAPES`, or one with settings.
+        The model: a name of `SHAPES`, or a shape with settings.
     n_dims, n_steps : int
-        N of embeddings; most steps.
+        N of the embeddings, and the largest number of steps.
     rate : float
-        lambda > 0, constant.
+        Learning rate, above 0, constant.
     init_std : float
-        Embeddings start as N(0, init_std): 1 as printed; 1 / sqrt(N) or less keeps q.d audible at the start (A10).
+        Standard deviation of the initial embeddings: 1 in the papers. With 1 / sqrt(N) or less, q.d still matters at
+        the start (A10).
     rng : Generator
-        Draws the start and the tuples; the same generator state gives the same scorer.
+        Draws the start and the tuples; equal generator states give equal scorers.
     validate : callable, optional
-        A value of a scorer to be made small (rank loss). With it the best scorer seen is returned, the start included;
-        without it the last one.
+        Returns a value of a scorer to minimize (rank loss). With it the best scorer seen is returned, including the
+        start; without it the last one.
     every, patience : int
-        Steps between two validations (or reports); stop after so many in a row without a new best.
+        Number of steps between validations (or reports), and of validations without a new best before training stops.
     progress : callable, optional
-        Called after each ``every`` steps with the number of all that were made.
+        Called after each ``every`` steps with the total number of steps.
     start : Scorer, optional
         Parameters to start from, see `start_learner`.
     sampler : Sampler, optional
-        Where tuples come from: a `PreferenceSampler` of judged or clicked pairs; the links of ``data`` if not given.
+        Draws the tuples, for instance a `PreferenceSampler` of judged or clicked pairs; default: links of ``data``.
 
     Raises
     ------
     ConfigError
-        If a setting is not legal.
+        If a setting is invalid.
     TrainingError
         If no tuple can be drawn, or the parameters diverge.
 
@@ -481,7 +492,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
     """
     if not (rate > 0 and math.isfinite(rate)) or n_steps < 1 or every < 1 or patience < 1:
         raise ConfigError(
-            f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are not legal: all must be above 0"
+            f"rate {rate}, n_steps {n_steps}, every {every}, patience {patience} are invalid: all must be above 0"
         )
     shape = PlainShape(shape) if isinstance(shape, str) else shape
     widths = data.features(data.q_rows[:0]).shape[1], data.features(data.d_rows[:0]).shape[1]
@@ -504,7 +515,7 @@ def fit_plain(  # noqa: PLR0913 - one keyword a setting of the papers
 
 @dataclass(eq=False)
 class _Run:
-    """Steps of one learner over one data set."""
+    """State of one training."""
 
     data: PlainData
     learner: LearnedTables
@@ -519,7 +530,7 @@ class _Run:
         self._queries = None if data.keywords is not None else kernel_rows(data.features(data.q_rows))
 
     def advance(self, n_steps: int) -> None:
-        """Make steps."""
+        """Run steps."""
         stats = np.zeros(2)
         for start in range(0, n_steps, _CHUNK):
             triples = self.sampler.draw(min(_CHUNK, n_steps - start), self.rng)
@@ -536,18 +547,18 @@ class _Run:
             )
 
     def scorer(self) -> Scorer:
-        """Return the scorer of the parameters as they are, sharing their memory."""
+        """Return the scorer of the current parameters, sharing their memory."""
         try:
             return self.learner.scorer_of(*self.learner.tables)
         except InputError as error:
             raise TrainingError(f"training diverged at the rate {self.rate}: give a smaller one ({error})") from error
 
     def over_rows(self, scorer: Scorer) -> Scorer:
-        """Return a scorer over the rows of the data, before their feature maps."""
+        """Return a scorer over the rows of the data, before the feature map."""
         return scorer if self.data.feature_map is None else Mapped(scorer, self.data.feature_map)
 
     def _cut(self, triples: Triples) -> tuple[Rows, Triples]:
-        """Return the tuples' queries, each cut to keywords anew, and the tuples with their new row numbers."""
+        """Return the tuples' queries, each newly reduced to keywords, and the tuples with their new row numbers."""
         rows = cut_to_keywords(two_rows(self.data.q_rows[triples.query], None), self.data.keywords or 1, self.rng)
         numbered = triples._replace(query=np.arange(len(triples.query)))
         return kernel_rows(self.data.features(rows.learned)), numbered
@@ -556,10 +567,10 @@ class _Run:
 def full_polynomial_steps(
     W2: Float32, W3: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float
 ) -> Float64:
-    """Return (active steps, sum of hinges) of steps on f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d (spec M17).
+    """Run steps on f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d; return (active steps, sum of hinges) (spec M17).
 
-    W2 += rate q delta^T, W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k), in place: (D_q, D) and (D_q, D, D) float32. For
-    small vocabularies; not compiled.
+    W2, (D_q, D), and W3, (D_q, D, D), float32, change in place: W2 += rate q delta^T, and
+    W3_ijk += rate q_i (d+_j d+_k - d-_j d-_k). For small vocabularies; not compiled.
     """
     stats = np.zeros(2)
     q_dense, d_dense = (

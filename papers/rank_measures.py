@@ -1,4 +1,4 @@
-"""Measures of rankings and of scores: ranks of mates, ROC and AUC, Kendall's tau, and tests (spec E05 to E11)."""
+"""Measures of rankings and scores (ranks of mates, ROC and AUC, Kendall's tau), and tests (spec E05 to E11)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from reranker.evaluation import PairedTest, ndcg_gain, paired_test
 Ranks = Int64
 
 CELLS = 1 << 24
-"""Scores held at a time (64 MB)."""
+"""Number of scores in memory at a time (64 MB)."""
 
 
 class MatrixScorer(Protocol):
@@ -29,25 +29,25 @@ class MatrixScorer(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class MateRanks:
-    """The rank of every text's mate, from both sides."""
+    """The rank of every text's mate, in both directions."""
 
     forward: Ranks
-    """(n,) int64: Rank, from 1, of document i for query i among all documents."""
+    """Rank, from 1, of document i for query i among all documents, (n,) int64."""
     backward: Ranks
-    """(n,) int64: Rank of query i for document i among all queries."""
+    """Rank of query i for document i among all queries, (n,) int64."""
 
     @property
     def mrr(self) -> float:
-        """Mean of 1 / rank of the mate, the mean of both directions (spec E05, A24)."""
+        """Mean of 1 / rank of the mate, averaged over both directions (spec E05, A24)."""
         return float((np.mean(1.0 / self.forward) + np.mean(1.0 / self.backward)) / 2)
 
 
 @dataclass(frozen=True, slots=True)
 class UnpairedTest:
-    """The difference of two means of independent samples."""
+    """Unpaired t-test of two means of independent samples."""
 
     difference: float
-    """Mean of first minus mean of second."""
+    """Mean of the first sample minus mean of the second."""
     p: float
     """Two-sided p of Student's t-test with pooled variance."""
     p_corrected: float
@@ -55,13 +55,13 @@ class UnpairedTest:
 
 
 def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, cells: int = CELLS) -> MateRanks:
-    """Return the ranks of all mates, row i of both sides being a pair; equal scores are ordered by row.
+    """Return the ranks of all mates; row i of both sides is a pair, and ties are ordered by row.
 
     Parameters
     ----------
     q_rows, d_rows : csr_matrix (n, words of the side)
     cells : int
-        Scores held at a time; more pairs than its root are scored in blocks, each twice.
+        Number of scores in memory at a time; more pairs than its square root are scored in blocks, each twice.
 
     Raises
     ------
@@ -74,7 +74,7 @@ def mate_ranks(scorer: MatrixScorer, q_rows: sp.csr_matrix, d_rows: sp.csr_matri
     """
     n = q_rows.shape[0]
     if n != d_rows.shape[0] or n == 0:
-        raise ShapeMismatch(f"{n} and {d_rows.shape[0]} rows are not mates; give one or more, row i of both a pair")
+        raise ShapeMismatch(f"{n} and {d_rows.shape[0]} rows are not mates: give equal numbers of rows, at least one")
     if n * n <= cells:
         return ranks_of(scorer.score_matrix(q_rows, d_rows))
     step = max(1, cells // n)
@@ -98,7 +98,7 @@ def _finite(scores: Float32) -> Float32:
 
 
 def _ranks(scores: Float32, start: int) -> Ranks:
-    """Return the rank of column start + r in each row r: 1 + those above it + those equal to it and before it."""
+    """Return, for row r, the rank of column start + r: 1 + the number of higher scores and of equal ones before it."""
     own = start + np.arange(len(scores))
     mates = scores[np.arange(len(scores)), own][:, None]
     before = (scores == mates) & (np.arange(scores.shape[1]) < own[:, None])
@@ -106,7 +106,7 @@ def _ranks(scores: Float32, start: int) -> Ranks:
 
 
 def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> UnpairedTest:
-    """Return the unpaired t-test of two samples, (n,) and (m,) float64, corrected for so many pairs of systems.
+    """Return the unpaired t-test of two samples, (n,) and (m,) float64, corrected for ``n_comparisons`` tests.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> Un
 
     if min(len(first), len(second)) < 2 or n_comparisons < 1:
         raise InputError(
-            f"samples of {len(first)} and {len(second)} values in {n_comparisons} comparisons cannot be tested; "
-            "two values each and one comparison are the least"
+            f"samples of {len(first)} and {len(second)} values in {n_comparisons} comparisons cannot be tested: "
+            "give at least two values each and one comparison"
         )
     difference = float(np.mean(first) - np.mean(second))
     if np.ptp(first) == 0.0 and np.ptp(second) == 0.0:
-        p = 1.0 if difference == 0.0 else 0.0  # no spread at all: t is 0 or infinite
+        p = 1.0 if difference == 0.0 else 0.0  # without any spread, t is 0 or infinite
     else:
         p = float(stats.ttest_ind(first, second).pvalue)
     return UnpairedTest(difference, p, min(1.0, p * n_comparisons))
@@ -133,7 +133,7 @@ def unpaired_test(first: Float64, second: Float64, n_comparisons: int = 1) -> Un
 def dcg(grades: Sequence[float], k: int) -> float:
     """Return sum_{j=1..k} (2**grade_j - 1) / log2(j + 1) of the grades of one ranking, best first.
 
-    Per-query values of it are what S2Net's paired t-test of NDCG compares (with `paired_test`).
+    S2Net's paired t-test of NDCG compares its values per query (with `paired_test`).
 
     Raises
     ------
@@ -145,7 +145,7 @@ def dcg(grades: Sequence[float], k: int) -> float:
     Source: spec 4.2, E08 and E11.
     """
     if k < 1:
-        raise ConfigError(f"k is {k}: a cut keeps at least 1 document")
+        raise ConfigError(f"k is {k}: it must be at least 1")
     kept = list(grades)[:k]
     if not np.isfinite(kept).all():
         raise InputError(f"grades {kept} are not all finite: give unjudged documents the grade 0")
@@ -158,31 +158,30 @@ Scores = npt.NDArray[np.floating]
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """A receiver operating characteristic: what a filter lets through at each threshold."""
+    """A receiver operating characteristic: the rates of accepted pairs at each threshold."""
 
     false_positive_rate: Float64
     true_positive_rate: Float64
-    """(n,) float64: Share of the negatives, and of the positives, with a score of at least the threshold; from (0, 0)
-    to (1, 1)."""
+    """Shares of negatives, and of positives, with a score of at least the threshold, (n,), from (0, 0) to (1, 1)."""
     thresholds: Float64
-    """(n,) float64: Falling, from infinity through every distinct score."""
+    """Thresholds, (n,) float64, decreasing from infinity through every distinct score."""
 
     @property
     def area(self) -> float:
-        """Area under the straight lines between the points, which is `auc`."""
+        """Area under the straight lines between the points; equal to `auc`."""
         heights = (self.true_positive_rate[1:] + self.true_positive_rate[:-1]) / 2
         return float((np.diff(self.false_positive_rate) * heights).sum())
 
 
 def roc_curve(scores: Scores, positive: Bool) -> Roc:
-    """Return the ROC of scores, (n,), of all test pairs pooled over queries; equal scores pass together.
+    """Return the ROC of scores, (n,), of all test pairs pooled over queries; equal scores share a threshold.
 
     Raises
     ------
     InputError
         If positives or negatives are missing, or a score is NaN.
     ShapeMismatch
-        If there is not one label a score.
+        If the number of labels is not the number of scores.
 
     Source: spec 4.2 (ROC over all test pairs pooled), E09.
     """
@@ -201,7 +200,8 @@ def roc_curve(scores: Scores, positive: Bool) -> Roc:
 def auc(scores: Scores, positive: Bool) -> float:
     """Return the share of (positive, negative) pairs in the right order, ties counted half: the area under the ROC.
 
-    By the sum of ranks (Mann-Whitney): (R - n_pos (n_pos + 1) / 2) / (n_pos n_neg), R the positives' ranks together.
+    It is computed from the sum of ranks (Mann-Whitney): (R - n_pos (n_pos + 1) / 2) / (n_pos n_neg), where R is the sum
+    of the positives' ranks.
 
     Raises
     ------
@@ -229,21 +229,21 @@ def auc_paired_test(
 ) -> PairedTest:
     """Return the paired t-test of two systems' AUC over random subsets of the test pairs.
 
-    The subsets are drawn without replacement, the same for both systems, each keeping ``share`` of the positives and
-    of the negatives (at least one of each). They overlap, so the values are not independent and p is smaller than it
-    should be: it says that the difference is stable on these pairs, not that it holds for others.
+    The subsets are drawn without replacement and are the same for both systems. Each keeps ``share`` of the positives
+    and of the negatives (at least one of each). They overlap, so the values are not independent and p is too small. The
+    test shows that the difference is stable on these pairs, not that it holds for others.
 
     Raises
     ------
     ConfigError
-        For fewer than 2 subsets, or a share (the source prints none) that is not between 0 and 1.
+        For fewer than 2 subsets, or a share (not given in the source) that is not between 0 and 1.
     InputError, ShapeMismatch
         As in `roc_curve`.
 
     Source: S2Net, Table 2 (paired t-test over 50 random subsets); spec E11.
     """
     if n_subsets < 2 or not 0.0 < share < 1.0:
-        raise ConfigError(f"{n_subsets} subsets of a share of {share!r}: draw at least 2, of a share between 0 and 1")
+        raise ConfigError(f"{n_subsets} subsets with share {share!r}: give at least 2, and a share between 0 and 1")
     _checked(first, positive)
     _checked(second, positive)
     groups = [np.flatnonzero(positive), np.flatnonzero(~positive)]
@@ -255,34 +255,34 @@ def auc_paired_test(
 
 
 def kendall_tau(first: Scores, second: Scores) -> float:
-    """Return (concordant - discordant) / (n (n - 1) / 2) of two scorings of the same things; a tie is neither.
+    """Return (concordant - discordant) / (n (n - 1) / 2) of two scorings of the same items; ties count as neither.
 
-    This is tau-a, by the definition: n**2 signs are held.
+    This is tau-a by its definition; it needs memory for n**2 signs.
 
     Raises
     ------
     InputError
-        For fewer than two things, or a score that is NaN.
+        For fewer than two items, or a score that is NaN.
     ShapeMismatch
         If the scorings differ in length.
 
     Source: spec 4.2, E10.
     """
     if first.shape != second.shape or first.ndim != 1:
-        raise ShapeMismatch(f"scorings of shapes {first.shape} and {second.shape}: score the same things twice")
+        raise ShapeMismatch(f"scorings of shapes {first.shape} and {second.shape}: score the same items twice")
     n = len(first)
     if n < 2 or np.isnan(first).any() or np.isnan(second).any():
-        raise InputError(f"Kendall's tau needs two or more things with numbers for scores; got {n}, or NaN among them")
+        raise InputError(f"Kendall's tau needs two or more items with numbers as scores; got {n}, or NaN among them")
     one, other = (np.sign(scores[:, None] - scores) for scores in (first, second))
     return float((one * other).sum()) / (n * (n - 1))
 
 
 def _checked(scores: Scores, positive: Bool) -> tuple[int, int]:
-    """Return the numbers of positives and negatives."""
+    """Return the numbers of positives and negatives after checking scores and labels."""
     if scores.shape != positive.shape or scores.ndim != 1:
-        raise ShapeMismatch(f"{scores.shape} scores and {positive.shape} labels: give one label a score")
+        raise ShapeMismatch(f"{scores.shape} scores and {positive.shape} labels: give one label per score")
     if np.isnan(scores).any():
-        raise InputError("a score is NaN: it has no place in an order; train or encode again")
+        raise InputError("a score is NaN and cannot be ranked; train or encode again")
     n_positive = int(positive.sum())
     if not 0 < n_positive < len(positive):
         raise InputError(

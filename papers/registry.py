@@ -1,4 +1,4 @@
-"""What a system is, what a task is and what it shows, and all systems and tasks by name."""
+"""Definitions of systems, tasks and their results, and all systems and tasks by name."""
 
 from __future__ import annotations
 
@@ -18,46 +18,46 @@ from reranker.errors import ConfigError
 from reranker.models.scorers import Scorer
 
 Loss = Callable[[Study, StudyTrial, "Fitted"], float]
-"""What is tuned: smaller is better."""
+"""Objective of tuning; smaller is better."""
 Progress = Callable[[str, int, int | None], None]
-"""What is being done, how much of it, of how much."""
+"""Function that receives the current work, the amount done and the total."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much work a fit may do; the same for all systems of a run."""
+    """Amount of work that a fit may do; the same for all systems of a run."""
 
     n_dims: int = 100
     """N of embeddings, factors and topics."""
     n_steps: int = 3_000_000
-    """Steps of SGD at most."""
+    """Largest number of SGD steps."""
     every: int = 200_000
-    """Steps between looks at the validation queries."""
+    """Number of steps between validations."""
     patience: int = 5
-    """Looks without gain before a fit stops."""
+    """Number of validations without improvement after which a fit stops."""
     n_iterations: int = 60
-    """Of EM and of L-BFGS."""
+    """Number of iterations of EM and of L-BFGS."""
     rates: tuple[float, ...] = (0.1, 0.03)
     """Learning rates to try."""
     n_slots: int = 3_000_000
-    """H of hash kernels."""
+    """H, the number of weights of hash kernels."""
     grid: int = 11
-    """How many values of a tuned setting are tried, at most."""
+    """Largest number of values tried for a tuned setting."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A system ready to score."""
+    """A system that is ready to score."""
 
     scorer: Scorer
     query_view: str = "rows"
     document_view: str = "rows"
-    """The views of `Texts` that it scores."""
+    """The views of `Texts` that the scorer uses for queries and documents."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What was chosen on validation, for the report."""
+    """Settings chosen on validation, for the report."""
 
     def saying(self, more: Mapping[str, Any]) -> Fitted:
-        """Return the same with more settings to report."""
+        """Return the same system with more settings to report."""
         return replace(self, settings={**self.settings, **more})
 
     def scores(self, study: Study, trial: StudyTrial) -> TrialScores:
@@ -68,18 +68,18 @@ class Fitted:
 
 @dataclass(frozen=True)
 class FitInput:
-    """All that a fit is given."""
+    """Input of a fit."""
 
     study: Study
     budget: Budget
     loss: Loss
-    """Of the task's family: rank loss for links, 1 - MRR for mates, 1 - NDCG for grades."""
+    """Loss of the task's family: rank loss for links, 1 - MRR for mates, 1 - NDCG for grades."""
     rng: np.random.Generator
-    """The only source of chance."""
+    """The only source of random numbers."""
     progress: Progress
 
     def validate(self, query_view: str = "rows", document_view: str = "rows") -> Callable[[Scorer], float]:
-        """Return the validation loss of a bare scorer over these views."""
+        """Return the validation loss as a function of a scorer over these views."""
         study = self.study
         return lambda scorer: self.loss(study, study.valid, Fitted(scorer, query_view, document_view))
 
@@ -89,19 +89,21 @@ class System:
     """A ranker of the papers."""
 
     name: str
-    """As ``--systems`` takes it: lower case, words joined by hyphens."""
+    """Name for ``--systems``: lower case, words joined by hyphens."""
     ids: tuple[str, ...]
-    """Of the checklist: ``("M06",)``."""
+    """Ids in the checklist: ``("M06",)``."""
     title: str
-    """As tables show it."""
+    """Title in tables."""
     fit: Callable[[FitInput], Fitted]
-    """Job -> Fitted."""
+    """Function that fits the system."""
     needs: frozenset[str] = frozenset()
-    """Of ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``: what the study must hold; and
-    ``scikit-learn``."""
+    """Data that the study must have, and ``scikit-learn`` if needed.
+
+    Possible data: ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``.
+    """
 
     def lacks(self, study: Study) -> tuple[str, ...]:
-        """Return what this system needs and the study does not hold, sorted."""
+        """Return the names of the data that this system needs and the study does not have, sorted."""
         has = {name for name in ("mates", "judged", "links", "preferences") if getattr(study, name) is not None}
         has |= {"scikit-learn", *study.documents.more, *study.queries.more}
         return tuple(sorted(self.needs - has))
@@ -109,7 +111,7 @@ class System:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under column names; ``note`` says what the reader must know of them."""
+    """Rows of text under column names; ``note`` explains how to read them."""
 
     title: str
     columns: tuple[str, ...]
@@ -119,43 +121,43 @@ class Table:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture with its alternative text."""
+    """A chart with its alternative text."""
 
     name: str
     """File name without suffix."""
     title: str
     alt: str
     svg: bytes
-    """bytes: Without scripts and without anything loaded from elsewhere."""
+    """SVG without scripts and without external resources."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What one task shows."""
+    """Results of one task."""
 
     task: str
     title: str
     sentences: tuple[str, ...] = ()
-    """What was seen, in words; claims only where a test supports them."""
+    """Findings in words; a claim is made only if a test supports it."""
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """What was asked for."""
+    """Options of a run."""
 
     corpus: Path
     """Folder of the corpus."""
     out: Path
-    """Where results, runs and the report are kept; finished parts are used again."""
+    """Folder of results, runs and the report; finished parts are reused."""
     systems: tuple[str, ...] = ()
-    """Names; empty for the task's own list."""
+    """Names of systems; empty for the task's own list."""
     small: bool = False
-    """Minutes instead of hours: fewer texts, steps and settings, figures that mean nothing."""
+    """Whether to use fewer texts, steps and settings: minutes instead of hours, and meaningless figures."""
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
-    """Values of `Budget` to take in the place of the task's own."""
+    """Values of `Budget` that replace the task's own."""
 
 
 @dataclass(frozen=True)
@@ -163,18 +165,18 @@ class Task:
     """A task or study of the papers."""
 
     id: str
-    """Of the checklist: ``T3b``."""
+    """Id in the checklist: ``T3b``."""
     title: str
     corpora: tuple[str, ...]
-    """Folder names it can run on, the default first."""
+    """Names of the folders that it can run on, the default first."""
     run: Callable[[TaskRequest, Progress], Section]
-    """Request, progress -> Section."""
+    """Function that runs the task."""
     systems: tuple[str, ...] = ()
-    """Names it runs by default, in the order of the paper's table."""
+    """Names of the default systems, in the order of the paper's table."""
     paper: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """System name -> measure -> figure as the paper prints it (spec 5): a reference, on other data."""
+    """System name -> measure -> figure printed in the paper (spec 5); a reference, on other data."""
     source: str = ""
-    """Where the paper has it."""
+    """Place in the paper."""
 
 
 MODULES: tuple[str, ...] = (
@@ -187,7 +189,7 @@ MODULES: tuple[str, ...] = (
     "papers.graded_tasks",
     "papers.click_tasks",
 )
-"""Modules with ``SYSTEMS``, ``TASKS``, or both; imported when first asked for."""
+"""Modules with ``SYSTEMS``, ``TASKS``, or both; imported when they are first needed."""
 
 ALL = "all"
 T = TypeVar("T")
@@ -211,25 +213,25 @@ def system(name: str) -> System:
     Raises
     ------
     ConfigError
-        If there is none of this name; the message has the nearest ones.
+        If there is no system of this name; the message lists the most similar names.
     """
     return _one("system", name, systems())
 
 
 def task(name: str) -> Task:
-    """Return a task; ids are told apart without regard to case.
+    """Return a task; case is ignored.
 
     Raises
     ------
     ConfigError
-        If there is none of this id.
+        If there is no task with this id.
     """
     by_case = {id_.lower(): id_ for id_ in tasks()}
     return _one("task", by_case.get(name.lower(), name), tasks())
 
 
 def chosen(asked: Sequence[str], default: Sequence[str]) -> tuple[System, ...]:
-    """Return the systems asked for, or the task's own; ``all`` stands for every system."""
+    """Return the systems asked for, or the task's own; ``all`` means every system."""
     names = list(dict.fromkeys(asked or default))
     if ALL in names:
         return tuple(systems().values())
@@ -237,7 +239,7 @@ def chosen(asked: Sequence[str], default: Sequence[str]) -> tuple[System, ...]:
 
 
 def _joined(attribute: str, key: str) -> Mapping[str, Any]:
-    """Return the entries of all modules by name; a name that two modules give is a mistake."""
+    """Return the entries of all modules by name; raises `ConfigError` if two entries have the same name."""
     entries: dict[str, Any] = {}
     for module in MODULES:
         for entry in getattr(import_module(module), attribute, ()):

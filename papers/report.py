@@ -1,4 +1,4 @@
-"""The report of reproduced tasks: one HTML file without scripts, with pictures as SVG; equal numbers, equal bytes."""
+"""The report of reproduced tasks: one HTML file without scripts, with SVG charts; equal results give equal bytes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from reranker.training.report import page_environment
 
 LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn", "ir-measures", "matplotlib")
 MAX_SORTED = 16
-"""Columns by which a table can be sorted."""
+"""Number of columns by which a table can be sorted."""
 _NUMBER = re.compile(r"[-+−]?\d[\d,]*\.?\d*|\.\d+")
 
 
 def write_report(
     sections: Sequence[Section], path: Path, requests: Sequence[TaskRequest], command: str = "", finished: str = ""
 ) -> None:
-    """Write all sections as one page, whole or not at all.
+    """Write all sections as one page, atomically.
 
-    Requests differ in their corpora only; command line and time are shown as they are given.
+    Requests differ only in their corpora. Command line and time are shown as given.
 
     Raises
     ------
     MissingExtra
-        Where jinja2 is not installed.
+        If jinja2 is not installed.
     """
     write_file(path, render_systems(sections, requests, command, finished).encode("utf-8"))
 
@@ -43,7 +43,7 @@ def write_report(
 def render_systems(
     sections: Sequence[Section], requests: Sequence[TaskRequest], command: str = "", finished: str = ""
 ) -> str:
-    """Return the page."""
+    """Return the page as HTML."""
     from markupsafe import Markup
 
     environment = page_environment("papers")
@@ -63,7 +63,7 @@ def render_systems(
 
 
 def facts(requests: Sequence[TaskRequest]) -> Mapping[str, str]:
-    """Return what was run, as the report's head shows it; there must be a request."""
+    """Return the parameters of the run, as shown at the top of the report; there must be at least one request."""
     request = requests[0]
     own = "small" if request.small else "each task's own"
     budget = f"{own}, with {_listed(request.budget)}" if request.budget else own
@@ -78,7 +78,7 @@ def facts(requests: Sequence[TaskRequest]) -> Mapping[str, str]:
 
 
 def orders_of(table: Table) -> tuple[tuple[int, ...], ...]:
-    """Return the place of each row by each of the first columns: best first, times and p-values smallest first."""
+    """Return the rank of each row by each of the first columns: best first, times and p-values ascending."""
     columns = []
     for place, name in enumerate(table.columns[:MAX_SORTED]):
         keys = [_key(row[place] if place < len(row) else "", _ascends(name)) for row in table.rows]
@@ -91,12 +91,12 @@ def orders_of(table: Table) -> tuple[tuple[int, ...], ...]:
 
 
 def _ascends(column: str) -> bool:
-    """Return whether small numbers of a column come first."""
+    """Return whether a column is sorted from small to large."""
     return column in ("p", "seconds") or column.split(",", maxsplit=1)[0].startswith(LOWER)
 
 
 def _key(text: str, ascends: bool) -> tuple[int, float, str]:
-    """Return what a cell is sorted by: numbers, then words, then nothing."""
+    """Return the sort key of a cell: numbers first, then words, then empty cells."""
     if not text:
         return 2, 0.0, ""
     match = _NUMBER.search(text) if not text[0].isalpha() else None
@@ -113,25 +113,25 @@ def _listed(values: Mapping[str, Any]) -> str:
 COLOURS = (BLUE, RED, "#2d7a4a", "#8a5a9e", "#b5862c", "#3f8f9b", GREY, "#1d2530")
 MARKS = "osD^vPX*"
 LOW_RATE = 0.2
-"""End of the low false-positive region that is drawn beside the whole ROC."""
+"""Upper end of the region of low false-positive rates, which is drawn next to the whole ROC."""
 
 
 class Chart:
-    """One picture: ``with chart as axes: ...``, then ``chart.svg``.
+    """One SVG chart: ``with chart as axes: ...``, then ``chart.svg``.
 
     Parameters
     ----------
     name : str
-        Makes the ids inside the picture differ from those of other pictures of a page.
+        Makes the ids inside this chart differ from those in other charts of a page.
     width, height : float
-        Inches of 72 points.
+        In inches of 72 points.
     n : int
-        Axes side by side; more than one are yielded as an array.
+        Number of axes, side by side; more than one are yielded as an array.
 
     Raises
     ------
     MissingExtra
-        Where matplotlib is not installed.
+        If matplotlib is not installed.
     """
 
     def __init__(self, name: str, width: float = 5.4, height: float = 3.2, n: int = 1) -> None:
@@ -161,14 +161,14 @@ class Chart:
 def lines(
     name: str, title: str, labels: tuple[str, str], results: Results, xs: Mapping[str, float], measure: str
 ) -> Picture:
-    """Return means with their standard errors against a setting: the dimension study, the training-size study.
+    """Return means with standard errors against a setting, as in the studies of dimensions and training sizes.
 
     Parameters
     ----------
     labels : (str, str)
-        Of the axes.
+        Labels of the axes.
     xs : mapping of study to float
-        The setting, on a logarithmic axis; NaN is drawn where a system has no value.
+        The setting of each study, on a logarithmic axis; NaN is drawn if a system has no value.
     """
     parts = [results.of_study(study) for study in xs]
     series = {
@@ -198,7 +198,7 @@ def lines(
 
 
 def scatter_plot(name: str, title: str, labels: tuple[str, str], xs: Float64, ys: Float64) -> Picture:
-    """Return a query a point, the value of one system against that of another, and how many lie on either side.
+    """Return a scatter plot of two systems with one point per query, and the number of points on each side.
 
     Source: SSI Figure 1 (T13).
     """
@@ -220,7 +220,7 @@ def scatter_plot(name: str, title: str, labels: tuple[str, str], xs: Float64, ys
 
 
 def roc(name: str, title: str, curves: Mapping[str, Roc]) -> Picture:
-    """Return ROC curves of systems by title, whole and in the low false-positive region.
+    """Return ROC curves of systems by title, whole and in the region of low false-positive rates.
 
     Source: S2Net, Figure 3 (T7a).
     """

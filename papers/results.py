@@ -1,4 +1,4 @@
-"""What systems reached: kept in files and used again, as means with paired tests, as tables, as sentences on claims."""
+"""Results of systems: cached in files, summarized with paired tests, shown as tables, and compared with claims."""
 
 from __future__ import annotations
 
@@ -25,46 +25,46 @@ from reranker.evaluation import PairedTest, paired_test, standard_error
 from reranker.files import write_file
 
 LOWER = ("rank loss",)
-"""Measures in per cent, of which less is better; of all others more is."""
+"""Measures in per cent, for which lower is better; for all others higher is better."""
 
 
 def p_value(p: float) -> str:
-    """Return a p-value, never as 0."""
+    """Return a p-value as text; it is never shown as 0."""
     return "< .0001" if p < 0.0001 else f"{p:.4f}".lstrip("0") if p < 1 else "1"
 
 
 def seconds(spent: float) -> str:
-    """Return a time in seconds, with a decimal where it matters."""
+    """Return a time in seconds, with one decimal if it is short."""
     return f"{spent:.1f}" if spent < 100 else f"{spent:,.0f}"
 
 
 @dataclass(frozen=True, eq=False)
 class CachedResult:
-    """What one system reached on one study."""
+    """Result of one system on one study."""
 
     values: Mapping[str, Float64]
-    """One a query, or a pair; NaN where a query has none. Empty where the system failed."""
+    """Values by measure, one per query or pair; NaN if a query has none. Empty if the system failed."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """What was chosen on validation."""
+    """Settings chosen on validation."""
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """``fit`` and ``measure``."""
+    """Time of ``fit`` and of ``measure``."""
     failure: str = ""
-    """Why there are no values; "" where there are."""
+    """Reason why there are no values; empty if there are."""
 
 
 class ResultCache:
     """The files of one system on one study.
 
-    ``NAME.json`` is the report, ``NAME.npz`` the values of single queries, ``NAME.run.gz`` the rankings as TREC tools
-    read them. Every file is written aside and renamed, the JSON file last; it holds the hash of the values, so files
-    of two runs are never taken for one.
+    ``NAME.json`` is the report, ``NAME.npz`` holds the values per query, and ``NAME.run.gz`` the rankings in TREC's run
+    format. Every file is written atomically, the JSON file last. It contains the hash of the values, so files of
+    different runs are never combined.
 
     Parameters
     ----------
     folder : Path
-        Of the study; made when something is written.
+        Folder of the study; it is created when something is written.
     name : str
-        Of the system.
+        Name of the system.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -73,7 +73,7 @@ class ResultCache:
         )
 
     def load(self, fingerprint: str) -> CachedResult | None:
-        """Return what was kept under this fingerprint; None if nothing was, or the files are damaged."""
+        """Return the result stored under this fingerprint; None if there is none, or the files are damaged."""
         try:
             report = json.loads(self.report.read_bytes())
             if report["fingerprint"] != fingerprint:
@@ -88,7 +88,7 @@ class ResultCache:
             return None
 
     def save(self, fingerprint: str, kept: CachedResult, more: Mapping[str, Any]) -> None:
-        """Keep values and settings; ``more`` goes into the JSON file as it is."""
+        """Store values and settings; the entries of ``more`` are added to the JSON file."""
         buffer = io.BytesIO()
         np.savez_compressed(buffer, allow_pickle=False, **{str(name): array for name, array in kept.values.items()})
         data = buffer.getvalue()
@@ -116,12 +116,12 @@ class ResultCache:
         write_file(self.report, text.encode("utf-8"))
 
     def keep_run(self, plain: Path) -> None:
-        """Compress a finished run file to its place; equal runs give equal bytes."""
+        """Compress a finished run file into the cache; equal runs give equal bytes."""
         write_file(self.run, gzip.compress(plain.read_bytes(), 6, mtime=0))
 
 
 def file_name(name: str) -> str:
-    """Return a name without anything that folders or shells take for something else."""
+    """Return a name in which characters with a special meaning for folders or shells are escaped."""
     return quote(name, safe="+ ,=@").replace(" ", "-") or "-"
 
 
@@ -134,12 +134,12 @@ def version(name: str = "ssi-reranker", missing: str = "unknown") -> str:
 
 
 def fingerprint(*parts: Any) -> str:
-    """Return a hash of everything that values depend on: equal content gives equal hashes on every machine.
+    """Return a hash of everything that values depend on; equal content has equal hashes on every machine.
 
     Parameters
     ----------
     *parts
-        Numbers, texts, arrays, sparse matrices, and mappings, sequences and dataclasses of such.
+        Numbers, texts, arrays, sparse matrices, and mappings, sequences and dataclasses of these.
     """
     state = hashlib.sha256()
     _add(state, parts)
@@ -147,7 +147,7 @@ def fingerprint(*parts: Any) -> str:
 
 
 def _add(state: Any, value: Any) -> None:
-    """Feed one value with its type, so that no two values read alike."""
+    """Update the hash with one value and its type, so that different values have different encodings."""
     if isinstance(value, np.ndarray):
         state.update(f"array {value.dtype.str} {value.shape};".encode())
         state.update(np.ascontiguousarray(value).data)
@@ -168,7 +168,7 @@ def _add(state: Any, value: Any) -> None:
 
 
 def _mean(values: Float64) -> dict[str, float | int | None]:
-    """Return mean, standard error and number of the values there are."""
+    """Return mean, standard error and number of the values that are not NaN."""
     numbers = _numbers(values)
     n = len(numbers)
     error = float(numbers.std(ddof=1) / np.sqrt(n)) if n > 1 else None
@@ -176,7 +176,7 @@ def _mean(values: Float64) -> dict[str, float | int | None]:
 
 
 def _plain(value: Any) -> Any:
-    """Return what JSON can hold of a setting."""
+    """Return the JSON form of a setting."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, np.ndarray):
@@ -196,28 +196,28 @@ OVER_QUERIES = "± is the standard error over queries."
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """What each system reached on each study."""
+    """Results of each system on each study."""
 
     task: str
     """Id of the task."""
     titles: Mapping[str, str]
-    """In the order of the table."""
+    """Titles of the systems by name, in the order of the table."""
     values: Mapping[Place, Mapping[str, Float64]]
-    """One value a query, or pair; NaN where a query has none."""
+    """Values by measure, one per query or pair; NaN if a query has none."""
     failures: Mapping[Place, str] = field(default_factory=dict)
-    """Why there are no values."""
+    """Reasons why there are no values."""
     settings: Mapping[Place, Mapping[str, Any]] = field(default_factory=dict)
-    """What was chosen on validation."""
+    """Settings chosen on validation."""
     seconds: Mapping[Place, float] = field(default_factory=dict)
-    """To fit and to measure, when that was done."""
+    """Time of fit and measurement."""
     reused: frozenset[Place] = frozenset()
-    """Which were there from an earlier run."""
+    """Results that were reused from an earlier run."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Study -> group of each test query."""
+    """Group of each test query, by study."""
 
     @property
     def studies(self) -> tuple[str, ...]:
-        """Names of the studies, in the order they were run."""
+        """Names of the studies, in the order in which they were run."""
         return tuple(dict.fromkeys(study for study, _ in (*self.values, *self.failures)))
 
     @property
@@ -226,7 +226,7 @@ class Results:
         return tuple(self.titles)
 
     def of_study(self, study: str) -> Results:
-        """Return what was reached on one study."""
+        """Return the results on one study."""
         parts = (self.values, self.failures, self.settings, self.seconds)
         kept: list[Any] = [{place: value for place, value in part.items() if place[0] == study} for part in parts]
         reused = frozenset(place for place in self.reused if place[0] == study)
@@ -237,7 +237,7 @@ class Results:
         return any(name == system and measure in found for (_, name), found in self.values.items())
 
     def pooled(self, system: str, measure: str) -> Float64:
-        """Return the values of all studies, one after the other; NaN among them where a query has none."""
+        """Return the values of all studies, one after the other; NaN for queries without a value."""
         parts = [found[measure] for (_, name), found in self.values.items() if name == system and measure in found]
         return np.concatenate(parts) if parts else np.empty(0)
 
@@ -251,17 +251,17 @@ class Results:
         return standard_error(_numbers(self.pooled(system, measure)))
 
     def figure(self, system: str, measure: str) -> str:
-        """Return mean ± standard error, as the papers print it; empty if there is no value."""
+        """Return mean ± standard error in the form of the papers; empty if there is no value."""
         mean, error = self.mean(system, measure), self.standard_error(system, measure)
         return "" if np.isnan(mean) else f"{mean:.3f} ± {error:.3f}{' %' if measure in LOWER else ''}"
 
     def failure(self, system: str) -> str:
-        """Return why a system has no values on some study; "" if it has on all."""
+        """Return why a system has no values on some study; empty if it has values on all."""
         reasons = dict.fromkeys(reason for (_, name), reason in self.failures.items() if name == system)
         return "; ".join(reasons)
 
     def paired(self, first: str, second: str, measure: str, rng: np.random.Generator | None = None) -> PairedTest:
-        """Return the paired test of first minus second over the queries of all studies that both have values for.
+        """Return the paired test of first minus second over the queries of all studies for which both have values.
 
         Raises
         ------
@@ -281,10 +281,10 @@ class Results:
     def table(
         self, title: str, paper: Mapping[str, Mapping[str, str]], measures: Sequence[str], reference: str
     ) -> Table:
-        """Return the table of the systems, the paper's figures beside ours.
+        """Return the table of the systems, with the paper's figures next to ours.
 
-        ``paper`` gives the figures as printed, by system name and measure; ``reference`` is the system that all others
-        are tested against.
+        ``paper`` holds the printed figures by system name and measure. All other systems are tested against the system
+        ``reference``.
         """
         printed = [measure for measure in measures if any(measure in row for row in paper.values())]
         columns = ["system"]
@@ -297,9 +297,9 @@ class Results:
     def by_study(
         self, title: str, measure: str, columns: Mapping[str, str], note: str = OVER_QUERIES, errors: bool = True
     ) -> Table:
-        """Return a row a system and a column a study: ``columns`` is study -> heading.
+        """Return a table with a row per system and a column per study; ``columns`` is study -> heading.
 
-        With errors, each system's p against the first one stands below its row; without them, there are means alone.
+        With ``errors``, a row below each system shows its p against the first system; otherwise only means are shown.
         """
         parts = [self.of_study(study) for study in columns]
         rows = []
@@ -314,7 +314,7 @@ class Results:
     def _row(
         self, name: str, paper: Mapping[str, str], measures: Sequence[str], printed: Sequence[str], reference: str
     ) -> tuple[str, ...]:
-        """Return the row of a system; one without values says why in its first column."""
+        """Return the row of a system; without values, the first column says why."""
         failure = self.failure(name)
         cells = [f"{self.titles[name]} ({failure})" if failure else self.titles[name]]
         for measure in measures:
@@ -325,7 +325,7 @@ class Results:
         return (*cells, seconds(spent) if spent else "")
 
     def _p(self, name: str, reference: str, measure: str) -> str:
-        """Return p against the reference, empty where nothing can be compared."""
+        """Return p against the reference; empty if there is nothing to compare."""
         if name == reference or not (self.has(name, measure) and self.has(reference, measure)):
             return ""
         return p_value(self.paired(name, reference, measure).p_t_test)
@@ -337,7 +337,7 @@ def _numbers(values: Float64) -> Float64:
 
 
 def settings_table(results: Results) -> Table:
-    """Return what was chosen on validation for each system and study, or why it has no row."""
+    """Return the settings of each system and study that were chosen on validation, or the reason of its failure."""
     several = len({study for study, _ in (*results.settings, *results.failures)}) > 1
     rows = []
     for (study, name), settings in results.settings.items():
@@ -355,11 +355,11 @@ ALL = "all"
 
 
 def averaged(results: Results) -> Results:
-    """Return results with one value a group of `Results.groups`: the mean of all its queries in all studies.
+    """Return results with one value per group of `Results.groups`: the mean over its queries in all studies.
 
-    Repeated splits test on a query several times, and queries of a topic share their judgements: such values are not
-    independent, and standard errors and tests over them would claim too much. Groups count alike. A system that
-    failed on some study is left out, for its groups would be others.
+    Repeated splits test on a query several times, and queries of a topic share their judgments. Such values are not
+    independent, so standard errors and tests over them would be too optimistic. All groups have the same weight. A
+    system that failed on a study is left out, because it would have other groups.
 
     Raises
     ------
@@ -368,7 +368,7 @@ def averaged(results: Results) -> Results:
     """
     missing = [study for study in results.studies if not results.groups.get(study)]
     if missing:
-        raise ShapeMismatch(f"no groups of the test queries of {', '.join(missing)}: give one a query")
+        raise ShapeMismatch(f"the test queries of {', '.join(missing)} have no groups: give one per query")
     values: dict[tuple[str, str], dict[str, Float64]] = {}
     for system in results.systems:
         if results.failure(system):
@@ -384,7 +384,7 @@ def averaged(results: Results) -> Results:
 
 
 def spread_over_studies(results: Results, measure: str, title: str) -> Table:
-    """Return mean, deviation, least and greatest of each system's means over studies."""
+    """Return mean, standard deviation, minimum and maximum of each system's means over studies."""
     rows = []
     for name in results.systems:
         means = np.array(
@@ -398,12 +398,12 @@ def spread_over_studies(results: Results, measure: str, title: str) -> Table:
             deviation = float(means.std(ddof=1)) if len(means) > 1 else 0.0
             figures = (means.mean(), deviation, means.min(), means.max())
             rows.append((results.titles[name], *(f"{figure:.3f}" for figure in figures), str(len(means))))
-    note = "Of the means over the test queries of each; splits that overlap are not independent."
+    note = "Statistics of the means over the test queries of each; overlapping splits are not independent."
     return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
 
 
 def _per_query(results: Results, system: str) -> list[str]:
-    """Return the measures that have a value a query in every study."""
+    """Return the measures that have one value per query in every study."""
     found = [(study, results.values.get((study, system), {})) for study in results.studies]
     names = found[0][1] if found else {}
     return [
@@ -414,7 +414,7 @@ def _per_query(results: Results, system: str) -> list[str]:
 
 
 def _by_group(results: Results, system: str, measure: str) -> Float64:
-    """Return the mean of each group, in the order of their names; NaN where it has no value."""
+    """Return the mean of each group, in the order of the group names; NaN for a group without a value."""
     values = np.concatenate([results.values[study, system][measure] for study in results.studies])
     names = np.concatenate([np.array(results.groups[study], dtype=str) for study in results.studies])
     _, number = np.unique(names, return_inverse=True)
@@ -426,30 +426,36 @@ def _by_group(results: Results, system: str, measure: str) -> Float64:
 
 
 LEVEL = 0.01
-"""Of the paired t-test, as in the papers (E11), S2Net's among them."""
+"""Significance level of the paired t-test, as in the papers, including S2Net (E11)."""
 
 
 class Claim(NamedTuple):
-    """A paper, ``source``, ranks one system above another."""
+    """A statement of a paper, ``source``, that one system is better than another."""
 
     better: str
     worse: str
     source: str
 
 
-def told_apart(results: Results, reference: str, measure: str) -> dict[str, list[str]]:
-    """Return the titles of the systems above, below and not told apart from the reference, at `LEVEL`."""
-    groups: dict[str, list[str]] = {"above": [], "below": [], "not told apart from": []}
+def significance_groups(results: Results, reference: str, measure: str) -> dict[str, list[str]]:
+    """Return the titles of the systems above, below and not significantly different from the reference, at `LEVEL`."""
+    groups: dict[str, list[str]] = {"above": [], "below": [], "not significantly different from": []}
     for name, title in results.titles.items():
         if name != reference and results.has(name, measure) and results.has(reference, measure):
             test = results.paired(name, reference, measure)
-            kind = "not told apart from" if test.p_t_test >= LEVEL else "above" if test.difference > 0 else "below"
+            kind = (
+                "not significantly different from"
+                if test.p_t_test >= LEVEL
+                else "above"
+                if test.difference > 0
+                else "below"
+            )
             groups[kind].append(title)
     return groups
 
 
 def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tuple[str, ...]:
-    """Return a sentence for each claim that both systems were run for: whether it holds in each measure."""
+    """Return a sentence for each claim whose systems were both run: whether it holds in each measure."""
     return tuple(
         _sentence(results, claim, measures)
         for claim in claims

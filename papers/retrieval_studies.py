@@ -1,4 +1,4 @@
-"""Studies of retrieval by links or judgements by the papers' protocol: T1, T2 and T3 (spec 4.1, E04)."""
+"""Studies of retrieval by links or judgments, by the papers' protocol: T1, T2 and T3 (spec 4.1, E04)."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ def sample_pools(
 ) -> RankingTask:
     """Return the task of some queries, each ranking its judged documents and random others.
 
-    The queries are drawn from those with a relevant document (all, if there are no more), and keep their order. The
-    database of a query is its judged documents and ``n_random`` documents drawn from the rest of the pool without
-    what the task leaves out for it (the query itself, its training links); all of them, if there are no more. It is
-    drawn once: hand the result to every system.
+    Queries are drawn from those with a relevant document (all, if there are not more), and keep their order. A query
+    ranks its judged documents, and ``n_random`` documents drawn from the rest of the pool (all, if there are not more).
+    Documents that the task excludes for the query (itself, its training links) are not drawn. The sample is drawn once:
+    give the result to every system.
 
-    All other documents become excluded pairs, 5 bytes each: n_queries * (pool - n_random) of them, 0.5 GB for 1,000
+    All other documents become excluded pairs of 5 bytes each: n_queries * (pool - n_random) pairs, 0.5 GB for 1,000
     queries over 100,000 documents.
 
     Raises
     ------
     ConfigError
-        For less than 1 query, or 0 documents.
+        If ``n_queries`` is below 1 or ``n_random`` below 0.
 
     Source: SSI and PSI, retrieval with 1,000 test queries and 10,000 documents; spec 4.2, E04, A18.
     """
     if n_queries < 1 or n_random < 0:
         raise ConfigError(
-            f"{n_queries} queries and {n_random} random documents: draw at least 1 query, and 0 documents"
+            f"{n_queries} queries and {n_random} random documents: draw at least 1 query and at least 0 documents"
         )
     usable = np.flatnonzero(np.diff(task.relevant().indptr) > 0)
     chosen = usable if len(usable) <= n_queries else np.sort(rng.choice(usable, n_queries, replace=False))
@@ -61,7 +61,7 @@ def sample_pools(
 def _left_out(
     task: RankingTask, row: int, rng: np.random.Generator, n_random: int
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Return the documents that take no part for a query, ascending."""
+    """Return the documents that are excluded for a query, ascending."""
     parts = (task.grades, task.excluded)
     judged, known = (matrix.indices[matrix.indptr[row] : matrix.indptr[row + 1]] for matrix in parts)
     out = np.ones(len(task.document_ids), dtype=bool)
@@ -73,40 +73,42 @@ def _left_out(
 
 
 LIMITED, SMALL_LIMIT = 30_000, 2_000
-"""Words of the papers' limited vocabulary, and of any vocabulary in small mode."""
+"""Number of words of the papers' limited vocabulary, and of any vocabulary in small mode."""
 MAX_NGRAMS = 100_000
 VALID_TUPLES = 100_000
-"""As many as in the test: good systems have a rank loss below 1 %, and of fewer tuples too few would be wrong to tell
-which look at validation is the best."""
+"""Number of validation tuples, the same as in the test.
+
+Good systems have a rank loss below 1 %; fewer tuples would contain too few errors to choose the best validation.
+"""
 PRIOR, BIGRAMS = "prior", "2-grams"
 _TEST, _VALID, _SHARE, _SIDES, _CUT = range(2, 7)
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What makes a study of a corpus."""
+    """Definition of a study on a corpus."""
 
     name: str
     seed: int = 0
     n_words: int | None = LIMITED
-    """Words of the vocabulary; None for all."""
+    """Number of words of the vocabulary; None for all."""
     keywords: int | None = None
-    """Cut queries to so many random words (T3)."""
+    """Number of random words that queries are reduced to (T3); None for whole queries."""
     share: float = 1.0
-    """Of the training links (T9)."""
+    """Share of the training links (T9)."""
     disjoint: bool = False
-    """Test on documents that training never saw (T2)."""
+    """Whether the test uses only documents that training never saw (T2)."""
     bigrams: bool = False
-    """Add the view of words and 2-grams."""
+    """Whether texts also have a view of words and 2-grams."""
     n_dims: int | None = None
-    """N in the place of the budget's (T12)."""
+    """N, instead of the budget's (T12)."""
     small: bool = False
-    """Fewer queries and tuples."""
+    """Whether to use fewer queries and tuples."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Split:
-    """Links by use, and the documents of each use; what is related but not trained on is no negative either."""
+    """Links and documents by use. ``related`` links are not all trained on, but never used as negatives."""
 
     train: Sequence[Pair]
     related: Sequence[Pair]
@@ -120,14 +122,14 @@ class _Split:
 def retrieval_study(corpus: PaperCorpus, variant: Variant) -> Study:
     """Return the study of a corpus: texts over the most frequent words, training links, trials.
 
-    The vocabulary and the idf come from all documents, on the document-disjoint split from those of training alone
-    (A32). Test: up to 1,000 queries, each against its own documents and 10,000 random ones (E04); in validation all
-    queries, on tuples.
+    The vocabulary and the idf are those of all documents; on the document-disjoint split only those of training
+    documents (A32). In the test up to 1,000 queries rank their own documents and 10,000 random ones (E04). In
+    validation all queries are scored on tuples.
 
     Raises
     ------
     InputError
-        If a split has no link.
+        If a part of the split has no link.
     """
     split = _disjoint(corpus, variant) if variant.disjoint else _links(corpus, variant)
     documents, queries = _texts(corpus, variant, split)
@@ -165,17 +167,17 @@ def retrieval_study(corpus: PaperCorpus, variant: Variant) -> Study:
 
 
 def reversed_share(corpus: PaperCorpus) -> float:
-    """Return the share of the test links whose reverse is a training link."""
+    """Return the share of test links whose reverse is a training link."""
     known = {(target, source) for source, target in corpus.train}
     return sum(one in known for one in corpus.test) / len(corpus.test)
 
 
 def _links(corpus: PaperCorpus, variant: Variant) -> _Split:
-    """Return the corpus's own split, with a part of the training links where so asked."""
+    """Return the corpus's own split, with only a share of the training links if asked for."""
     everything = np.arange(len(corpus.ids))
     train: Sequence[Pair] = corpus.train
     if variant.share < 1.0:
-        # The first links of one order: a larger share holds every smaller one.
+        # Take the first links of one fixed order, so that a larger share contains every smaller one.
         order = np.random.default_rng([variant.seed, _SHARE]).permutation(len(train))
         kept = np.sort(order[: max(1, round(variant.share * len(train)))])
         train = [train[place] for place in kept]
@@ -183,7 +185,7 @@ def _links(corpus: PaperCorpus, variant: Variant) -> _Split:
 
 
 def _disjoint(corpus: PaperCorpus, variant: Variant) -> _Split:
-    """Return links within the documents of training, a tenth of them for validation, and links within the others."""
+    """Return links within the training documents, a tenth of them for validation, and links within the others."""
     rng = np.random.default_rng([variant.seed, _SIDES])
     if corpus.sides is None:
         order = rng.permutation(len(corpus.ids))
@@ -192,7 +194,7 @@ def _disjoint(corpus: PaperCorpus, variant: Variant) -> _Split:
         chosen = set(corpus.sides[0])
     others = set(corpus.ids) - chosen if corpus.sides is None else set(corpus.sides[1])
     everything = sorted({*corpus.train, *corpus.valid, *corpus.test})
-    # A query that is no document belongs to no side: its judgements are cut by their documents.
+    # A query that is not a document belongs to neither side: its judgments are assigned by their documents.
     same = corpus.documents_are_queries
     inside = [one for one in everything if one[1] in chosen and (not same or one[0] in chosen)]
     test = [one for one in everything if one[1] in others and (not same or one[0] in others)]
@@ -204,7 +206,7 @@ def _disjoint(corpus: PaperCorpus, variant: Variant) -> _Split:
 
 
 def _texts(corpus: PaperCorpus, variant: Variant, split: _Split) -> tuple[Texts, Texts]:
-    """Return documents and queries over the words of the background."""
+    """Return documents and queries over the words of the background documents."""
     background = [corpus.documents[row] for row in split.background]
     vocabulary = study_vocabulary(background, SMALL_LIMIT if variant.small else variant.n_words)
     idf = study_texts(background, vocabulary).idf
@@ -222,13 +224,13 @@ def _texts(corpus: PaperCorpus, variant: Variant, split: _Split) -> tuple[Texts,
 
 
 def _with_bigrams(texts: Texts, tokens: Tokens, names: Sequence[str], idf: Float64) -> Texts:
-    """Return texts with the view of their words, then their 2-grams, each of unit length."""
+    """Return texts with a view of their words and then their 2-grams, each part of unit length."""
     rows = tfidf_rows(ngram_counts(tokens, 2, names), idf)
     return texts.with_view(BIGRAMS, join_columns(texts.rows, rows))
 
 
 def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple[Texts, Texts]:
-    """Return texts with the view of their counts and one more column: ln(1 + N pi) of documents, 1 of queries."""
+    """Return texts with a view of their counts and one more column: ln(1 + N pi) for documents, 1 for queries."""
     prior = np.log1p(len(documents) * pagerank(links)).astype(np.float32)
     ones = np.ones(len(queries), np.float32)
     columns = [sp.csr_matrix(values.reshape(-1, 1)) for values in (prior, ones)]
@@ -240,7 +242,7 @@ def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple
 
 
 def _valid(corpus: PaperCorpus, split: _Split) -> RankingTask:
-    """Return the task of the validation links among the documents of training."""
+    """Return the task of the validation links, over the training documents."""
     pool = [corpus.ids[row] for row in split.background]
     return link_task(split.valid, [*split.related, *split.test], pool, corpus.query_ids)
 
@@ -262,7 +264,7 @@ def _trial(
     variant: Variant,
     purpose: int,
 ) -> StudyTrial:
-    """Return the trial of a task: its queries, cut to keywords once for all, and its tuples."""
+    """Return the trial of a task: its queries, reduced to keywords once, and its tuples."""
     texts = queries.take(np.array([query_of[one] for one in task.query_ids]))
     if variant.keywords is not None:
         texts = _keywords(texts, variant.keywords, np.random.default_rng([variant.seed, _CUT, purpose]))
@@ -281,7 +283,7 @@ def _reversed(trial: StudyTrial, links: sp.csr_matrix, query_of: dict[str, int])
 
 
 def _keywords(texts: Texts, n_words: int, rng: np.random.Generator) -> Texts:
-    """Return texts cut to a few of their words, whose counts stay (T3, A21)."""
+    """Return texts reduced to a few of their words, with unchanged counts (T3, A21)."""
     rows = cut_to_keywords(two_rows(texts.rows, None), n_words, rng).learned
     counts = sp.csr_matrix(texts.counts.multiply(binary(rows)), dtype=np.float32)
     counts.sort_indices()

@@ -1,4 +1,4 @@
-"""Systems of retrieval by links: word pairs of every W of SSI and PSI (spec M01 to M20), and baselines (spec 3)."""
+"""Systems of retrieval by links: word-pair models of SSI and PSI (spec M01 to M20), and baselines (spec 3)."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from reranker.arrays import Float32
 from reranker.models.scorers import Scorer
 
 DENSE_WORDS = 15_000
-"""Words that a full W joins: 0.9 GB a copy. Rarer words keep what W starts from: the identity, or a diagonal of 0."""
+"""Number of words in a full W (0.9 GB per copy). Rarer words keep the initial W: the identity, or a 0 diagonal."""
 FREQUENT = 30_000
-"""F of correlated feature hashing, and n of the restricted model, where the vocabulary has twice as many words."""
+"""F of correlated feature hashing, and n of the restricted model, if the vocabulary has at least twice that size."""
 ORACLE_WORDS, ORACLE_STEPS = 20, 10_000
-"""The full polynomial has a weight for each three words, and a readable implementation only."""
+"""Limits of the full polynomial, which has a weight for each three words and only a plain implementation."""
 MUS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Weights of neighbours tried on validation, beside the one that is learned (spec 2.4)."""
+"""Weights of neighbours tried on validation, besides the learned one (spec 2.4)."""
 SMALLER = "words without weights of their own are matched exactly"
-UNSEEN = "words without weights of their own do not count: their diagonal is 0, too"
+UNSEEN = "words without weights of their own do not count: their diagonal is 0 as well"
 FACTORS = (1.0, 0.5, 2.0, 5.0)
-"""Dimensions of LSI tried, as parts of the budget's N, in this order: baselines are given their best."""
+"""Numbers of dimensions of LSI to try, as multiples of the budget's N, in this order: baselines get the best one."""
 MAX_FACTORS = 1_000
 LSI_WORDS = 30_000
-"""Words that LSI sees, the most frequent ones, also where others are matched by the full vocabulary (spec B03)."""
+"""Number of the most frequent words that LSI uses, even if systems use the full vocabulary otherwise (spec B03)."""
 FEEDBACK = (5, 10, 20)
 BETAS = (0.1, 0.3, 0.5, 1.0)
 K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
@@ -50,7 +50,7 @@ Fit = Callable[[FitInput], Fitted]
 
 
 def n_frequent_words(n_words: int) -> int:
-    """Return F and n: 30,000 as in the papers, of smaller vocabularies a third."""
+    """Return F and n: 30,000 as in the papers, or a third of a smaller vocabulary."""
     return FREQUENT if n_words >= 2 * FREQUENT else max(1, n_words // 3)
 
 
@@ -59,12 +59,12 @@ def _n_words(job: FitInput) -> int:
 
 
 def _more_rates(rates: tuple[float, ...]) -> tuple[float, ...]:
-    """Return several rates with one more, a third of the least: words that share a neighbour make rows longer."""
+    """Return the rates and a third of the smallest: words that share a neighbour make rows longer."""
     return rates if len(rates) < 2 else (*rates, min(rates) / 3)
 
 
 def _learned(name: str, **settings: Any) -> Fit:
-    """Return the fit of a shape by plain SGD on all words."""
+    """Return the fit of a model by plain SGD on all words."""
 
     def fit(job: FitInput) -> Fitted:
         scorer, chosen = tuned_plain(job, PlainShape(name, **settings), job.study.plain_data())
@@ -74,9 +74,9 @@ def _learned(name: str, **settings: Any) -> Fit:
 
 
 def _dense(name: str) -> Fit:
-    """Return W over pairs of the most frequent words; others are matched exactly, unless the diagonal is forced to 0.
+    """Return W over pairs of the most frequent words.
 
-    Their part of W is that of the start: the identity (M03), or 0 (M04).
+    Other words keep the initial W: the identity, so that they are matched exactly (M03), or 0 (M04).
     """
 
     def fit(job: FitInput) -> Fitted:
@@ -120,7 +120,7 @@ def _hash(thirds: int, mixed: bool = False, identity: float = 0.0) -> Fit:
 
 
 def _correlated(k: int, shape: str) -> Fit:
-    """Return correlated feature hashing of words alone, over F features (M12, M13)."""
+    """Return correlated feature hashing of single words, over F features (M12, M13)."""
 
     def fit(job: FitInput) -> Fitted:
         n = n_frequent_words(_n_words(job))
@@ -134,7 +134,7 @@ def _correlated(k: int, shape: str) -> Fit:
 
 
 def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
-    """Return the papers' mixture of a restricted model and neighbours of what it leaves out (M14, M15, M16)."""
+    """Return the papers' mixture of a restricted model and of neighbours of the words it leaves out (M14, M15, M16)."""
     view = BIGRAMS if bigrams else "rows"
 
     def fit(job: FitInput) -> Fitted:
@@ -172,7 +172,7 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
 
 
 def _full_polynomial(job: FitInput) -> Fitted:
-    """Return all products of up to three of the most frequent words (M17), an oracle: W3 has D^3 weights."""
+    """Return all products of up to three of the most frequent words (M17), for comparison only: W3 has D^3 weights."""
     n = min(ORACLE_WORDS, _n_words(job))
     words = top_n_map(_n_words(job), n)
     data: PlainData = job.study.plain_data().mapped(words)
@@ -188,7 +188,7 @@ def _query_expansion(job: FitInput) -> Fitted:
     points = [(0, 0.0), *product(FEEDBACK, BETAS)][: max(1, job.budget.grid)]
 
     def expanded(point: tuple[int, float]) -> Texts:
-        # Expanded once a query: the tuples ask for each query many times.
+        # Each query is expanded once, because many tuples have the same query.
         job.progress("trying feedback", points.index(point), len(points))
         rows = QueryExpansion(pool, point[1], max(1, point[0])).expanded(queries.rows).astype(np.float32)
         return Texts(queries.counts, rows, queries.words, queries.idf)
@@ -202,12 +202,12 @@ def _query_expansion(job: FitInput) -> Fitted:
 
 
 def _lsi_rows(job: FitInput) -> sp.csr_matrix:
-    """Return the rows that LSI decomposes; words past their last column are none of a projection's."""
+    """Return the rows that LSI decomposes; later words have no part in its projection."""
     return job.study.background().rows[:, :LSI_WORDS]
 
 
 def _projections(job: FitInput, centred: bool = False) -> Iterator[Option]:
-    """Yield LSI, or PCA where ``centred``, of several dimensions, all from one decomposition."""
+    """Yield LSI, or PCA if ``centred``, with several numbers of dimensions, all from one decomposition."""
     rows = job.study.background().rows if centred else _lsi_rows(job)
     limit = min(*rows.shape, MAX_FACTORS + 1) - 1
     sizes = (max(1, min(limit, round(share * job.budget.n_dims))) for share in FACTORS)
@@ -226,7 +226,7 @@ def _pca(job: FitInput) -> Fitted:
 
 
 def lsi_of_size(job: FitInput) -> Fitted:
-    """Return LSI of the budget's N, or as many dimensions as there are: for the study by N, where none is chosen."""
+    """Return LSI of the budget's N, or of the largest possible number of dimensions, for the study by N."""
     rows = _lsi_rows(job)
     n_dims = max(1, min(job.budget.n_dims, min(rows.shape) - 1))
     projection = fit_lsa(rows, n_dims, rng=job.rng)
@@ -234,7 +234,7 @@ def lsi_of_size(job: FitInput) -> Fitted:
 
 
 def _lsi_tf_idf(job: FitInput) -> Fitted:
-    """Return alpha LSI + (1 - alpha) TF-IDF, N chosen at an alpha of 1/2, then alpha (B04)."""
+    """Return alpha LSI + (1 - alpha) TF-IDF; N is chosen at alpha = 1/2, and then alpha (B04)."""
     lexical, validate = Bilinear.lexical(), job.validate()
     (dims, make), _, _ = best_of(_projections(job), lambda option: mixture(option[1](), lexical, 0.5), validate)
     projection = make()
@@ -243,7 +243,7 @@ def _lsi_tf_idf(job: FitInput) -> Fitted:
 
 
 def _plsa(job: FitInput) -> Fitted:
-    """Return PLSA with the likeness of mixtures that is better on validation (B11)."""
+    """Return PLSA with the similarity of topic mixtures that is better on validation (B11)."""
     settings = TopicSettings(n_topics=job.budget.n_dims, n_iterations=job.budget.n_iterations)
     total = settings.n_iterations
     counts = job.study.background().counts
@@ -260,7 +260,7 @@ def _boolean(operator: Literal["AND", "OR"]) -> Fit:
 
 
 def _jelinek_mercer(job: FitInput) -> Fitted:
-    """Return query likelihood with lambda swept; 0 is left out, for it gives -inf (B19)."""
+    """Return query likelihood with lambda chosen on a grid; 0 is left out because it gives -inf (B19)."""
     model = fit_language_model(job.study.background().counts)
     n = max(2, min(job.budget.grid, 20))
     options = (({"lambda": lam}, partial(replace, model, lam=lam)) for lam in values_between(1.0 / n, 1.0, n))
@@ -268,7 +268,7 @@ def _jelinek_mercer(job: FitInput) -> Fitted:
 
 
 def _bm25(job: FitInput) -> Fitted:
-    """Return BM25 with k1 and b of a grid (B20)."""
+    """Return BM25 with k1 and b chosen on a grid (B20)."""
     start: Okapi = fit_okapi(job.study.background().counts)
     grid = list(product(K1S, BS))
     grid = grid if job.budget.grid >= 5 else [(start.k1, start.b), *grid][: job.budget.grid]
@@ -278,10 +278,10 @@ def _bm25(job: FitInput) -> Fitted:
 
 @dataclass(frozen=True, eq=False)
 class PriorMix:
-    """Scores f(q, d) + weight * p(d), the prior p in a last column of the documents' rows that f does not see."""
+    """Score f(q, d) + weight * p(d); the prior p is the last column of the documents' rows, which f does not use."""
 
     scorer: Scorer | None
-    """f; None for the prior alone."""
+    """f; None for only the prior."""
     weight: float
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
@@ -301,12 +301,12 @@ class PriorMix:
 
 
 def _pagerank(job: FitInput) -> Fitted:
-    """Return the order by PageRank alone, the same for every query (B21)."""
+    """Return the ranking by PageRank only, the same for every query (B21)."""
     return Fitted(PriorMix(None, 1.0), PRIOR, PRIOR)
 
 
 def _bm25_pagerank(job: FitInput) -> Fitted:
-    """Return BM25 + w ln(1 + N pi), w chosen on validation (B21)."""
+    """Return BM25 + w ln(1 + N pi), with w chosen on validation (B21)."""
     bm25 = _bm25(job)
     weights = PRIOR_WEIGHTS[: max(2, job.budget.grid)]
     options = (({**bm25.settings, "weight": weight}, partial(PriorMix, bm25.scorer, weight)) for weight in weights)
@@ -352,6 +352,6 @@ SYSTEMS: tuple[System, ...] = (
     System("vector-space", ("B18",), "vector space, inverted file", lambda _: Fitted(VectorSpace())),
     System("jelinek-mercer", ("B19",), "language model, Jelinek-Mercer", _jelinek_mercer),
     System("bm25", ("B20",), "BM25", _bm25),
-    System("pagerank", ("B21",), "PageRank alone", _pagerank, _LINKED),
+    System("pagerank", ("B21",), "PageRank only", _pagerank, _LINKED),
     System("bm25-pagerank", ("B20", "B21"), "BM25 + w PageRank", _bm25_pagerank, _LINKED),
 )

@@ -1,4 +1,4 @@
-"""Retrieval tasks and studies: T1, T2, T3, the training-size study T9, the dimension study T12, the scatter T13."""
+"""Retrieval tasks T1, T2 and T3, and the studies of training size (T9), dimensions (T12) and single queries (T13)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from papers.study import Study
 REFERENCE = "tf-idf"
 CORPORA = ("cppdocs",)
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 1.0)
-"""Of the training links (A34), and all of them."""
+"""Shares of the training links (A34), and all of them."""
 DIMS, SMALL_DIMS = (50, 100, 200, 500), (5, 10)
 SMALL = "Small mode: few texts, words and steps. The figures mean nothing; they show that everything works."
 
@@ -82,13 +82,13 @@ CLAIMS = tuple(
         ("lsi-tf-idf", "tf-idf", "PSI"),
     )
 )
-"""Of SSI and PSI, on retrieval by links (spec 5.7 and 5.1)."""
+"""Claims of SSI and PSI on retrieval by links (spec 5.7 and 5.1)."""
 
 Figures = Mapping[str, Mapping[str, str]]
 
 
 def _figures(**rows: tuple[str, str, str]) -> Figures:
-    """Return the paper's figures of systems, underscores for hyphens: rank loss, MAP, P@10."""
+    """Return the paper's figures of systems (underscores stand for hyphens): rank loss, MAP, P@10."""
     return {
         name.replace("_", "-"): {measure: text for measure, text in zip(COLUMNS, row, strict=True) if text}
         for name, row in rows.items()
@@ -134,7 +134,7 @@ PRINTED: dict[str, Figures] = {
     ),
     "T3d": {},
 }
-"""What the papers print, on their data: a reference (spec 5.1 to 5.7)."""
+"""Figures printed in the papers, on their data: a reference (spec 5.1 to 5.7)."""
 PRINTED_SPLITS: dict[str, Figures] = {
     "links": _figures(utv_plus_i=("0.407 %", "0.506 ± 0.012", "0.225 ± 0.007")),
     "documents": _figures(utv_plus_i=("0.401 %", "0.503 ± 0.010", "0.225 ± 0.006")),
@@ -144,7 +144,7 @@ PRINTED_BY_DIMS = {100: "0.39 %", 200: "0.30 %", 500: "0.31 %"}
 
 @lru_cache(maxsize=2)
 def _corpus(folder: str, seed: int, small: bool) -> PaperCorpus:
-    """Return a corpus, read once for the tasks of one run."""
+    """Return a corpus, cached for the tasks of one run."""
     return read_paper_corpus(Path(folder), seed, small)
 
 
@@ -153,7 +153,7 @@ def _of(request: TaskRequest) -> PaperCorpus:
 
 
 def _variant(request: TaskRequest, name: str, systems: Sequence[System], variant: Variant) -> Variant:
-    """Return the variant with what the request says, and 2-grams where a system needs them."""
+    """Return the variant with the options of the request, and with 2-grams if a system needs them."""
     bigrams = variant.keywords is None and any("2-grams" in system.needs for system in systems)
     return replace(variant, name=name, seed=request.seed, small=request.small, bigrams=bigrams)
 
@@ -161,13 +161,13 @@ def _variant(request: TaskRequest, name: str, systems: Sequence[System], variant
 def _ranked(
     task: str, request: TaskRequest, systems: Sequence[System], variants: Sequence[Variant], progress: Progress
 ) -> Results:
-    """Return what systems reach on variants of the corpus."""
+    """Return the results of systems on variants of the corpus."""
     corpus = _of(request)
     budget = with_budget(Budget(), request)
 
     def studies() -> Iterator[Study]:
         for variant in variants:
-            progress(f"{task} {variant.name}: making rows", 0, None)
+            progress(f"{task} {variant.name}: building the study", 0, None)
             yield retrieval_study(corpus, variant)
 
     return run_ranking(
@@ -176,16 +176,16 @@ def _ranked(
 
 
 def _said(request: TaskRequest, results: Results, claims: bool = True) -> tuple[str, ...]:
-    """Return what is to be said of any retrieval task."""
+    """Return the sentences that apply to any retrieval task."""
     corpus = _of(request)
     sentences = [SMALL] if request.small else []
     sentences.append(
         f"Corpus {corpus.name}: {len(corpus.ids):,} documents, {len(corpus.query_ids):,} queries, "
-        f"{len(corpus.train):,} / {len(corpus.valid):,} / {len(corpus.test):,} pairs to train, tune and test."
+        f"{len(corpus.train):,} / {len(corpus.valid):,} / {len(corpus.test):,} training, validation and test pairs."
     )
     if corpus.documents_are_queries:
         share = reversed_share(corpus)
-        apart = f" {ONE_WAY} counts the others alone." if claims else ""
+        apart = f" {ONE_WAY} counts only the other links." if claims else ""
         sentences.append(
             f"{share:.0%} of the test links have their reverse among the training links: symmetric models have learned "
             f"those.{apart}"
@@ -200,12 +200,12 @@ def _said(request: TaskRequest, results: Results, claims: bool = True) -> tuple[
 
 
 def _apart(results: Results) -> tuple[str, ...]:
-    """Return the measure of links whose reverse was not trained on, where there is one."""
+    """Return the measure on links whose reverse was not trained on, if there is one."""
     return (ONE_WAY,) if any(results.has(name, ONE_WAY) for name in results.systems) else ()
 
 
 def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> Task:
-    """Return a task of one table: the systems on one variant of the corpus."""
+    """Return a task with one table: the systems on one variant of the corpus."""
 
     def run(request: TaskRequest, progress: Progress) -> Section:
         systems = registry.chosen(request.systems, default)
@@ -218,14 +218,14 @@ def _plain(id_: str, title: str, variant: Variant, default: tuple[str, ...]) -> 
 
 
 def _disjoint(request: TaskRequest, progress: Progress) -> Section:
-    """Return T2: links held out, and whole documents held out."""
+    """Return T2: tests on held-out links, and on held-out documents."""
     systems = registry.chosen(request.systems, _DISJOINT)
     variants = [
         _variant(request, "links", systems, Variant("")),
         _variant(request, "documents", systems, Variant("", disjoint=True)),
     ]
     results = _ranked("T2", request, systems, variants, progress)
-    names = {"links": "test links between documents of training", "documents": "test documents never seen"}
+    names = {"links": "test links between training documents", "documents": "documents not in training"}
     tables = tuple(
         results.of_study(study).table(f"Unseen documents: {said}", PRINTED_SPLITS[study], COLUMNS, REFERENCE)
         for study, said in names.items()
@@ -260,7 +260,7 @@ def _training_size(request: TaskRequest, progress: Progress) -> Section:
 
 
 def _falls(results: Results, system: str, names: Sequence[str]) -> str:
-    """Return whether the rank loss of a system falls with every step in size."""
+    """Return a sentence on whether the rank loss of a system falls with every increase in size."""
     means = [results.of_study(name).mean(system, RANK_LOSS) for name in names]
     steps = sum(later < earlier for earlier, later in pairwise(means))
     return (
@@ -270,7 +270,7 @@ def _falls(results: Results, system: str, names: Sequence[str]) -> str:
 
 
 def _dimensions(request: TaskRequest, progress: Progress) -> Section:
-    """Return T12: the measures by N, all with the same steps and rates."""
+    """Return T12: the measures by N, with the same steps and rates for all."""
     systems = [
         replace(one, fit=lsi_of_size) if one.name == "lsi" else one for one in registry.chosen(request.systems, _SIZED)
     ]
@@ -294,7 +294,7 @@ def _dimensions(request: TaskRequest, progress: Progress) -> Section:
 
 
 def _scatter(request: TaskRequest, progress: Progress) -> Section:
-    """Return T13: the average precision of each query by one system against others."""
+    """Return T13: the average precision of each query, of one system against others."""
     systems = registry.chosen(request.systems, _SCATTERED)
     results = _ranked("T1a", request, systems, [_variant(request, "test", systems, Variant(""))], progress)
     there = [name for name in results.systems if results.has(name, "AP")]

@@ -1,4 +1,4 @@
-"""Runs systems side by side on studies: fits, measures, keeps, and uses again what was kept before."""
+"""Runs systems on studies: fits, measures and caches each; cached results are reused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from reranker.errors import MissingExtra, RerankerError
 from reranker.evaluation import RunWriter, paired_test, top_documents
 
 Measure = Callable[[Study, StudyTrial, Fitted], Mapping[str, Float64]]
-"""Values by measure, one a query or pair; ``rank loss`` in per cent."""
+"""Function that returns values by measure, one per query or pair; ``rank loss`` is in per cent."""
 RUN_DEPTH = 100
-"""Ranks kept in run files."""
+"""Number of ranks in run files."""
 
 
-def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
+def run_ranking(  # noqa: PLR0913 - systems, studies, measures, budget and reference
     task: str,
     studies: Iterable[Study],
     systems: Sequence[System],
@@ -38,23 +38,23 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
     *,
     reference: str = "",
 ) -> Results:
-    """Return what each system reached on the test trial of each study.
+    """Return the results of each system on the test trial of each study.
 
-    All of it is kept under ``request.out / task / study``; what is there already for the same study, system, budget
-    and version of the program is used again. A system that the study has nothing for, or that fails, has its reason
-    in the results instead of values.
+    Results are cached under ``request.out / task / study``, and reused for the same study, system, budget and program
+    version. If a study does not have the data that a system needs, or a fit fails, the results hold the reason instead
+    of values.
 
     Parameters
     ----------
     studies : iterable of Study
-        Taken one after the other, so that a generator needs the memory of one only; names must differ.
+        Processed one after the other, so a generator needs the memory of only one; names must differ.
     loss, measure : callable
-        What is tuned, on the study's valid trial, and what is measured, once, on its test trial.
+        The loss to tune on the study's valid trial, and the measure to take once on its test trial.
     budget : Budget
-        The same for all systems; a study may say other dimensions.
+        The same for all systems; a study may set other dimensions.
     reference : str
-        The system that the others are tested against, the first one if it is not named: the files keep the p-values
-        on each study.
+        System that the others are tested against, by default the first; the files store the p-values for each
+        study.
     """
     results: dict[tuple[str, str], CachedResult] = {}
     reused: set[tuple[str, str]] = set()
@@ -98,7 +98,7 @@ def run_ranking(  # noqa: PLR0913 - what is run, on what, how, and against what
 
 
 def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -> dict[str, float]:
-    """Return p of the paired t-test in each measure that has a value a query in both."""
+    """Return p of the paired t-test in each measure that has one value per query in both results."""
     p_values = {}
     for measure in first.keys() & second.keys() - {PAIR_SCORE, PAIR_GRADE}:
         left, right = first[measure], second[measure]
@@ -111,14 +111,14 @@ def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -
 def _result(
     job: FitInput, system: System, measure: Measure, cache: ResultCache, key: str, named: dict[str, Any]
 ) -> CachedResult:
-    """Return what a system reaches, kept in its files; ``named`` says what the JSON file is of."""
-    lacking = system.lacks(job.study)
-    if lacking:
-        return CachedResult({}, failure=f"needs {', '.join(lacking)}, which this corpus does not have")
+    """Return the result of a system and write it to its files; ``named`` is added to the JSON file."""
+    missing = system.lacks(job.study)
+    if missing:
+        return CachedResult({}, failure=f"needs {', '.join(missing)}, which this corpus does not have")
     try:
         result = _measured(job, system, measure, cache)
     except MissingExtra as error:
-        return CachedResult({}, failure=str(error))  # not kept: it may be installed the next time
+        return CachedResult({}, failure=str(error))  # not cached: the library may be installed the next time
     except RerankerError as error:
         result = CachedResult({}, failure=str(error))
     study = job.study
@@ -141,7 +141,7 @@ def _result(
 
 
 def _measured(job: FitInput, system: System, measure: Measure, cache: ResultCache) -> CachedResult:
-    """Return the values of a system that is fitted now."""
+    """Fit a system and return its values."""
     study = job.study
     begin = time.perf_counter()
     fitted = system.fit(job)
@@ -159,18 +159,18 @@ def _measured(job: FitInput, system: System, measure: Measure, cache: ResultCach
 
 
 def _under(name: str, progress: Progress) -> Progress:
-    """Return the progress of one fit under its name."""
+    """Return a progress function that prepends the name of a fit."""
     return lambda what, done, total: progress(f"{name}, {what}" if what else name, done, total)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Recorded(Fitted):
-    """A fitted system whose rankings of the test trial are written down while they are measured."""
+    """A fitted system whose rankings of the test trial are written to a run file while they are measured."""
 
     writer: RunWriter
 
     def scores(self, study: Study, trial: StudyTrial) -> TrialScores:
-        """Return the scores of a trial, of which each block is written the first time."""
+        """Return the scores of a trial; each block is written to the run file the first time it is computed."""
         plain = super().scores(study, trial)
         if trial is not study.test:
             return plain
@@ -179,7 +179,7 @@ class _Recorded(Fitted):
 
 @dataclass(frozen=True)
 class _RecordedScores(TrialScores):
-    """Scores that are written to a run as they pass, in the order of the queries."""
+    """Scores that are written to a run file as they are computed, in the order of the queries."""
 
     trial: StudyTrial
     writer: RunWriter
@@ -199,18 +199,18 @@ class _RecordedScores(TrialScores):
 
 
 def _name(function: Any) -> str:
-    """Return a name of a function that is the same in every run."""
+    """Return a name of a function that is the same in every process."""
     named = cast(Any, getattr(function, "func", function))
     return f"{named.__module__}.{getattr(named, '__qualname__', type(named).__qualname__)}"
 
 
 def with_budget(budget: Budget, request: TaskRequest) -> Budget:
-    """Return the task's own budget, or `SMALL` in small mode, with the values that the request changes."""
+    """Return the task's budget, or `SMALL` in small mode, with the values that the request overrides."""
     return replace(SMALL if request.small else budget, **request.budget)
 
 
 def sizes(request: TaskRequest, small: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the dimensions that a study by N takes: up to those asked for, which are the last."""
+    """Return the numbers of dimensions of a study by N: those below the requested maximum, and the maximum."""
     chosen = small if request.small else full
     most = request.budget.get("n_dims")
     return chosen if most is None else (*(n for n in chosen if n < most), most)
@@ -219,4 +219,4 @@ def sizes(request: TaskRequest, small: tuple[int, ...], full: tuple[int, ...]) -
 SMALL = Budget(
     n_dims=10, n_steps=20_000, every=10_000, patience=2, n_iterations=5, rates=(0.1,), n_slots=100_000, grid=3
 )
-"""What `Request.small` may cost: seconds, and figures that mean nothing."""
+"""Budget of small mode: seconds; the figures are meaningless."""

@@ -1,4 +1,4 @@
-"""What systems are fitted on and measured by: texts over the most frequent words, and queries with judgements."""
+"""The data that systems are fitted and measured on: texts over the most frequent words, queries with judgments."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 
 @dataclass(frozen=True, eq=False)
 class Texts:
-    """Texts of one language as study rows: word 0 is the most frequent, other words are left out."""
+    """Texts of one language as sparse rows over a vocabulary; word 0 is the most frequent, other words are left out."""
 
     counts: sp.csr_matrix
-    """csr_matrix, (n, D) float32: How often each word stands in each text; sorted ids."""
+    """Word counts, (n, D) float32, with sorted ids."""
     rows: sp.csr_matrix
-    """csr_matrix, (n, D) float32: tf-idf at unit length (spec 1.1)."""
+    """Tf-idf rows of unit length, (n, D) float32 (spec 1.1)."""
     words: tuple[str, ...]
     """The vocabulary."""
     idf: Float64
-    """(D,) float64: Of the texts that the vocabulary was made of."""
+    """idf of the texts from which the vocabulary was built, (D,) float64."""
     more: Mapping[str, sp.csr_matrix] = field(default_factory=dict)
-    """Further views of the same texts by name, such as their 2-grams or a translation."""
+    """Further views of the same texts by name, for instance their 2-grams or a translation."""
 
     def __post_init__(self) -> None:
         if self.counts.shape != self.rows.shape or self.rows.shape[1] != len(self.words):
@@ -46,16 +46,16 @@ class Texts:
         return int(self.rows.shape[0])
 
     def take(self, rows: Int64) -> Texts:
-        """Return some of the texts, in the order of ``rows``."""
+        """Return the texts with the given row numbers, in that order."""
         more = {name: view[rows] for name, view in self.more.items()}
         return Texts(self.counts[rows], self.rows[rows], self.words, self.idf, more)
 
     def with_view(self, name: str, rows: sp.csr_matrix) -> Texts:
-        """Return the same texts with a further view."""
+        """Return the same texts with another view."""
         return replace(self, more={**self.more, name: rows})
 
     def view(self, name: str) -> sp.csr_matrix:
-        """Return ``rows``, ``counts``, or a further view.
+        """Return the view of this name: ``rows``, ``counts``, or one of ``more``.
 
         Raises
         ------
@@ -67,12 +67,12 @@ class Texts:
         if name == "counts":
             return self.counts
         if name not in self.more:
-            raise ShapeMismatch(f"these texts have no view {name!r}: there are rows, counts {', '.join(self.more)}")
+            raise ShapeMismatch(f"these texts have no view {name!r}: choose rows, counts {', '.join(self.more)}")
         return self.more[name]
 
 
 def study_vocabulary(tokens: Sequence[Sequence[str]], n_words: int | None) -> Vocabulary:
-    """Return the ``n_words`` words of the most texts, all if None, most frequent first (spec R02)."""
+    """Return the ``n_words`` words (None: all) with the highest document frequency, in that order (spec R02)."""
     builder = VocabularyBuilder()
     builder.add(tokens)
     return builder.build(max_words=n_words)
@@ -81,8 +81,8 @@ def study_vocabulary(tokens: Sequence[Sequence[str]], n_words: int | None) -> Vo
 def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Float64 | None = None) -> Texts:
     """Return tokenised texts as study rows.
 
-    ``idf``, (D,) float64, is that of other texts over the same words, such as the documents' for their queries; of
-    these texts if not given.
+    ``idf``, (D,) float64, can be that of other texts over the same words, for instance of the documents for their
+    queries. By default it is computed from these texts.
     """
     counts = select_columns(count_rows(vocabulary, tokens), np.arange(len(vocabulary), dtype=np.int64))
     idf = idf_of(counts) if idf is None else idf
@@ -92,7 +92,10 @@ def study_texts(tokens: Sequence[Sequence[str]], vocabulary: Vocabulary, idf: Fl
 def link_matrix(
     links: Iterable[tuple[str, str]], row_of: Mapping[str, int], column_of: Mapping[str, int], n_rows: int | None = None
 ) -> sp.csr_matrix:
-    """Return 1 where a query is linked to a document, (n_rows, n_documents) float32; a row a query if not said."""
+    """Return a matrix with 1 where a query is linked to a document, (n_rows, n_documents) float32.
+
+    n_rows is the number of queries by default.
+    """
     places = [(row_of[query], column_of[document]) for query, document in links]
     rows, columns = (np.array([place[side] for place in places], np.int64) for side in range(2))
     shape = (len(row_of) if n_rows is None else n_rows, len(column_of))
@@ -104,21 +107,20 @@ def link_matrix(
 
 @dataclass(frozen=True, eq=False)
 class StudyTrial:
-    """Queries with judgements: what systems are tuned or measured on."""
+    """Queries with judgments, on which systems are tuned or measured."""
 
     queries: Texts
-    """One a row of the task."""
+    """Queries in the order of the task's rows."""
     pool: Int64
-    """(n_pool,) int64: Row of `Study.documents` of each column of the task."""
+    """Row of `Study.documents` for each column of the task, (n_pool,) int64."""
     task: RankingTask
-    """Judgements, and the pairs left out."""
+    """Judgments, and the excluded pairs."""
     tuples: TestTuples
-    """Drawn once, the same for all systems (spec E01)."""
+    """Test tuples, drawn once and the same for all systems (spec E01)."""
     reversed: sp.csr_matrix | None = None
-    """csr_matrix, (n_queries, n_pool) bool, optional: Relevant pairs whose reverse was trained on, where queries are
-    documents."""
+    """Relevant pairs whose reverse was trained on, (n_queries, n_pool) bool; only if queries are documents."""
     groups: tuple[str, ...] = ()
-    """Of each query, where values of one group are to count as one (`papers.results.averaged`)."""
+    """Group of each query; values of one group are averaged to one value (`papers.results.averaged`)."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.pool))
@@ -130,14 +132,14 @@ class StudyTrial:
 
 @dataclass(frozen=True, eq=False)
 class StatedPairs:
-    """Documents over others for the same query, as clicks state them."""
+    """Preferences between documents for a query, as derived from clicks."""
 
     query: Int64
     better: Int64
     worse: Int64
-    """(n,) int64: Rows of `Study.queries` and `Study.documents`."""
+    """Rows of `Study.queries` (``query``) and of `Study.documents` (``better``, ``worse``), (n,) int64 each."""
     weight: Float64
-    """(n,) float64: Above 0."""
+    """Weight of each pair, (n,) float64, above 0."""
 
     def __len__(self) -> int:
         """Return the number of pairs."""
@@ -146,71 +148,68 @@ class StatedPairs:
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """Everything a system may look at, and what it is measured on."""
+    """All data that a system may use, and the trials on which it is tuned and measured."""
 
     name: str
-    """Of the split or variant, as files and tables name it: ``N100``, ``split-3``."""
+    """Name of the split or variant in files and tables: ``N100``, ``split-3``."""
     seed: int
-    """All random draws of the fits come from it."""
+    """Seed of all random draws of the fits."""
     documents: Texts
-    """All documents, of training and of the pools."""
+    """All documents, of the training data and of the pools."""
     queries: Texts
     """Training queries."""
     relevant: sp.csr_matrix
-    """csr_matrix, (n_queries, n_documents) float32: Grade of each training judgement above 0."""
+    """Grades above 0 of the training judgments, (n_queries, n_documents) float32."""
     own: Int64
-    """(n_queries,) int64: The document that is the query itself, -1 for none."""
+    """Row of the document that is the query itself, -1 for none, (n_queries,) int64."""
     valid: StudyTrial
     test: StudyTrial
-    """To tune on; to measure on, once."""
+    """Trials: ``valid`` for tuning, ``test`` for the one measurement."""
     known: sp.csr_matrix | None = None
-    """csr_matrix, (n_queries, n_documents), optional: Pairs that are never drawn as negatives besides the relevant ones
-    (spec A17)."""
+    """Pairs that are never drawn as negatives, besides the relevant ones, (n_queries, n_documents) (spec A17)."""
     keywords: int | None = None
-    """Training queries are cut to so many random words, anew at each step (spec A21)."""
+    """Number of random words that training queries are reduced to, drawn again at each step (spec A21)."""
     mates: tuple[Texts, Texts] | None = None
-    """(Texts, Texts), optional: Training texts of the queries' language and of the documents' that say the same, row by
-    row."""
+    """Parallel training texts, row by row: in the language of the queries, and in that of the documents."""
     judged: sp.csr_matrix | None = None
-    """csr_matrix, (n_queries, n_documents) float32, optional: All training judgements; 0 is stored where a document was
-    judged and found not relevant."""
+    """All training judgments, (n_queries, n_documents) float32; 0 is stored for a document judged not relevant."""
     links: sp.csr_matrix | None = None
-    """csr_matrix, (n_documents, n_documents), optional: Training links among the documents, for PageRank."""
+    """Training links among the documents, (n_documents, n_documents), for PageRank."""
     train_documents: Int64 | None = None
-    """(n,) int64, optional: Rows of the documents that may be looked at without labels; all if None."""
+    """Rows of the documents that may be used without labels, (n,) int64; None for all."""
     preferences: StatedPairs | None = None
-    """Training pairs from clicks."""
+    """Training pairs derived from clicks."""
     n_dims: int | None = None
-    """N of embeddings, factors and topics in the place of the budget's (T12)."""
+    """N of embeddings, factors and topics, instead of the budget's (T12)."""
 
     def plain_data(self, query_view: str = "rows", document_view: str = "rows") -> PlainData:
-        """Return the training links as plain SGD takes them: over the documents of training alone, where it is said."""
+        """Return the training links as input of plain SGD; only over the training documents, if these are given."""
         queries, documents = self.queries.view(query_view), self.documents.view(document_view)
         rows = self.train_documents
         if rows is None:
             return PlainData(queries, documents, self.relevant, self.own, self.known, self.keywords)
-        place = np.full(len(self.documents) + 1, -1, np.int64)  # the last is that of queries without a document
+        place = np.full(len(self.documents) + 1, -1, np.int64)  # the last entry is for queries that are no document
         place[rows] = np.arange(len(rows))
         known = None if self.known is None else self.known[:, rows]
         return PlainData(queries, documents[rows], self.relevant[:, rows], place[self.own], known, self.keywords)
 
     def background(self) -> Texts:
-        """Return the documents that may be looked at without labels."""
+        """Return the documents that may be used without labels."""
         return self.documents if self.train_documents is None else self.documents.take(self.train_documents)
 
 
 @dataclass(frozen=True)
 class TrialScores:
-    """Scores of one trial by one scorer, block by block: what `reranker.evaluation.evaluate` takes."""
+    """Scores of one trial by one scorer, computed in blocks; the input of `reranker.evaluation.evaluate`."""
 
     scorer: Scorer
     queries: sp.csr_matrix
     documents: sp.csr_matrix
-    """csr_matrix: The views of the trial's queries and pool that the scorer was fitted on."""
+    """Rows of the trial's queries and documents, in the views that the scorer was fitted on."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Number of queries and number of documents."""
+        """(number of queries, number of documents)."""
         return int(self.queries.shape[0]), int(self.documents.shape[0])
 
     def block(self, start: int, stop: int) -> Float32:

@@ -26,7 +26,7 @@ from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 WORDS_BUDGET = Budget(n_dims=100, n_steps=1_000_000, every=100_000, patience=3, rates=(0.1,))
 N_ASKED, N_SHOWN = 12, 5
 MIN_DOCUMENTS = 5
-"""Rarer words are left out: little has been learned about them."""
+"""Smallest number of documents of a shown word: little is learned about rarer ones."""
 MAX_NGRAMS = 5_000
 
 
@@ -36,24 +36,24 @@ class WordSpace:
 
     query_words: tuple[str, ...]
     document_words: tuple[str, ...]
-    """Most frequent first."""
+    """Words of the document side; both sides have the most frequent word first."""
     U: Float32
     V: Float32
-    """(n_query_words, N), (n_document_words, N) float32: Row = word, which is a column of the papers' matrices."""
+    """Word vectors, (n_query_words, N) and (n_document_words, N) float32; a row is a column of the papers' matrices."""
 
     def unit(self) -> WordSpace:
         """Return the same words with vectors of length 1."""
         return WordSpace(self.query_words, self.document_words, unit(self.U), unit(self.V))
 
     def nearest(self, row: int, among: Int64, n: int, of_queries: bool = False) -> list[str]:
-        """Return the words of documents nearest to a word by Euclidean distance, equal ones by frequency.
+        """Return the document words nearest to a word by Euclidean distance; ties are ordered by frequency.
 
         Parameters
         ----------
         row : int
-            Of V, or of U if ``of_queries``; in V the word itself is left out.
+            Row of V, or of U if ``of_queries``; in V the word itself is left out.
         among : (m,) int64
-            Rows of V, ascending.
+            Rows of V to choose from, ascending.
 
         Source: PSI, Table 5; V for both words (A31).
         """
@@ -70,7 +70,7 @@ def word_space(fitted: Fitted, study: Study) -> WordSpace:
     Raises
     ------
     TrainingError
-        If the system has no vector a word.
+        If the system has no word vectors.
     """
     scorer = fitted.scorer
     if isinstance(scorer, Projection):
@@ -80,15 +80,15 @@ def word_space(fitted: Fitted, study: Study) -> WordSpace:
     elif isinstance(scorer, Polynomial):
         tables = scorer.U, scorer.factors[0]
     else:
-        raise TrainingError(f"a {type(scorer).__name__} has no vector a word: take a system of embeddings")
+        raise TrainingError(f"a {type(scorer).__name__} has no word vectors: choose a system of embeddings")
     return WordSpace(study.queries.words, study.documents.words, *tables)
 
 
 def spread_words(names: Sequence[str], frequency: Int64, n: int, least: int) -> list[int]:
-    """Return ``n`` places, spread evenly over the ranks (in logarithm) of names in at least ``least`` documents.
+    """Return ``n`` positions, evenly spaced in log rank, of names in at least ``least`` documents.
 
-    Names must be ordered by falling frequency. Names of fewer than three characters and numbers are passed over, and
-    the most frequent hundredth, which says little about meaning.
+    Names must be ordered by decreasing frequency. Numbers, names of fewer than three characters, and the most frequent
+    hundredth, which says little about meaning, are skipped.
     """
     usable = [
         place
@@ -103,7 +103,7 @@ def spread_words(names: Sequence[str], frequency: Int64, n: int, least: int) -> 
 
 
 def run_nearest(request: TaskRequest, progress: Progress) -> Section:
-    """Return T10: the nearest words of some words, in one language and, where the corpus has two, across them."""
+    """Return T10: the nearest words of some words, in one language and, if the corpus has two, across them."""
     corpus = read_paper_corpus(request.corpus, request.seed, request.small)
     study = retrieval_study(corpus, Variant("words", request.seed, small=request.small))
     budget = with_budget(WORDS_BUDGET, request)
@@ -113,21 +113,21 @@ def run_nearest(request: TaskRequest, progress: Progress) -> Section:
         tables += _across(request, progress, failed)
     sentences = (
         *(("Small run: the words mean nothing.",) if request.small else ()),
-        "Words are spread evenly over the ranks of frequency, in logarithm; nearest by Euclidean distance between the "
-        "columns of V, as in the paper (A31). Across languages the columns of U and V are made unit length first: "
-        "words of two languages have vectors of different lengths.",
+        "Words are evenly spaced in log frequency rank; nearest by Euclidean distance between the columns of V, as in "
+        "the paper (A31). Across languages, the columns of U and V are first scaled to unit length, because words of "
+        "two languages have vectors of different lengths.",
         *failed,
     )
     return Section("T10", T10.title, sentences, tuple(tables))
 
 
 def _asked(request: TaskRequest, *, mates: bool) -> list[System]:
-    """Return the systems asked for that learn from mates, or those that do not."""
+    """Return the requested systems that are trained on mates, or those that are not."""
     return [one for one in registry.chosen(request.systems, T10.systems) if ("mates" in one.needs) == mates]
 
 
 def _tables_of(systems: Iterable[System], table: Callable[[System], Table], failed: list[str]) -> list[Table]:
-    """Return the table of each system; one that fails, or has no vector a word, only adds a sentence to ``failed``."""
+    """Return the table of each system; failures (also if there are no word vectors) add a sentence to ``failed``."""
     tables = []
     for system in systems:
         try:
@@ -138,7 +138,7 @@ def _tables_of(systems: Iterable[System], table: Callable[[System], Table], fail
 
 
 def _across(request: TaskRequest, progress: Progress, failed: list[str]) -> list[Table]:
-    """Return the tables of words of the queries' language with the nearest words of the documents'."""
+    """Return tables of words in the queries' language with the nearest words in the documents' language."""
     corpus, study = comparable(request, progress)
     left, right = corpus.queries.language, corpus.documents.language
     budget = with_budget(MATES_BUDGET, request)
@@ -158,7 +158,7 @@ def _fit(system: System, study: Study, budget: Budget, loss: Loss, progress: Pro
 
 
 def _of_documents(system: System, study: Study, budget: Budget, progress: Progress) -> Table:
-    """Return the table of words of the documents with their nearest ones."""
+    """Return the table of document words with their nearest words."""
     space = word_space(_fit(system, study, budget, links_loss, progress), study)
     frequency = _document_frequency(study, queries=False)[: len(space.V)]
     among = _frequent(study)
@@ -167,7 +167,7 @@ def _of_documents(system: System, study: Study, budget: Budget, progress: Progre
 
 
 def _table(title: str, space: WordSpace, frequency: Int64, among: Int64, of_queries: bool) -> Table:
-    """Return some words and the nearest ones of each."""
+    """Return a table of some words with their nearest words."""
     names = space.query_words if of_queries else space.document_words
     rows = []
     for place in spread_words(names[: len(frequency)], frequency, N_ASKED, MIN_DOCUMENTS):
@@ -177,13 +177,13 @@ def _table(title: str, space: WordSpace, frequency: Int64, among: Int64, of_quer
 
 
 def _document_frequency(study: Study, queries: bool) -> Int64:
-    """Return how many texts of a side hold each word."""
+    """Return the number of texts of one side that contain each word."""
     counts = (study.queries if queries else study.documents).counts
     return np.bincount(counts.indices, minlength=counts.shape[1]).astype(np.int64)
 
 
 def _frequent(study: Study) -> Int64:
-    """Return the words of documents that may be shown."""
+    """Return the words of documents that are frequent enough to be shown."""
     return np.flatnonzero(_document_frequency(study, queries=False) >= MIN_DOCUMENTS)
 
 
@@ -205,9 +205,9 @@ def run_dice(request: TaskRequest, progress: Progress) -> Section:
     )
     sentences = (
         *(("Small run: the words mean nothing.",) if request.small else ()),
-        f"The {N_SHOWN} words of the greatest DICE among the {len(vocabulary):,} most frequent ones, counted in "
-        f"{len(texts):,} documents; the word itself, of DICE 1, is left out. `ssi words dice` does the same for any "
-        f"term.",
+        f"The {N_SHOWN} words with the highest DICE coefficient among the {len(vocabulary):,} most frequent ones, "
+        f"counted in {len(texts):,} documents; the word itself, with DICE 1, is left out. `ssi words dice` does the "
+        f"same for any term.",
     )
     return Section("T11", T11.title, sentences, tables)
 
@@ -215,7 +215,7 @@ def run_dice(request: TaskRequest, progress: Progress) -> Section:
 def dice_of(
     terms: Sequence[str], texts: Iterable[Sequence[str]], vocabulary: Vocabulary
 ) -> dict[str, list[tuple[str, float]]]:
-    """Return the nearest frequent words of each term, without the term itself, with their DICE."""
+    """Return the nearest frequent words of each term with their DICE coefficients, without the term itself."""
     counter = DiceCounter([term.split(" ") for term in terms], vocabulary, len(vocabulary))
     counter.add(texts)
     nearest = {}

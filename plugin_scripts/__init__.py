@@ -1,1 +1,1 @@
-"""What is put into an engine so that it reranks by itself: scripts, pipelines, connectors, endpoints. No logic."""
+"""Files installed in an engine so that it reranks by itself: scripts, pipelines, connectors, endpoints. No logic."""

@@ -1,4 +1,4 @@
-"""The inverted file (spec R06, R07) and what is searched by it: vector space and Boolean retrieval (B17, B18)."""
+"""The inverted file (spec R06, R07), and retrieval with it: vector space and Boolean (B17, B18)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from reranker.text.rows import row_of
 Pairs = npt.NDArray[np.void]
 
 PAIR = np.dtype([("word", np.int32), ("document", np.int32), ("value", np.float32)])
-"""One entry (word, document, how often or how heavy) as it stands in a block's file."""
+"""One entry of a block file: (word, document, count or weight)."""
 
 
 @dataclass(frozen=True, eq=False)
 class InvertedFile:
-    """The postings of every word.
+    """Inverted lists of all words.
 
     Raises
     ------
@@ -36,13 +36,13 @@ class InvertedFile:
     """
 
     starts: Int64
-    """(n_words + 1,) int64: The postings of word w are entries ``starts[w]`` to ``starts[w + 1] - 1``."""
+    """Start of each list, (n_words + 1,) int64; the entries of word w are ``starts[w]`` to ``starts[w + 1] - 1``."""
     documents: Int32
-    """(n_entries,) int32: Document numbers, ascending within a word."""
+    """Document numbers, (n_entries,) int32, ascending within a word."""
     values: Float32
-    """(n_entries,) float32: Count or weight of the word in the document."""
+    """Count or weight of the word in the document, (n_entries,) float32."""
     n_documents: int
-    """Documents in the collection, also those without words."""
+    """Number of documents, including those without words."""
 
     def __post_init__(self) -> None:
         if len(self.starts) < 1 or not len(self.documents) == len(self.values) == int(self.starts[-1]):
@@ -53,12 +53,12 @@ class InvertedFile:
 
     @property
     def n_words(self) -> int:
-        """Number of words, also those of no document."""
+        """Number of words, including those that no document holds."""
         return len(self.starts) - 1
 
     @property
     def document_frequency(self) -> Int64:
-        """Documents that hold each word, (n_words,) int64."""
+        """Number of documents that hold each word, (n_words,) int64."""
         return np.diff(self.starts)
 
     def postings(self, word: int) -> tuple[Int32, Float32]:
@@ -67,7 +67,7 @@ class InvertedFile:
         Raises
         ------
         InputError
-            For a word number outside the file.
+            If the word number is not in the file.
         """
         if not 0 <= word < self.n_words:
             raise InputError(f"word number {word} is not in the file: it has words 0 to {self.n_words - 1}")
@@ -76,7 +76,7 @@ class InvertedFile:
 
 
 def invert(rows: sp.csr_matrix) -> InvertedFile:
-    """Return the inverted file of documents' rows, (n_documents, n_words); stored zeros are left out.
+    """Return the inverted file of documents' rows, (n_documents, n_words), without stored zeros.
 
     Source: spec 1.9: (word, document) pairs sorted by word, then by document.
     """
@@ -88,16 +88,16 @@ def invert(rows: sp.csr_matrix) -> InvertedFile:
 
 
 def sorted_pairs(words: npt.ArrayLike, documents: npt.ArrayLike, values: npt.ArrayLike) -> Pairs:
-    """Return the entries sorted by word, then document; entries of the same word and document are added up.
+    """Return the entries sorted by word, then document; values of equal word and document are summed.
 
     Raises
     ------
     ShapeMismatch
-        If the three do not have the same length.
+        If the three arrays do not have the same length.
     """
     sizes = [np.size(part) for part in (words, documents, values)]
     if len(set(sizes)) > 1:
-        raise ShapeMismatch("{:,} words, {:,} documents and {:,} values: give one of each an entry".format(*sizes))
+        raise ShapeMismatch("{:,} words, {:,} documents and {:,} values: give one of each per entry".format(*sizes))
     pairs = np.empty(sizes[0], PAIR)
     pairs["word"], pairs["document"], pairs["value"] = words, documents, values
     return _merged([pairs])
@@ -113,29 +113,29 @@ def build_in_blocks(
 ) -> InvertedFile:
     """Return the inverted file of a stream of entries too long for memory (blocked sort-based indexing).
 
-    Blocks of at most ``block_entries`` entries are sorted, O(T log T) for T entries, and written to ``folder``; then
-    all blocks are merged, a range of words at a time, into one file, which the result maps into memory.
+    Blocks of at most ``block_entries`` entries are sorted, O(T log T) for T entries, and written to ``folder``. Then
+    all blocks are merged, one range of words after the other, into one file, which the result memory-maps.
 
     Parameters
     ----------
     entries : iterable of (word, document, value)
-        In any order; entries of the same word and document are added up.
+        In any order; values of equal word and document are summed.
     folder : Path
-        An existing folder with room for the entries twice, 12 bytes each. Blocks are removed, the result stays.
+        An existing folder with space for all entries twice, 12 bytes each. Blocks are removed afterwards.
     block_entries : int
-        Entries in memory at once, at least 1. Only one word with more entries than that takes more.
+        Number of entries in memory, at least 1. Only a single word with more entries needs more memory.
 
     Raises
     ------
     ConfigError
         If ``block_entries`` is below 1.
     InputError
-        For a word or document number outside of its range.
+        If a word or document number is out of range.
 
     Source: COURSE, BSBI; spec 1.9.
     """
     if block_entries < 1:
-        raise ConfigError(f"block_entries is {block_entries}: a block holds at least 1 entry")
+        raise ConfigError(f"block_entries is {block_entries}: it must be at least 1")
     paths: list[Path] = []
     stream = iter(entries)
     while len(block := np.array(list(islice(stream, block_entries)), PAIR)):
@@ -158,12 +158,12 @@ def merge_blocks(
 ) -> InvertedFile:
     """Return one inverted file from sorted blocks, reading about ``block_entries`` entries of them at a time.
 
-    The blocks are ``.npy`` files of `PAIR` entries, each sorted by word, then document; ``target`` is written with the
-    merged entries, and mapped by the result.
+    The blocks are ``.npy`` files of `PAIR` entries, each sorted by word, then document. The merged entries are written
+    to ``target``, which the result memory-maps.
     """
     blocks = [np.load(path, mmap_mode="r") for path in paths]
     counts = np.zeros(n_words, np.int64)
-    # Where each word starts in each block: the words are sorted, so a search finds them without reading the block.
+    # Start of each word in each block: words are sorted, so a binary search finds it without reading the block.
     places = [np.searchsorted(block["word"], np.arange(n_words + 1)) for block in blocks]
     for place in places:
         counts += np.diff(place)
@@ -180,7 +180,7 @@ def merge_blocks(
 
 
 def _merged(parts: Sequence[Pairs]) -> Pairs:
-    """Return the entries of all parts, sorted by word and document, equal ones added up."""
+    """Return the entries of all parts, sorted by word and document; values of equal entries are summed."""
     pairs = np.concatenate([np.empty(0, PAIR), *parts])
     pairs = pairs[np.lexsort((pairs["document"], pairs["word"]))]
     if not len(pairs):
@@ -193,7 +193,7 @@ def _merged(parts: Sequence[Pairs]) -> Pairs:
 
 
 def _word_ranges(counts: Int64, limit: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, last + 1) of consecutive words with at most ``limit`` entries together, or of one word alone."""
+    """Yield (first, last + 1) of ranges of words with at most ``limit`` entries in total, or of a single word."""
     before = np.concatenate(([0], np.cumsum(counts)))
     first = 0
     while first < len(counts):
@@ -205,10 +205,10 @@ def _word_ranges(counts: Int64, limit: int) -> Iterator[tuple[int, int]]:
 def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Float32:
     """Return q . d of every query with every document of the file, (n_queries, n_documents) float32.
 
-    Term at a time: the postings of each query word add q_w * d_w to the documents they name, so only documents that
-    share a word with the query are ever touched. Sums are kept in float64.
+    Scoring is term at a time: the postings of each query word add q_w * d_w to their documents, so documents that share
+    no word with the query are not touched. Sums are in float64.
 
-    With unit rows on both sides it is the cosine.
+    With unit rows on both sides the score is the cosine.
 
     Raises
     ------
@@ -225,14 +225,14 @@ def score_by_postings(q_rows: sp.csr_matrix, file: InvertedFile) -> Float32:
         span = slice(q_rows.indptr[query], q_rows.indptr[query + 1])
         for word, weight in zip(q_rows.indices[span], q_rows.data[span], strict=True):
             documents, values = file.postings(int(word))
-            total[documents] += np.float64(weight) * values  # a document stands once in a word's postings
+            total[documents] += np.float64(weight) * values  # a document occurs once in a word's postings
         out[query] = total
     return out
 
 
 @dataclass(frozen=True)
 class VectorSpace(ProductScorer):
-    """Scores q . d of unit rows: M01 = B01 = B18, computed over an inverted file of the documents.
+    """Score q . d of unit rows (M01 = B01 = B18), computed with an inverted file of the documents.
 
     Source: spec B18 (COURSE's weights, see `tfidf_rows`).
     """
@@ -249,17 +249,17 @@ class VectorSpace(ProductScorer):
 
 @dataclass(frozen=True, slots=True)
 class BooleanScorer:
-    """Scores texts as Boolean queries: 1 if the document holds all (AND) or any (OR) of the query's words, else 0.
+    """Score of Boolean queries: 1 if the document holds all (AND) or any (OR) of the query's words, else 0.
 
-    A query without words has no condition: all documents satisfy AND, none satisfies OR.
+    A query without words has no condition: all documents satisfy AND, and none satisfies OR.
 
     Raises
     ------
     ConfigError
-        For another operator.
+        If the operator is unknown.
 
-    The course has documents match that satisfy some conjunct of the query's disjunctive form: those that score 1 by AND
-    for the words of one of them.
+    In the course, a document matches if it satisfies a conjunct of the query's disjunctive normal form: it scores 1 by
+    AND for the words of a conjunct.
 
     Source: spec B17.
     """

@@ -28,32 +28,32 @@ _BLOCK_BYTES = 2**26
 
 @dataclass(frozen=True, eq=False)
 class Okapi(ProductScorer):
-    """Scores sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)); rows are counts.
+    """Score sum over query words of qtf * idf * tf (k1 + 1) / (tf + k1 (1 - b + b len / mean len)); rows are counts.
 
-    `LexicalRows` is the same over weighted fields; this one scores the count rows it is handed.
+    `LexicalRows` computes the same over weighted fields; this scorer takes count rows.
 
     Raises
     ------
     ConfigError
-        For values outside of these ranges.
+        If a value is out of range.
 
     Source: spec B20.
     """
 
     idf: Float64
-    """(D,) float64: ln(1 + (N_docs - df + 1/2) / (df + 1/2))."""
+    """ln(1 + (N_docs - df + 1/2) / (df + 1/2)), (D,) float64."""
     mean_length: float
     """Mean number of tokens of the collection's documents, above 0."""
     k1: float = 1.2
-    """Where the counting of a word levels off, at least 0."""
+    """Saturation of the word frequency, at least 0."""
     b: float = 0.75
-    """How much length counts, 0 to 1."""
+    """Length normalization, 0 to 1."""
 
     def __post_init__(self) -> None:
         if not (self.k1 >= 0 and 0 <= self.b <= 1 and self.mean_length > 0):
             raise ConfigError(
-                f"k1 is {self.k1!r}, b {self.b!r} and the mean length {self.mean_length!r}: k1 is at least 0, b from "
-                f"0 to 1, and the mean length above 0"
+                f"k1 is {self.k1!r}, b {self.b!r} and the mean length {self.mean_length!r}: k1 must be at least 0, "
+                f"b from 0 to 1, and the mean length above 0"
             )
 
     def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
@@ -87,15 +87,15 @@ def fit_okapi(d_counts: sp.csr_matrix, k1: float = 1.2, b: float = 0.75) -> Okap
 
 @dataclass(frozen=True, eq=False)
 class JelinekMercer:
-    """Scores log P(q|d) = sum_w x_w^q log p(w|d), p(w|d) = (1 - lam) x_w^d / |d| + lam F_w / |C|.
+    """Score log P(q|d) = sum_w x_w^q log p(w|d), p(w|d) = (1 - lam) x_w^d / |d| + lam F_w / |C|.
 
-    Words that the collection does not hold say nothing about any document and are left out. An empty document has the
-    first part 0. With lam = 0, a document without some query word has probability 0: its score is -inf.
+    Words that do not occur in the collection are left out. In an empty document the first term is 0. With lam = 0, a
+    document that misses a query word has probability 0: its score is -inf.
 
     Raises
     ------
     ConfigError
-        For lam outside of 0 to 1.
+        If lam is outside of 0 to 1.
     InputError
         If the collection's shares are negative or do not sum to 1.
 
@@ -103,21 +103,22 @@ class JelinekMercer:
     """
 
     collection: Float64
-    """(D,) float64: F_w / |C|: how often each word stands in the collection, divided by the number of all its tokens.
-    """
+    """F_w / |C|: the share of each word in the tokens of the collection, (D,) float64."""
     lam: float = 0.5
-    """Weight of the collection, 0 to 1; 1 gives all documents the same score."""
+    """Weight of the collection, 0 to 1; with 1 all documents have the same score."""
     per_word: bool = False
-    """Score (log P(q|d) - log P(q|C)) / |q| instead, |q| and P(q|C) = prod_w (F_w / |C|)**x_w^q over the known words (0
-    without any): the same order of documents for a query, and comparable between queries, which are short or long and
-    of common or rare words."""
+    """Whether the score is (log P(q|d) - log P(q|C)) / |q| instead, over the known words; 0 if there are none.
+
+    P(q|C) = prod_w (F_w / |C|)**x_w^q. The ranking of a query's documents is the same, and scores become comparable
+    between short and long queries, and between common and rare words.
+    """
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.lam <= 1.0:
-            raise ConfigError(f"lam is {self.lam!r}: the collection's weight lies between 0 and 1")
+            raise ConfigError(f"lam is {self.lam!r}: the collection's weight must be between 0 and 1")
         if not ((self.collection >= 0).all() and abs(self.collection.sum() - 1.0) < 1e-6):
             raise InputError(
-                "the collection's shares must be at least 0 and sum to 1: make them with fit_language_model"
+                "the collection's shares must be at least 0 and sum to 1: build the model with fit_language_model"
             )
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
@@ -141,7 +142,7 @@ class JelinekMercer:
         return np.asarray(scores, dtype=np.float32)
 
     def _normalisation(self, queries: sp.csr_matrix) -> tuple[Float64, Float64]:
-        """Return log P(q|C) and |q|, or 0 and 1 where scores are not per word; 1 for an empty query."""
+        """Return log P(q|C) and |q| (1 for an empty query), or 0 and 1 if scores are not per word."""
         if not self.per_word:
             return np.zeros(queries.shape[0]), np.ones(queries.shape[0])
         log = np.log(self.collection, out=np.zeros(len(self.collection)), where=self.collection > 0)
@@ -149,10 +150,10 @@ class JelinekMercer:
         return queries @ log, np.where(length > 0, length, 1.0)
 
     def _parts(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix, Float64]:
-        """Return the queries' known words, what a held word adds, and log p of a word the document does not hold.
+        """Return the queries' known words, the contribution of a held word, and log p of a word that is not held.
 
-        log p(w|d) = log(lam P_w) + log(1 + (1 - lam) x_w^d / (|d| lam P_w)); the second part is 0 for words not held,
-        so the sum over a query is a sparse product. For lam = 0 it is log(x_w^d / |d|), and 0 stands in for -inf.
+        log p(w|d) = log(lam P_w) + log(1 + (1 - lam) x_w^d / (|d| lam P_w)). The second part is 0 for words not held,
+        so the sum over a query is a sparse product. With lam = 0 it is log(x_w^d / |d|), and 0 replaces -inf.
         """
         check_widths(q_rows, d_rows)
         check_widths(q_rows, sp.csr_matrix((0, len(self.collection))))
@@ -166,7 +167,7 @@ class JelinekMercer:
         background = self.lam * self.collection
         if self.lam == 0.0:
             return queries, with_data(documents, np.log(share)), np.zeros(len(known))
-        # A held word outside of the collection meets no query word (those were taken out): any finite value serves.
+        # A held word outside of the collection matches no query word, as those were removed: any finite value will do.
         ratio = (1.0 - self.lam) * share / np.where(known, background, 1.0)[documents.indices]
         missing = np.log(background, out=np.zeros(len(known)), where=known)
         return queries, with_data(documents, np.log1p(ratio)), missing
@@ -189,31 +190,30 @@ def fit_language_model(d_counts: sp.csr_matrix, lam: float = 0.5, per_word: bool
 
 @dataclass(frozen=True, eq=False)
 class QueryExpansion(ProductScorer):
-    """Scores q'.d with q' = q + beta * (1/E) * sum_{i=1..E} d_{r_i}, r_1..r_E the pool's best for q.
+    """Score q'.d with q' = q + beta * (1/E) * sum_{i=1..E} d_{r_i}, where r_1..r_E are the pool's best for q.
 
-    beta = 0 is TF-IDF. Documents that share no word with the query are no feedback: with fewer than E others, the sum
-    is over those, still divided by E. Equal scores go to the lower document number. q' is not made unit length, which
-    would not change any order of documents.
+    With beta = 0 this is TF-IDF. Documents that share no word with the query are not used as feedback; if there are
+    fewer than E others, the sum is over those and still divided by E. Ties go to the lower document number. q' is not
+    normalised, which would not change any ranking.
 
     Raises
     ------
     ConfigError
-        For a beta or an E outside of these ranges.
+        If beta or E is out of range.
 
     Source: SSI, section on query expansion; spec B02 and A23 (mean, not sum; the same pool in both passes).
     """
 
     pool: sp.csr_matrix
-    """csr_matrix, (n_pool, D) float32: Unit tf-idf rows of the documents of the first pass; the papers take those that
-    are ranked afterwards, too."""
+    """Unit tf-idf rows of the documents of the first pass, (n_pool, D) float32; the papers then rank the same ones."""
     beta: float = 0.5
-    """>= 0."""
+    """Weight of the feedback, at least 0."""
     n_feedback: int = 5
-    """E >= 1."""
+    """E, at least 1."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.beta) and self.beta >= 0):
-            raise ConfigError(f"beta is {self.beta!r}: the weight of the feedback is finite and at least 0")
+            raise ConfigError(f"beta is {self.beta!r}: the weight of the feedback must be finite and at least 0")
         if self.n_feedback < 1:
             raise ConfigError(f"n_feedback is {self.n_feedback}: expansion needs at least 1 document")
 
@@ -245,51 +245,53 @@ class QueryExpansion(ProductScorer):
 
 
 def mixture(first: Scorer, second: Scorer, alpha: float) -> Mix:
-    """Return alpha * f(q, d) + (1 - alpha) * g(q, d), for alpha from 0 (g alone) to 1 (f alone).
+    """Return alpha * f(q, d) + (1 - alpha) * g(q, d), for alpha from 0 (only g) to 1 (only f).
 
-    Both are over the same rows (`OnView` gives each its own part of the query), and mixed as they are.
+    Both use the same rows (`OnView` gives each its own part of the query), and scores are mixed without scaling.
 
     Raises
     ------
     ConfigError
-        For alpha outside of 0 to 1.
+        If alpha is outside of 0 to 1.
 
     Source: PSI, Tables 1, 2 and 6; spec B04, B16.
     """
     if not 0.0 <= alpha <= 1.0:
-        raise ConfigError(f"alpha is {alpha!r}: the first scorer's share lies between 0 and 1")
+        raise ConfigError(f"alpha is {alpha!r}: the first scorer's share must be between 0 and 1")
     return Mix((first, second), (alpha, 1.0 - alpha))
 
 
 @dataclass(frozen=True, eq=False)
 class OnView(ChangedRows):
-    """Scores with a part of the query's columns: one row can hold a query in several languages side by side.
+    """Score with some of the query's columns, so that one row can hold a query in several languages.
 
-    ``join_columns(japanese, translated)`` makes such rows; PSI(JapEng) then reads columns 0 to D_J - 1 and
-    TFIDF(EngEng) the others, and `mixture` joins them (B16).
+    ``join_columns(japanese, translated)`` builds such rows. PSI(JapEng) then reads columns 0 to D_J - 1 and
+    TFIDF(EngEng) the others, and `mixture` combines them (B16).
 
     Raises
     ------
     ConfigError
-        If the part is empty or starts below 0.
+        If the range is empty or starts below 0.
     """
 
     scorer: Scorer
-    """Of the part."""
+    """Scorer of the columns."""
     start: int
     stop: int
-    """The part's first column, and the column after its last."""
+    """First column of the range, and the column after its last."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.start < self.stop:
-            raise ConfigError(f"columns {self.start} to {self.stop} are not a part: start is at least 0 and below stop")
+            raise ConfigError(
+                f"columns {self.start} to {self.stop} are not a range: start must be at least 0 and below stop"
+            )
 
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """Return the columns of the part, and the documents as they are."""
+        """Return the columns of the range, and the unchanged documents."""
         if self.stop > q_rows.shape[1]:
             raise ShapeMismatch(
-                f"columns {self.start} to {self.stop - 1} of a query of {q_rows.shape[1]:,}: make the rows with "
-                f"join_columns, in the order that the parts were numbered"
+                f"columns {self.start} to {self.stop - 1} of a query of {q_rows.shape[1]:,}: build the rows with "
+                f"join_columns, in the order in which the parts were numbered"
             )
         return q_rows[:, self.start : self.stop].tocsr(), d_rows
 
@@ -299,16 +301,16 @@ def pagerank(
 ) -> Float64:
     """Return the stationary probability of each document, (N,) float64, summing to 1.
 
-    pi = pi P with P_ij = damping A_ij / outdeg(i) + (1 - damping) / N where i has links, and 1/N where it has none,
-    by power iteration from 1/N until the sum of absolute changes is at most ``tolerance``; the error then is at most
-    damping / (1 - damping) times that.
+    pi = pi P with P_ij = damping A_ij / outdeg(i) + (1 - damping) / N if i has links, and 1/N otherwise. The power
+    iteration starts from 1/N and ends when the sum of absolute changes is at most ``tolerance``; the error is then at
+    most damping / (1 - damping) times that.
 
     Parameters
     ----------
     links : csr_matrix, (N, N)
-        A_ij >= 0: links from document i to document j (several count as often), outdeg(i) = sum_j A_ij.
+        A_ij >= 0: number of links from document i to document j; outdeg(i) = sum_j A_ij.
     damping : float
-        Lambda, at least 0 and below 1: the chance to follow a link. The course prints no value.
+        Lambda, at least 0 and below 1: the probability of following a link. The course gives no value.
     tolerance : float
         Above 0.
 
@@ -319,15 +321,15 @@ def pagerank(
     InputError
         For a negative or non-finite link, or no document.
     ConfigError
-        For a damping or tolerance outside of these ranges.
+        If damping or tolerance is out of range.
     TrainingError
-        If it has not settled after ``max_iterations``.
+        If it has not converged after ``max_iterations``.
 
     Source: COURSE, PageRank; spec B21, A29 (rows without links are 1/N).
     """
     n = links.shape[0]
     if links.shape != (n, n):
-        raise ShapeMismatch(f"links of shape {links.shape} are not square: rows and columns are the same documents")
+        raise ShapeMismatch(f"links of shape {links.shape} are not square: rows and columns must be the same documents")
     if not (0.0 <= damping < 1.0 and tolerance > 0.0):
         raise ConfigError(f"damping is {damping!r} and tolerance {tolerance!r}: 0 <= damping < 1, tolerance above 0")
     if n == 0 or not (np.isfinite(links.data).all() and (links.data >= 0).all()):
@@ -338,7 +340,8 @@ def pagerank(
     follow = (sp.diags(share) @ links.astype(np.float64)).T.tocsr()
     rank: Float64 = np.full(n, 1.0 / n)
     for _ in range(max_iterations):
-        # What does not follow a link goes everywhere evenly: (1 - damping) of linked documents, all of the others.
+        # Probability that does not follow a link is spread evenly: (1 - damping) of linked documents, all of the
+        # others.
         jump = 1.0 - damping * rank[linked].sum()
         new: Float64 = follow @ rank + jump / n
         new /= new.sum()

@@ -1,4 +1,4 @@
-"""Ranking machines (spec B22, B24, B25) on the course's features of query and document (B23), and their pairs."""
+"""Ranking SVMs (spec B22, B24, B25) on the course's features of query and document (B23), and their pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reranker.text.rows import row_of, with_data
 
 @dataclass(frozen=True, eq=False)
 class CourseFeatures:
-    """Nine numbers of a query and a document, both as word counts.
+    """Nine features of a query and a document, both given as word counts.
 
     ====  =================================================  =================
     f     formula, t over the distinct words of the query    name
@@ -36,12 +36,12 @@ class CourseFeatures:
     f9    log P(q|d), Jelinek-Mercer                         language_model
     ====  =================================================  =================
 
-    t^d and t^c are counts of t in the document and in the collection, |C| the collection's length in tokens, and L the
-    document's own length |d| (with ``literal``: |C|, as the slides print). Words whose logarithm would be that of 0
-    (idf(t) = 0 in f3: a word of every document; t^c = 0: a word outside of the collection) add nothing.
+    t^d and t^c are counts of t in the document and in the collection, |C| is the collection's length in tokens, and L
+    is the document's length |d| (with ``literal``: |C|, as printed on the slides). Words whose logarithm would be that
+    of 0 are left out (idf(t) = 0 in f3: a word of every document; t^c = 0: a word outside of the collection).
 
-    Documents have one column more than queries: the last holds the PageRank, so that f8 stays with its document in
-    every selection of rows. `with_pagerank` adds it.
+    Documents have one more column than queries. It holds the PageRank, so that f8 stays with its document in every
+    selection of rows. `with_pagerank` adds it.
 
     Raises
     ------
@@ -52,20 +52,20 @@ class CourseFeatures:
     """
 
     idf: Float64
-    """(D,) float64: ln(N_docs / df)."""
+    """ln(N_docs / df) of each word, (D,) float64."""
     collection_counts: Float64
-    """(D,) float64: t^c."""
+    """t^c, (D,) float64."""
     language_model: JelinekMercer
-    """Of f9, with lam above 0."""
+    """Language model of f9, with lam above 0."""
     literal: bool = False
-    """Divide t^d by |C| in f2, f5 and f6."""
+    """Whether t^d is divided by |C| in f2, f5 and f6."""
 
     def __post_init__(self) -> None:
         if self.language_model.lam == 0.0:
             raise ConfigError("the language model has lam = 0 and scores of -inf: use a lam above 0 for features")
 
     def pairs(self, q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> Float64:
-        """Return the features of query r with document r, (n, 9) float64; documents are D + 1 wide."""
+        """Return the features of query r with document r, (n, 9) float64; documents have D + 1 columns."""
         queries, documents, prior = self._sides(q_counts, d_counts)
         words = binary(queries)
         columns = [pair_products(words, part) for part in self._word_parts(documents)]
@@ -84,7 +84,7 @@ class CourseFeatures:
         yield self.language_model.score_matrix(queries, documents).astype(np.float64)
 
     def _word_parts(self, documents: sp.csr_matrix) -> Iterator[sp.csr_matrix]:
-        """Yield what each word of a document adds to f1 .. f6, (n_documents, D) float64."""
+        """Yield the contribution of each word of a document to f1 .. f6, (n_documents, D) float64."""
         size = self.collection_counts.sum()
         words, tf = documents.indices, documents.data
         lengths = np.asarray(documents.sum(axis=1), dtype=np.float64).ravel()
@@ -104,7 +104,7 @@ class CourseFeatures:
         if q_counts.shape[1] != n_words or d_counts.shape[1] != n_words + 1:
             raise ShapeMismatch(
                 f"queries have {q_counts.shape[1]:,} columns and documents {d_counts.shape[1]:,}: features need "
-                f"{n_words:,} words, and one column more in documents (add it with with_pagerank)"
+                f"{n_words:,} words, and one more column for documents (add it with with_pagerank)"
             )
         documents = check_counts(d_counts[:, :n_words].tocsr(), "d_counts")
         prior: Float64 = d_counts[:, n_words].toarray().ravel().astype(np.float64)
@@ -125,15 +125,15 @@ def fit_features(d_counts: sp.csr_matrix, lam: float = 0.5, literal: bool = Fals
 
 
 def with_pagerank(d_counts: sp.csr_matrix, ranks: Float64) -> sp.csr_matrix:
-    """Return the documents' counts with their PageRanks in one more column, (n_documents, D + 1) float64.
+    """Return the documents' counts with their PageRanks in an additional column, (n_documents, D + 1) float64.
 
     Raises
     ------
     ShapeMismatch
-        If there is not one PageRank a document.
+        If the number of PageRanks is not the number of documents.
     """
     if ranks.shape != (d_counts.shape[0],):
-        raise ShapeMismatch(f"{ranks.shape} PageRanks for {d_counts.shape[0]:,} documents: give one a document")
+        raise ShapeMismatch(f"{ranks.shape} PageRanks for {d_counts.shape[0]:,} documents: give one per document")
     rows: sp.csr_matrix = sp.hstack([d_counts.astype(np.float64), sp.csr_matrix(ranks[:, None])], format="csr")
     return rows
 
@@ -143,22 +143,22 @@ Pairs = tuple[Int64, Int64]
 
 
 def preference_pairs(grades: Float64, queries: Int64) -> Pairs:
-    """Return every pair of rows of one query in which the first has the greater grade.
+    """Return all pairs of rows of one query in which the first has the higher grade.
 
-    Grades and queries, (n,), are of the rows in any order; pairs are in the order of the queries, then of the better
+    ``grades`` and ``queries``, (n,), are those of the rows in any order. Pairs are ordered by query, then by the better
     and the worse row.
 
     Raises
     ------
     ShapeMismatch
-        If there is not one query a grade.
+        If the numbers of queries and grades differ.
     InputError
         If a grade is not finite.
 
     Source: spec B24; A26 (+1 when the first is preferred).
     """
     if grades.shape != queries.shape or grades.ndim != 1:
-        raise ShapeMismatch(f"{grades.shape} grades and {queries.shape} queries: give one of each a pair")
+        raise ShapeMismatch(f"{grades.shape} grades and {queries.shape} queries: give one of each per row")
     if not np.isfinite(grades).all():
         raise InputError("a grade is NaN or infinite: grades must be comparable; leave unjudged documents out")
     none = np.empty(0, np.int64)
@@ -173,18 +173,18 @@ def preference_pairs(grades: Float64, queries: Int64) -> Pairs:
 def svm_pair_weights(pairs: Pairs, grades: Float64, queries: Int64) -> Float64:
     """Return tau * mu of each pair, (n_pairs,) float64.
 
-    mu of a query is the greatest number of pairs of any query divided by its own, so that every query weighs the same.
-    tau of two grades a > b is what NDCG@1 loses, on average over the queries with both grades, when a document of
-    grade a and one of grade b change places in the best possible order. Only the document in front counts: where a is
-    the query's best grade and m documents have it, the one drawn stands in front with the chance 1/m and the loss is
-    (1 - G(b) / G(a)) / m, with the gain G(g) = 2**g - 1; where a is not the best grade, nothing is lost.
+    mu of a query is the largest number of pairs of any query divided by the query's own number, so that all queries
+    have the same weight. tau of two grades a > b is the average loss of NDCG@1, over the queries with both grades, if a
+    document of grade a and one of grade b are exchanged in the ideal ranking. Only the first document counts. If a is
+    the query's highest grade and m documents have it, the exchanged one is first with probability 1/m, and the loss is
+    (1 - G(b) / G(a)) / m with the gain G(g) = 2**g - 1. If a is not the highest grade, the loss is 0.
 
     Raises
     ------
     InputError
-        If the lower grade of a pair has a gain below 0, or none has a gain above it.
+        If a grade is below 0, so that its gain is negative.
 
-    Source: spec B25 (values are not printed; tau and mu as its common-knowledge reading). The average over draws is
+    Source: spec B25 (the values are not printed; tau and mu follow the common reading). The average over draws is
     computed exactly.
     """
     if grades.size and grades.min() < 0:
@@ -206,7 +206,7 @@ def svm_pair_weights(pairs: Pairs, grades: Float64, queries: Int64) -> Float64:
 
 
 def _groups(queries: Int64) -> list[Int64]:
-    """Return the rows of each query, ascending; queries ascending."""
+    """Return the rows of each query, ascending; queries are ascending."""
     order = np.argsort(queries, kind="stable")
     _, starts = np.unique(queries[order], return_index=True)
     return [part for part in np.split(order, starts[1:]) if len(part)]
@@ -217,21 +217,21 @@ _MAX_ITERATIONS = 10_000
 
 @dataclass(frozen=True, eq=False)
 class LinearRanker:
-    """Scores w.((x - mean) / scale) + b of feature vectors x."""
+    """Score w.((x - mean) / scale) + b of feature vectors x."""
 
     weights: Float64
     mean: Float64
     scale: Float64
-    """(n_features,) float64: w; mean and deviation of each feature in training (1 for a feature that never changed)."""
+    """w; mean and standard deviation of each feature in training (1 for a constant feature); (n_features,) float64."""
     bias: float = 0.0
-    """b, 0 for pairwise machines: it cannot change an order."""
+    """b; 0 for pairwise SVMs, because it cannot change a ranking."""
 
     def scores(self, features: Float64) -> Float64:
-        """Return the score of each row of features, (n,) float64; greater is better."""
+        """Return the score of each row of features, (n,) float64; larger is better."""
         return np.asarray((features - self.mean) / self.scale @ self.weights + self.bias, dtype=np.float64)
 
     def matrix(self, features: Iterable[Float64], shape: tuple[int, int]) -> Float32:
-        """Return the scores of queries with documents, of this shape, float32; each feature is such a matrix."""
+        """Return the scores of queries with documents, of the given shape, float32; each feature is such a matrix."""
         total = np.full(shape, self.bias)
         for weight, mean, feature in zip(self.weights / self.scale, self.mean, features, strict=True):
             total += weight * (feature - mean)
@@ -240,17 +240,17 @@ class LinearRanker:
 
 @dataclass(frozen=True, eq=False)
 class FeatureSum:
-    """Scores w.((x(q, d) - mean) / scale) + b over the course's features and the scores of other rankers.
+    """Score w.((x(q, d) - mean) / scale) + b over the course's features and the scores of other rankers.
 
-    Queries are (n, D) word counts, documents (n, D + 1) with their PageRank in the last column, or (n, D) where nothing
-    is known of it: f8 is the same for all then.
+    Queries are (n, D) word counts. Documents are (n, D + 1) with their PageRank in the last column, or (n, D) without
+    it; f8 is then the same for all.
     """
 
     features: CourseFeatures
     ranker: LinearRanker
-    """w, over the nine features and then the rankers in their order."""
+    """Weights of the nine features, followed by those of the other rankers."""
     parts: tuple[tuple[Scorer, bool], ...] = ()
-    """Further rankers, and whether each takes counts (otherwise tf-idf rows)."""
+    """Other rankers, each with whether it takes counts (True) or tf-idf rows."""
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the sum for every query and document, (n_queries, n_documents) float32."""
@@ -270,7 +270,7 @@ class FeatureSum:
 def pair_features(
     features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
 ) -> Float64:
-    """Return features and further scores of query r with document r, (n, 9 + parts) float64."""
+    """Return features and scores of other rankers for query r with document r, (n, 9 + parts) float64."""
     columns = [features.pairs(q_counts, _with_prior(features, d_counts))]
     for scorer, *sides in _part_rows(features, parts, q_counts, d_counts):
         columns.append(scorer.score_pairs(*sides).astype(np.float64)[:, None])
@@ -278,7 +278,7 @@ def pair_features(
 
 
 def _with_prior(features: CourseFeatures, d_counts: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the documents with a column of PageRanks, 0 where they have none."""
+    """Return the documents with a column of PageRanks, which is 0 if they have none."""
     has_prior = d_counts.shape[1] > len(features.idf)
     return d_counts if has_prior else with_pagerank(d_counts, np.zeros(d_counts.shape[0]))
 
@@ -286,7 +286,7 @@ def _with_prior(features: CourseFeatures, d_counts: sp.csr_matrix) -> sp.csr_mat
 def _part_rows(
     features: CourseFeatures, parts: tuple[tuple[Scorer, bool], ...], q_counts: sp.csr_matrix, d_counts: sp.csr_matrix
 ) -> Iterator[tuple[Any, sp.csr_matrix, sp.csr_matrix]]:
-    """Yield each further ranker with the rows it takes, of D words: counts, or their tf-idf rows."""
+    """Yield each other ranker with its input rows over D words: counts, or their tf-idf rows."""
     for scorer, by_counts in parts:
         if by_counts:
             yield scorer, q_counts, d_counts
@@ -297,15 +297,15 @@ def _part_rows(
 def fit_pointwise_svm(
     features: Float64, relevant: Bool, *, rng: np.random.Generator, C: float = 1.0, balanced: bool = False
 ) -> LinearRanker:
-    """Return the machine that tells relevant pairs from others, used by its real-valued output.
+    """Return the SVM that separates relevant pairs from others; its real-valued output is the score.
 
     min 1/2 w.w + C sum_i xi_i with y_i (w.x_i + b) >= 1 - xi_i, xi_i >= 0, y_i = +1 for relevant and -1 for not;
-    scikit-learn's ``LinearSVC`` (liblinear) on standardised features. liblinear penalises b as well, min
-    1/2 (w.w + b**2) + ...: with more than a few pairs the errors outweigh that. It stops after 10,000 rounds at the
-    latest, and scikit-learn then warns; a smaller C settles sooner.
+    scikit-learn's ``LinearSVC`` (liblinear) on standardised features. liblinear also penalises b, min
+    1/2 (w.w + b**2) + ..., which hardly matters with more than a few pairs. It stops after 10,000 iterations, with a
+    warning of scikit-learn; it converges faster with a smaller C.
 
-    Where few pairs are relevant and the kinds overlap, calling everything irrelevant costs least: w is then almost 0,
-    and the order means nothing. ``balanced`` is for such data.
+    If few pairs are relevant and the classes overlap, it is cheapest to call everything irrelevant: w is then almost 0,
+    and the ranking is meaningless. ``balanced`` is for such data.
 
     Parameters
     ----------
@@ -313,29 +313,29 @@ def fit_pointwise_svm(
     rng : Generator
         Draws the order in which liblinear visits the pairs; the optimum does not depend on it.
     C : float
-        Above 0: weight of an error.
+        Weight of an error, above 0.
     balanced : bool
-        Weigh errors so that both kinds count the same: C n / (2 n_kind).
+        Whether errors are weighted so that both classes count the same: C n / (2 n_class).
 
     Raises
     ------
     TrainingError
         If all pairs are relevant, or none is.
     InputError, ShapeMismatch
-        For features that are not finite, or not one label a row.
+        If a feature is not finite, or the number of labels is not the number of rows.
     ConfigError
-        For C that is not above 0.
+        If C is not above 0.
     MissingExtra
-        Without scikit-learn.
+        If scikit-learn is not installed.
 
     Source: spec B22.
     """
     _check_features(features, C)
     if relevant.shape != (len(features),):
-        raise ShapeMismatch(f"{relevant.shape} labels for {len(features):,} pairs: give one a pair")
+        raise ShapeMismatch(f"{relevant.shape} labels for {len(features):,} pairs: give one per pair")
     if relevant.all() or not relevant.any():
         raise TrainingError(
-            f"{int(relevant.sum()):,} of {len(relevant):,} pairs are relevant: a machine needs pairs of both kinds"
+            f"{int(relevant.sum()):,} of {len(relevant):,} pairs are relevant: an SVM needs pairs of both classes"
         )
     mean, scale = _standard(features)
     labels = np.where(relevant, 1.0, -1.0)
@@ -347,14 +347,14 @@ def fit_pointwise_svm(
 def fit_pair_svm(
     features: Float64, pairs: Pairs, weights: Float64, *, rng: np.random.Generator, C: float = 1.0
 ) -> LinearRanker:
-    """Return the machine trained on differences of documents of the same query, with a weight each.
+    """Return the SVM trained on weighted differences of documents of the same query.
 
-    min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l: y = +1 when i is preferred, and the same pair the
-    other way round with y = -1. c_l = 1: an error counts the same at every rank, and a query by its number of pairs;
-    RSVM-IR has c_l = tau_k(l) mu_q(l) of `svm_pair_weights`. Preferences may also be those of clicks.
+    min 1/2 w.w + C sum_l c_l xi_l with y_l w.(x_i - x_j) >= 1 - xi_l, where y = +1 if i is preferred, and the same pair
+    in reverse has y = -1. With c_l = 1, an error counts the same at every rank, and a query by its number of pairs.
+    RSVM-IR has c_l = tau_k(l) mu_q(l) of `svm_pair_weights`. Preferences may also come from clicks.
 
-    ``pairs`` are rows of ``features`` over other rows; ``weights``, (n_pairs,) float64, say how much an error costs,
-    times C. Pairs of weight 0 are left out; both ways round of a pair are learned.
+    ``pairs`` are the better and the worse rows of ``features``. ``weights``, (n_pairs,) float64, are the costs c_l of
+    errors. Pairs of weight 0 are left out; every pair is learned in both directions.
 
     Raises
     ------
@@ -369,15 +369,15 @@ def fit_pair_svm(
     kept = weights > 0
     if not kept.any():
         raise TrainingError(
-            f"{len(weights):,} pairs of unequal grades within a query, {int(kept.sum())} of them with a weight: "
-            f"a ranking machine needs a query with documents of two grades"
+            f"{len(weights):,} pairs of unequal grades within a query, {int(kept.sum())} of them of weight above 0: "
+            f"a ranking SVM needs a query with documents of two grades"
         )
     mean, scale = _standard(features)
     better, worse = (features[rows[kept]] for rows in pairs)
     difference = (better - worse) / scale
     weight = weights[kept]
-    # Without b, a pair and the same pair the other way round have the same slack: each pair is given once, with twice
-    # its weight, and every second one turned round, as the library wants both labels.
+    # Without b, a pair and its reverse have the same slack. Each pair is therefore given once, with twice its weight,
+    # and every second one reversed, because the library needs both labels.
     if len(difference) == 1:
         difference, weight = np.repeat(difference, 2, axis=0), weight.repeat(2) / 2
     labels = np.where(np.arange(len(difference)) % 2, -1.0, 1.0)
@@ -387,7 +387,7 @@ def fit_pair_svm(
 
 
 def _machine(C: float, rng: np.random.Generator, **settings: Any) -> Any:
-    """Return scikit-learn's linear support vector machine with the hinge of the sources."""
+    """Return scikit-learn's linear SVM with the hinge loss of the sources."""
     try:
         from sklearn.svm import LinearSVC
     except ImportError as error:
@@ -397,17 +397,17 @@ def _machine(C: float, rng: np.random.Generator, **settings: Any) -> Any:
 
 
 def _standard(features: Float64) -> tuple[Float64, Float64]:
-    """Return mean and deviation of each feature; 1 for one that does not change."""
+    """Return mean and standard deviation of each feature; 1 as deviation of a constant feature."""
     scale = features.std(axis=0)
     flat = scale <= 1e-12 * np.abs(features).max(axis=0)
     return features.mean(axis=0), np.where(flat, 1.0, scale)
 
 
 def _check_features(features: Float64, C: float) -> None:
-    """Refuse features that no machine can use."""
+    """Raise an error for features or C that an SVM cannot use."""
     if features.ndim != 2 or not features.size:
-        raise ShapeMismatch(f"features of shape {features.shape}: give one row a pair and one column a feature")
+        raise ShapeMismatch(f"features of shape {features.shape}: give one row per pair and one column per feature")
     if not np.isfinite(features).all():
-        raise InputError("features hold NaN or infinity: a machine needs finite numbers; check the logarithms")
+        raise InputError("features hold NaN or infinity, which an SVM cannot use; check the logarithms")
     if not (np.isfinite(C) and C > 0):
-        raise ConfigError(f"C is {C!r}: the weight of an error is finite and above 0")
+        raise ConfigError(f"C is {C!r}: the weight of an error must be finite and above 0")

@@ -1,7 +1,7 @@
-"""What every method over study rows needs: checks, products row by row, tf-idf, n-grams, and two kinds of scorers.
+"""Functions shared by the methods: checks, row products, tf-idf, n-grams, and base classes of scorers.
 
-Study rows are ``csr_matrix`` float32 with sorted ids and as many columns as there are words, word 0 the most frequent.
-n-grams (spec R05) as features are only ever mapped to words (spec 1.6).
+Study rows are ``csr_matrix`` float32 with sorted ids and one column per word; word 0 is the most frequent. n-grams
+(spec R05) are used as features only by mapping them to words (spec 1.6).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from reranker.words import ngrams
 
 
 def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:
-    """Return the counts as float64 without stored zeros; refuse values that cannot be counts.
+    """Return the counts as float64 without stored zeros.
 
     Raises
     ------
@@ -29,14 +29,14 @@ def check_counts(counts: sp.csr_matrix, name: str) -> sp.csr_matrix:
         For a negative, infinite or NaN count.
     """
     if not (np.isfinite(counts.data).all() and (counts.data >= 0).all()):
-        raise InputError(f"{name} holds negative or non-finite counts: counts say how often a word stands in a text")
+        raise InputError(f"{name} holds negative or non-finite values: give the number of occurrences of each word")
     clean = counts.astype(np.float64)
     clean.eliminate_zeros()
     return clean
 
 
 def check_widths(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
-    """Refuse queries and documents over different numbers of words."""
+    """Raise `ShapeMismatch` if queries and documents have different numbers of words."""
     if q_rows.shape[1] != d_rows.shape[1]:
         raise ShapeMismatch(
             f"queries are over {q_rows.shape[1]:,} words and documents over {d_rows.shape[1]:,}: use one vocabulary"
@@ -44,10 +44,10 @@ def check_widths(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
 
 
 def check_pairs(q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
-    """Refuse pairs whose sides differ in number."""
+    """Raise `ShapeMismatch` if there are not as many queries as documents."""
     if q_rows.shape[0] != d_rows.shape[0]:
         raise ShapeMismatch(
-            f"{q_rows.shape[0]:,} queries and {d_rows.shape[0]:,} documents are not pairs: give one document a query"
+            f"{q_rows.shape[0]:,} queries and {d_rows.shape[0]:,} documents are not pairs: give one document per query"
         )
 
 
@@ -60,19 +60,19 @@ def binary(rows: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def pair_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float64:
-    """Return the dot product of row r with row r, (n,) float64; errors as `check_pairs`."""
+    """Return the inner product of row r of both, (n,) float64; errors as in `check_pairs`."""
     check_pairs(left, right)
     return np.asarray(left.multiply(right).sum(axis=1), dtype=np.float64).ravel()
 
 
 def all_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float64:
-    """Return the dot product of every row on the left with every row on the right, (n, m) float64."""
+    """Return the inner products of all rows of both, (n, m) float64."""
     products: Float64 = (left @ right.T.tocsr()).toarray()
     return products
 
 
 def idf_of(counts: sp.csr_matrix) -> Float64:
-    """Return ln(N_docs / df) of each word, 0 for a word of no document (nothing is known of it), (D,) float64.
+    """Return ln(N_docs / df) of each word, (D,) float64; 0 for a word that no document holds.
 
     Source: spec 1.1.
     """
@@ -82,27 +82,27 @@ def idf_of(counts: sp.csr_matrix) -> Float64:
 
 
 def tfidf_rows(counts: sp.csr_matrix, idf: Float64) -> sp.csr_matrix:
-    """Return tf * idf of the counts, each row made unit length, (n, D) float32; an empty row stays empty.
+    """Return tf * idf of the counts at unit length, (n, D) float32; an empty row stays empty.
 
-    The course divides tf by the length of the text first; unit length takes that factor out again.
+    The course first divides tf by the length of the text; that factor cancels at unit length.
 
     Raises
     ------
     ShapeMismatch
-        If there is not one idf a word.
+        If the number of idf values is not the number of words.
 
     Source: spec 1.1, B01 and B18.
     """
     if len(idf) != counts.shape[1]:
-        raise ShapeMismatch(f"{len(idf):,} idf values for {counts.shape[1]:,} words: give one a word")
-    # A copy: taking zeros out moves the word numbers, which the counts would share otherwise.
+        raise ShapeMismatch(f"{len(idf):,} idf values for {counts.shape[1]:,} words: give one per word")
+    # A copy, because removing zeros changes the arrays of indices, which the counts would share otherwise.
     rows = with_data(counts, counts.data * idf[counts.indices]).copy()
     rows.eliminate_zeros()
     return unit_rows(rows)
 
 
 class ProductScorer(ABC):
-    """Scores the inner product, summed in float64, of rows made of the query and of the document."""
+    """Score by the inner product, summed in float64, of rows computed from the query and from the document."""
 
     @abstractmethod
     def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
@@ -120,13 +120,13 @@ class ProductScorer(ABC):
 
 
 class ChangedRows(ABC):
-    """Scores by another scorer, ``scorer``, that is handed other rows: mapped, translated, or a part of them."""
+    """Score by another scorer, ``scorer``, on changed rows: mapped, translated, or a part of them."""
 
     scorer: Scorer
 
     @abstractmethod
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """Return the rows that the inner scorer is handed."""
+        """Return the rows for the inner scorer."""
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
@@ -140,9 +140,9 @@ class ChangedRows(ABC):
 def frequent_ngrams(
     token_lists: Iterable[Sequence[str]], n: int, *, max_ngrams: int | None = None, min_documents: int = 2
 ) -> tuple[str, ...]:
-    """Return the n-grams of at least ``min_documents`` texts, by decreasing document frequency, ties in text order.
+    """Return the n-grams in at least ``min_documents`` texts by decreasing document frequency; ties are alphabetical.
 
-    The first ``max_ngrams`` are kept; of rarer ones than ``min_documents`` nothing can be learned.
+    At most ``max_ngrams`` are returned. Too little can be learned about n-grams in fewer documents.
     """
     frequency: Counter[str] = Counter()
     for tokens in token_lists:
@@ -153,7 +153,7 @@ def frequent_ngrams(
 
 
 def ngram_counts(token_lists: Sequence[Sequence[str]], n: int, names: Sequence[str]) -> sp.csr_matrix:
-    """Return how often each text holds each listed n-gram, (n_texts, n_names) float32 with sorted indices."""
+    """Return the count of each listed n-gram in each text, (n_texts, n_names) float32 with sorted indices."""
     column = {name: place for place, name in enumerate(names)}
     counted = [Counter(column[one] for one in ngrams(tokens, n) if one in column) for tokens in token_lists]
     indptr = np.concatenate([[0], np.cumsum([len(one) for one in counted], dtype=np.int64)])

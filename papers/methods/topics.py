@@ -1,8 +1,8 @@
 """Texts as mixtures of topics, p(w | d) = sum_k theta_dk phi_kw: PLSA, joint PLSA and coupled PLSA (spec B11-B13).
 
-One EM with Dirichlet priors serves all three: a text has one mixture and one or two sides, each side with words and
-topics of its own. PLSA has one side, JPLSA two, and CPLSA two with the further demand that both use their topics in
-like amounts.
+One EM with Dirichlet priors serves all three models: a text has one topic mixture and one or two sides, and each side
+has its own words and topics. PLSA has one side and JPLSA has two. CPLSA has two, with the additional constraint that
+both use their topics in similar proportions.
 """
 
 from __future__ import annotations
@@ -29,33 +29,35 @@ _CELLS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class TopicModel:
-    """Scores the likeness of the topic mixtures of q and d, folded in by EM with the topics held fixed.
+    """Score of the similarity of the topic mixtures of q and d, folded in by EM with fixed topics.
 
     cosine: theta_q.theta_d / (|theta_q| |theta_d|); jensen_shannon: 1 - JSD(theta_q, theta_d) / ln 2, where
     JSD(p, r) = H((p + r) / 2) - (H(p) + H(r)) / 2. Both are 1 for equal mixtures and 0 for disjoint ones. A text
-    of which no word is known has no mixture and scores 0.
+    without known words has no mixture and scores 0.
 
     Raises
     ------
     ShapeMismatch
-        If the two sides have not the same number of topics.
+        If the two sides have different numbers of topics.
     InputError
         If a row is not a distribution.
     ConfigError
-        If the similarity is unknown, the prior below 1 or there is no iteration.
+        If the similarity is unknown, the prior is below 1, or ``n_fold_in`` is below 1.
 
     Source: spec B11-B13, A33; 10 fold-in iterations as in B12.
     """
 
     phi_q: Float64
     phi_d: Float64
-    """(n_topics, n_words of that side) float64: Word distributions, each row of sum 1; the very same array where both
-    sides share a vocabulary."""
+    """Word distributions of each side, (n_topics, n_words of that side) float64; each row sums to 1.
+
+    The same array serves both sides if they share a vocabulary.
+    """
     similarity: Similarity = "jensen_shannon"
     topic_prior: float = 1.0
     """Dirichlet parameter of the mixtures, at least 1."""
     n_fold_in: int = 10
-    """EM iterations for a new text, from the uniform mixture."""
+    """Number of EM iterations for a new text, from the uniform mixture."""
 
     def __post_init__(self) -> None:
         if self.similarity not in SIMILARITIES:
@@ -63,12 +65,12 @@ class TopicModel:
         if self.topic_prior < 1.0 or self.n_fold_in < 1:
             raise ConfigError(
                 f"a topic prior of {self.topic_prior} with {self.n_fold_in} iterations cannot be used; "
-                "the prior must be at least 1 (spec B11) and one iteration or more is needed"
+                "both must be at least 1 (spec B11)"
             )
         if self.phi_q.ndim != 2 or self.phi_d.ndim != 2 or len(self.phi_q) != len(self.phi_d):
             raise ShapeMismatch(
                 f"word distributions of shapes {self.phi_q.shape} and {self.phi_d.shape} do not share their topics; "
-                "give one row a topic on both sides"
+                "give one row per topic on both sides"
             )
         for phi in (self.phi_q, self.phi_d):
             if not (np.all(phi >= 0.0) and np.allclose(phi.sum(axis=1), 1.0, atol=1e-6)):
@@ -83,7 +85,7 @@ class TopicModel:
         return fold_in(d_rows, self.phi_d, self.topic_prior, self.n_fold_in)
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return the likeness of every query and every document, (n_queries, n_documents) float32.
+        """Return the similarity of every query and every document, (n_queries, n_documents) float32.
 
         Rows are word counts (any weights of at least 0), as wide as the vocabulary of their side.
         """
@@ -98,7 +100,7 @@ class TopicModel:
         return scores
 
     def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
-        """Return the likeness of query r and document r, (n_pairs,) float32."""
+        """Return the similarity of query r and document r, (n_pairs,) float32."""
         check_pairs(q_rows, d_rows)
         queries, documents = self.embed_queries(q_rows), self.embed_documents(d_rows)
         if self.similarity == "cosine":
@@ -107,7 +109,7 @@ class TopicModel:
 
 
 def _jensen_shannon(left: Float32, right: Float32) -> Float32:
-    """Return 1 - JSD / ln 2 over the last axis; 0 where either mixture is all 0."""
+    """Return 1 - JSD / ln 2 over the last axis; 0 if either mixture is all 0."""
     apart = entr((left + right) / 2).sum(-1) - (entr(left).sum(-1) + entr(right).sum(-1)) / 2
     known = left.any(-1) & right.any(-1)
     alike = np.clip(1.0 - apart / np.log(2.0), 0.0, 1.0)
@@ -117,8 +119,8 @@ def _jensen_shannon(left: Float32, right: Float32) -> Float32:
 def token_shares(counts: sp.csr_matrix, theta: Float64, phi: Float64) -> sp.csr_matrix:
     """Return n_dw / sum_k theta_dk phi_kw at the stored counts, csr (n_texts, n_words) float64.
 
-    With S the result, the expected numbers of tokens are theta o (S phi^T) by text and topic and phi o (theta^T S)
-    by topic and word: the responsibilities themselves are never stored.
+    With S the result, the expected numbers of tokens are theta o (S phi^T) by text and topic, and phi o (theta^T S) by
+    topic and word, so the responsibilities need not be stored.
     """
     by_word = np.ascontiguousarray(phi.T)
     texts = row_of(counts)
@@ -127,13 +129,13 @@ def token_shares(counts: sp.csr_matrix, theta: Float64, phi: Float64) -> sp.csr_
     for start in range(0, counts.nnz, step):
         block = slice(start, start + step)
         p = np.einsum("ek,ek->e", theta[texts[block]], by_word[counts.indices[block]])
-        # A word that no topic can produce says nothing about the mixture: it is left out.
+        # A word that no topic can produce gives no information about the mixture and is left out.
         shares[block] = np.divide(counts.data[block], p, out=np.zeros_like(p), where=p > 0.0)
     return sp.csr_matrix((shares, counts.indices, counts.indptr), shape=counts.shape)
 
 
 def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iterations: int) -> Float32:
-    """Return the mixtures of new texts: EM on theta alone, theta_dk prop. sum_w n_dw r_dwk + a - 1.
+    """Return the mixtures of new texts by EM on theta only: theta_dk prop. sum_w n_dw r_dwk + a - 1.
 
     Counts are (n_texts, n_words), phi is (K, n_words) float64 and ``topic_prior`` a. Rows of the result, (n_texts, K)
     float32, sum to 1; 0 for a text without known words.
@@ -143,7 +145,7 @@ def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iteration
     InputError
         If a count is negative or not finite.
     ShapeMismatch
-        If the counts are not as wide as the topics.
+        If the counts and the topics have different numbers of words.
     """
     if counts.shape[1] != phi.shape[1]:
         raise ShapeMismatch(
@@ -163,12 +165,12 @@ def fold_in(counts: sp.csr_matrix, phi: Float64, topic_prior: float, n_iteration
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Settings of the EM and of the scorer it makes.
+    """Settings of the EM and of the resulting scorer.
 
     Raises
     ------
     ConfigError
-        If a number is out of its range.
+        If a value is out of range.
     """
 
     n_topics: int = 100
@@ -176,36 +178,35 @@ class TopicSettings:
     n_iterations: int = 50
     topic_prior: float = 1.1
     word_prior: float = 1.01
-    """a and b, the Dirichlet parameters of mixtures and topics, at least 1 (1 is plain PLSA)."""
+    """a and b, the Dirichlet parameters of mixtures and of topics, at least 1 (1 is plain PLSA)."""
     slack: float = 0.02
-    """eps >= 0 of CPLSA: how far the two sides' shares of a topic may differ."""
+    """eps >= 0 of CPLSA: the largest difference of a topic's shares between the two sides."""
     n_dual_steps: int = 5
-    """Steps of CPLSA's dual in each iteration of EM (it goes on from where the last one ended)."""
+    """Number of steps of CPLSA's dual in each EM iteration; it continues from the last iteration."""
     similarity: Similarity = "jensen_shannon"
-    """"jensen_shannon" or "cosine": Of the scorer: the first for comparable documents, the second for ads (spec A33).
-    """
+    """Similarity of the scorer: "jensen_shannon" for comparable documents, "cosine" for ads (spec A33)."""
     n_fold_in: int = 10
-    """Iterations for a new text."""
+    """Number of EM iterations for a new text."""
 
     def __post_init__(self) -> None:
         if min(self.n_topics, self.n_iterations, self.n_dual_steps, self.n_fold_in) < 1:
-            raise ConfigError(f"{self} has no topic or no iteration; ask for 1 or more of each")
+            raise ConfigError(f"{self} has no topic or no iteration; each number must be at least 1")
         if min(self.topic_prior, self.word_prior) < 1.0:
             raise ConfigError(f"priors {self.topic_prior} and {self.word_prior} must be at least 1 (MAP estimates)")
         if self.slack < 0.0:
-            raise ConfigError(f"a slack of {self.slack} is below 0; 0 asks for equal shares")
+            raise ConfigError(f"slack is {self.slack}: it must be at least 0 (0 requires equal shares)")
 
 
 @dataclass(frozen=True, eq=False)
 class TopicState:
-    """Where the EM stands."""
+    """State of the EM."""
 
     theta: Float64
-    """(n_texts, K) float64: Mixtures."""
+    """Topic mixtures, (n_texts, K) float64."""
     phis: tuple[Float64, ...]
-    """Topics, one array a side."""
+    """Topics, one array per side."""
     multipliers: Float64
-    """(n_texts, K) float64: l of CPLSA, 0 elsewhere."""
+    """l of CPLSA, (n_texts, K) float64; 0 for other models."""
 
 
 Progress = Callable[[int, TopicState], None]
@@ -219,38 +220,38 @@ def fit_topic_model(
     coupled: bool = False,
     progress: Progress | None = None,
 ) -> TopicModel:
-    """Return the topics of texts by EM: theta_dk prop. sum_w n_dw r_dwk + a - 1, phi_kw with b likewise.
+    """Return the topics of texts by EM: theta_dk prop. sum_w n_dw r_dwk + a - 1, phi_kw likewise with b.
 
-    One side is PLSA, LDA by MAP (B11). Two sides are JPLSA: both texts of a pair, row l of both, share one mixture, and
-    each side has its own words (B12). ``coupled`` is CPLSA: JPLSA whose pairs must spend like shares of their tokens on
-    each topic, in expectation (B13, posterior regularisation; see `couple`).
+    One side gives PLSA, which is LDA by MAP (B11). Two sides give JPLSA: the texts of a pair, row l of both, share one
+    mixture, and each side has its own words (B12). ``coupled`` gives CPLSA: JPLSA whose pairs must, in expectation,
+    have similar shares of their tokens in each topic (B13, posterior regularisation; see `couple`).
 
     Parameters
     ----------
     sides : sequence of csr_matrix (n_texts, n_words of the side)
         Word counts of queries and documents together, without labels; or of both sides, queries first.
     settings : TopicSettings
-        ``slack`` is how far the shares of coupled sides may differ.
+        ``slack`` is the largest difference of shares between coupled sides.
     rng : Generator
-        Draws the first mixtures.
+        Draws the initial mixtures.
     progress : callable, optional
         Called with the iteration (from 1) and the state after it.
 
     Raises
     ------
     InputError
-        If a side has no count, or one is negative or not finite.
+        If a side has no word, or a count is negative or not finite.
     ShapeMismatch
-        If the rows of two sides do not pair.
+        If two sides have different numbers of rows.
 
     Source: spec B11 to B13.
     """
     n_texts = sides[0].shape[0]
     if any(side.shape[0] != n_texts for side in sides):
-        raise ShapeMismatch(f"sides of {[side.shape[0] for side in sides]} texts do not pair; give row l of each")
+        raise ShapeMismatch(f"sides of {[side.shape[0] for side in sides]} texts are not pairs; give equal numbers")
     counts = tuple(check_counts(side, "sides") for side in sides)
     if any(side.sum() == 0.0 for side in counts):
-        raise InputError("a side has no word at all, so there is no topic to learn; give texts with known words")
+        raise InputError("a side has no word, so no topic can be trained; give texts with known words")
     theta = rng.dirichlet(np.ones(settings.n_topics), size=n_texts)
     phis = tuple(rows_to_one((side.T @ theta).T + (settings.word_prior - 1.0)) for side in counts)
     state = TopicState(theta, phis, np.zeros_like(theta))
@@ -296,10 +297,10 @@ def topic_gap(counts: Sequence[sp.csr_matrix], state: TopicState) -> Float64:
 
 
 def couple(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSettings) -> TopicState:
-    """Return the state with multipliers nearer to the optimum of the dual: max_l -ln Z(l) - eps |l|_1.
+    """Return the state with multipliers closer to the optimum of the dual: max_l -ln Z(l) - eps |l|_1.
 
-    The gradient of -ln Z is the gap of the two sides' topic shares. Z's curvature is at most (1/n1 + 1/n2) / 2, so
-    proximal steps of 2 / (1/n1 + 1/n2) never overshoot: l = soft(l + step gap, step eps).
+    The gradient of -ln Z is the gap between the topic shares of the two sides. Z's curvature is at most (1/n1 + 1/n2) /
+    2, so proximal steps of 2 / (1/n1 + 1/n2) never overshoot: l = soft(l + step gap, step eps).
     """
     n1, n2 = (np.maximum(_lengths(side), 1e-12) for side in counts)
     step = 2.0 / (1.0 / n1 + 1.0 / n2)
@@ -311,7 +312,7 @@ def couple(counts: Sequence[sp.csr_matrix], state: TopicState, settings: TopicSe
 
 
 def rows_to_one(rows: Float64) -> Float64:
-    """Return rows divided by their sums; uniform where nothing is left."""
+    """Return rows divided by their sums; rows of zeros become uniform."""
     total = rows.sum(axis=1, keepdims=True)
     return np.where(total > 0.0, rows / np.where(total > 0.0, total, 1.0), 1.0 / rows.shape[1])
 

@@ -1,4 +1,4 @@
-"""Translation of queries and mates (spec B15): tables of words by DICE and IBM model 1, texts, and their likelihood."""
+"""Translation of queries and mates (spec B15): word tables by DICE and IBM model 1, whole texts, and likelihoods."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ class WordTable:
 
     Raises
     ------
-    InputError
+    If a value is negative, or a row has another sum than 1.
         If a value is negative or a row sums to something else.
 
     Source: spec B15b (a dictionary).
     """
 
     probabilities: sp.csr_matrix
-    """csr_matrix, (D_q, D_d) float64: t(e|f) in row f; a row sums to 1, or is empty for a word without a translation,
-    which is then left out."""
+    """t(e|f) in row f, (D_q, D_d) float64; rows sum to 1, or are empty for words without translation (left out)."""
 
     def __post_init__(self) -> None:
         table = self.probabilities
@@ -38,8 +37,8 @@ class WordTable:
         wrong = np.flatnonzero((np.abs(sums - 1.0) > 1e-6) & (np.diff(table.indptr) > 0))
         if len(wrong) or not (table.data >= 0).all():
             raise InputError(
-                f"rows of a translation table are probabilities that sum to 1, or are empty; "
-                f"{len(wrong):,} rows do not: divide each row by its sum"
+                f"rows of a translation table must be probabilities that sum to 1, or empty; "
+                f"{len(wrong):,} rows are not: divide each row by its sum"
             )
 
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
@@ -52,29 +51,29 @@ class WordTable:
 
 @dataclass(frozen=True, eq=False)
 class TextTable:
-    """Translates a text as a whole: the words it is most likely a translation of, given all its words together.
+    """Translates whole texts: into the words of which the text is most likely a translation, given all of its words.
 
     theta maximises sum_f x_f log sum_e theta_e s(f|e), the likelihood of the text under a mixture of the words e; the
     translated counts are |q| theta. EM: r_fe = theta_e s(f|e) / sum_e' theta_e' s(f|e') and then
-    theta_e = sum_f x_f r_fe / |q|. A word of several translations thus goes to the one that explains its neighbours
-    as well. A stand-in for a translator of documents where none is at hand.
+    theta_e = sum_f x_f r_fe / |q|. A word with several translations is thus assigned to the one that also explains its
+    neighbours. This replaces a document translator where none is available.
 
     Raises
     ------
     ConfigError
-        If there is no step.
+        If ``n_iterations`` is below 1.
 
     Source: spec B15a (document-wise translation; the sources use commercial translators).
     """
 
     emissions: sp.csr_matrix
-    """csr_matrix, (D_q, D_d) float64: s(f|e), at least 0; columns need not sum to 1."""
+    """s(f|e), (D_q, D_d) float64, at least 0; columns need not sum to 1."""
     n_iterations: int = 5
-    """EM steps, at least 1, from equal theta."""
+    """Number of EM steps, at least 1; they start from equal theta."""
 
     def __post_init__(self) -> None:
         if self.n_iterations < 1:
-            raise ConfigError(f"n_iterations is {self.n_iterations}: a text is translated in at least 1 step")
+            raise ConfigError(f"n_iterations is {self.n_iterations}: it must be at least 1")
         check_counts(self.emissions, "emissions")
 
     def translate(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
@@ -106,22 +105,22 @@ class TextTable:
 
 @dataclass(frozen=True, eq=False)
 class TranslatedQueries(ChangedRows):
-    """Scores translated queries with a scorer of the documents' language: f(tf-idf(translate(q)), d).
+    """Score f(tf-idf(translate(q)), d) of translated queries by a scorer of the documents' language.
 
-    With `VectorSpace` it is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
+    With `VectorSpace` this is B15b (B15a for a translator of whole texts), with an LSI projection B15c, with
     PSI(EngEng) B15d. Without idf it is f(translate(q), d) over counts, for `JelinekMercer` or BM25: the likelihood of
     the translated query, sum_f x_f sum_e t(e|f) log p(e|d).
     """
 
     translator: WordTable | TextTable
-    """From the counts of the query's language."""
+    """Translates counts of the query's language."""
     scorer: Scorer
-    """Over unit tf-idf rows of the documents' language, or over counts."""
+    """Scores unit tf-idf rows of the documents' language, or counts."""
     idf: Float64 | None = None
-    """(D_d,) float64, optional: Of the documents' language; without it the scorer is given counts."""
+    """idf of the documents' language, (D_d,) float64; None: the scorer gets counts."""
 
     def changed(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-        """Return the translated queries, and the documents as they are."""
+        """Return the translated queries and the unchanged documents."""
         return self.translated(q_rows), d_rows
 
     def translated(self, q_counts: sp.csr_matrix) -> sp.csr_matrix:
@@ -131,17 +130,17 @@ class TranslatedQueries(ChangedRows):
 
 
 def shares(weights: Float64, group: Int64) -> Float64:
-    """Return each weight divided by the sum of its group; 0 in a group whose weights are all 0."""
+    """Return each weight divided by the sum of its group; 0 in a group of zeros."""
     total = np.bincount(group, weights)[group]
     return np.divide(weights, total, out=np.zeros(len(weights)), where=total > 0)
 
 
 def _check_table(table: sp.csr_matrix, q_counts: sp.csr_matrix) -> None:
-    """Refuse queries over other words than the table's."""
+    """Raise `ShapeMismatch` if the table and the queries are over different words."""
     if q_counts.shape[1] != table.shape[0]:
         raise ShapeMismatch(
             f"queries are over {q_counts.shape[1]:,} words and the table over {table.shape[0]:,}: use the vocabulary "
-            f"of the mates that the table was learned on"
+            f"of the mates that the table was trained on"
         )
 
 
@@ -150,27 +149,28 @@ _BLOCK_ENTRIES = 2_000_000
 
 
 def fit_dice_table(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, n_candidates: int = 10) -> WordTable:
-    """Return the table of the words that stand in the same mates most regularly.
+    """Return the table of words that co-occur most regularly in mates.
 
-    DICE(f, e) = 2 n_fe / (n_f + n_e), with n_fe the pairs that hold f on one side and e on the other, n_f and n_e the
-    pairs that hold f or e; the ``n_candidates`` greatest of each f (equal ones by lower number), divided by their sum.
+    DICE(f, e) = 2 n_fe / (n_f + n_e), where n_fe is the number of pairs that hold f on one side and e on the other, and
+    n_f and n_e are the numbers of pairs that hold f or e. The ``n_candidates`` largest values of each f are kept (ties
+    go to the lower word number) and divided by their sum.
 
     Parameters
     ----------
     q_counts, d_counts : csr_matrix, (n_pairs, D_q) and (n_pairs, D_d)
         Row r of both is a pair of mates.
     n_candidates : int
-        Translations kept of each word, at least 1.
+        Number of translations kept for each word, at least 1.
 
     Raises
     ------
     ConfigError
-        If no translation is to be kept.
+        If ``n_candidates`` is below 1.
     TrainingError
         If there is no pair.
     """
     if n_candidates < 1:
-        raise ConfigError(f"n_candidates is {n_candidates}: keep at least 1 translation of each word")
+        raise ConfigError(f"n_candidates is {n_candidates}: keep at least 1 translation per word")
     left, right = _mates(q_counts, d_counts)
     source, target = binary(left), binary(right)
     n_f = np.bincount(source.indices, minlength=source.shape[1])
@@ -190,28 +190,29 @@ def fit_ibm_table(
 ) -> WordTable:
     """Return t(e|f) of IBM model 1 by EM, among the DICE candidates of each word.
 
-    Every word e of a document is a translation of one word f of its mate, drawn evenly:
+    Every word e of a document is a translation of one word f of its mate, with equal probability:
     r(f|e, pair) = x_f t(e|f) / sum_f' x_f' t(e|f'); t(e|f) prop. sum over pairs of y_e r(f|e, pair); rows sum to 1.
-    Unlike DICE, a word e that one word f explains well is taken from the others. Start: equal t. Nothing is random.
+    Unlike with DICE, a word e that one word f explains well is not assigned to others. EM starts from equal t; nothing
+    is random.
 
     Parameters
     ----------
     q_counts, d_counts, n_candidates
         As in `fit_dice_table`.
     n_iterations : int
-        EM steps, at least 1.
+        Number of EM steps, at least 1.
 
     Raises
     ------
     ConfigError
-        If there is no step or no candidate.
+        If ``n_iterations`` or ``n_candidates`` is below 1.
     TrainingError
         If there is no pair.
 
     Source: Brown et al. 1993, model 1, without the empty word and over bags of words; spec B15 (c).
     """
     if n_iterations < 1:
-        raise ConfigError(f"n_iterations is {n_iterations}: model 1 is trained in at least 1 step")
+        raise ConfigError(f"n_iterations is {n_iterations}: it must be at least 1")
     left, right = _mates(q_counts, d_counts)
     table = fit_dice_table(left, right, n_candidates).probabilities
     table.sort_indices()
@@ -228,7 +229,7 @@ def fit_ibm_table(
 def _co_occurrences(
     left: sp.csr_matrix, right: sp.csr_matrix, table: sp.csr_matrix
 ) -> tuple[Int64, Int64, Float64, Float64]:
-    """Return, for every pair, word f and candidate e of f that stand in it: four arrays of one entry each.
+    """Return the co-occurrences of a word f and a candidate e of f in a pair, as four arrays with one entry each.
 
     The number of (f, e) in the table, the number of (pair, e) among the stored words on the right, x_f and y_e.
     """
@@ -255,21 +256,21 @@ def _co_occurrences(
 
 
 def _mates(q_counts: sp.csr_matrix, d_counts: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
-    """Return both sides checked: as many on either side, at least one pair with words, ids sorted."""
+    """Return both sides after checking: equal numbers of rows, at least one pair with words, sorted ids."""
     check_pairs(q_counts, d_counts)
     left, right = check_counts(q_counts, "q_counts"), check_counts(d_counts, "d_counts")
     if not (np.diff(left.indptr).astype(bool) & np.diff(right.indptr).astype(bool)).any():
-        raise TrainingError("there is no pair of mates with words on both sides: a table is learned from such pairs")
+        raise TrainingError("there is no pair of mates with words on both sides: a table is trained on such pairs")
     left.sort_indices()
     right.sort_indices()
     return left, right
 
 
 def _first_of_rows(rows: sp.csr_matrix, n: int) -> sp.csr_matrix:
-    """Return the n greatest values of each row, equal ones by lower column; columns ascending."""
+    """Return the n largest values of each row, ties by lower column; columns are ascending."""
     row = row_of(rows)
     order = np.lexsort((rows.indices, -rows.data, row))
-    rank = np.arange(rows.nnz) - rows.indptr[row]  # within the row, as the order keeps rows together
+    rank = np.arange(rows.nnz) - rows.indptr[row]  # position within the row, because the order keeps rows together
     kept = np.sort(order[rank < n])
     out = sp.csr_matrix((rows.data[kept], (row[kept], rows.indices[kept])), shape=rows.shape)
     out.sort_indices()
@@ -278,7 +279,7 @@ def _first_of_rows(rows: sp.csr_matrix, n: int) -> sp.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class Turned:
-    """Scores f(d, q): the scorer takes documents for queries."""
+    """Score f(d, q): queries and documents exchange their roles."""
 
     scorer: Scorer
     """f."""
@@ -295,20 +296,20 @@ class Turned:
 def fit_translated_likelihood(
     q_counts: sp.csr_matrix, d_counts: sp.csr_matrix, *, lam: float = 0.4, n_candidates: int = 40, n_iterations: int = 5
 ) -> Mix:
-    """Return the mean of both texts' likelihoods per word, each as a translation of the other.
+    """Return the mean of the likelihoods per word of both texts, each as a translation of the other.
 
-    f(q, d) = (1 / |q'|) sum_e q'_e log(p(e|d) / P_e), q' the word-by-word translation of q by model 1,
-    p(e|d) = (1 - lam) x_e / |d| + lam P_e, and P the training collection; g the same from d to q. Rows are counts.
-    A sum of logarithms lets every rare word that is missing count against a document, which a cosine does not.
+    f(q, d) = (1 / |q'|) sum_e q'_e log(p(e|d) / P_e), with q' the word-by-word translation of q by model 1,
+    p(e|d) = (1 - lam) x_e / |d| + lam P_e, and P the training collection; g is the same from d to q. Rows are counts.
+    Unlike in a cosine, every missing rare word lowers the score of a document.
 
-    Row r of both is a pair of mates; lam lies above 0 and is at most 1. Other arguments and errors as in
+    Row r of both matrices is a pair of mates; lam is above 0 and at most 1. Other arguments and errors are as in
     `fit_ibm_table`.
 
     Source: ours; parts from spec B15 (c) and B19.
     """
     if not 0.0 < lam <= 1.0:
         raise ConfigError(
-            f"lam is {lam!r}: smoothing lies above 0, as likelihoods of -inf cannot be added, and up to 1"
+            f"lam is {lam!r}: it must be above 0, because likelihoods of -inf cannot be added, and at most 1"
         )
     forward, backward = (
         TranslatedQueries(

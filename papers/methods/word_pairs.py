@@ -1,7 +1,7 @@
 """Scorers over word pairs: q^T W d in all its forms, polynomials, linear maps of rows, and mixtures (M02 to M20).
 
-All low-rank forms are (query vector).(document vector) + a q.d, so a document's vector is computed once, and an engine
-that serves `Bilinear` serves them too: index ``embed_documents(rows)`` in the place of Vd, query by ``embed_queries``.
+All low-rank forms are (query vector).(document vector) + a q.d. The vector of a document is therefore computed once,
+and an engine that serves `Bilinear` can serve all of them, with ``embed_documents(rows)`` and ``embed_queries(rows)``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _BLOCK_VALUES = 2**24
 
 
 class Bilinear(FormScorer):
-    """Scores f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors are those of `DocumentForm` and `FormScorer`.
+    """Score f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors as in `DocumentForm` and `FormScorer`.
 
-    M01 is ``Bilinear.lexical()``, M05, tied, ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
-    ``restricted(n)``. ``V`` is (n_document_words, N) float32, as U is. Source: spec 2.2 and 2.1, storage by rows.
+    M01 is ``Bilinear.lexical()``, M05 (tied) ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
+    ``restricted(n)``. Like U, ``V`` is (n_document_words, N) float32. Source: spec 2.2 and 2.1, stored by rows.
     """
 
     def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
@@ -35,17 +35,17 @@ class Bilinear(FormScorer):
 
     @property
     def V(self) -> Float32:  # noqa: N802 - the papers' symbol
-        """(n_document_words, N) float32: Row = word of the document side; U itself for a tied model."""
+        """Document side, (n_document_words, N) float32, one row per word; the same array as U in a tied model."""
         return self.documents.V
 
     @classmethod
     def lexical(cls) -> Bilinear:
-        """Return M01: q.d alone, the tf-idf score."""
+        """Return M01: only q.d, the tf-idf score."""
         none = np.zeros((0, 0), np.float32)
         return cls(none, none)
 
     def restricted(self, n_words: int) -> Bilinear:
-        """Return the model in which words past the ``n_words`` most frequent count by exact matching alone (M08)."""
+        """Return the model in which words after the ``n_words`` most frequent count only by exact matching (M08)."""
         if n_words < 0:
             raise InputError(f"a restriction to {n_words} words is not possible; give 0 (no learned part) or more")
         U = self.U[:n_words]
@@ -54,7 +54,7 @@ class Bilinear(FormScorer):
 
 @dataclass(frozen=True, eq=False)
 class Diagonal:
-    """Scores f(q, d) = sum_i w_i q_i d_i: a weight for each word both texts hold (spec M02).
+    """Score f(q, d) = sum_i w_i q_i d_i: a weight for each word that both texts hold (spec M02).
 
     Raises
     ------
@@ -63,7 +63,7 @@ class Diagonal:
     """
 
     w: Float32
-    """(D,) float32: Weight of each word; all 1 is the tf-idf score."""
+    """Weight of each word, (D,) float32; all 1 gives the tf-idf score."""
 
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
@@ -83,7 +83,7 @@ class Diagonal:
 
 @dataclass(frozen=True, eq=False)
 class DenseWordPairs:
-    """Scores f(q, d) = q^T W d (spec M03; with a diagonal of zeros M04).
+    """Score f(q, d) = q^T W d (spec M03; with a diagonal of zeros M04).
 
     Raises
     ------
@@ -92,7 +92,7 @@ class DenseWordPairs:
     """
 
     W: Float32
-    """(D_q, D_d) float32: Weight of query word i with document word j; the identity is the tf-idf score."""
+    """Weight of query word i with document word j, (D_q, D_d) float32; the identity gives the tf-idf score."""
 
     def __post_init__(self) -> None:
         _check_weights(self.W, 2)
@@ -119,10 +119,10 @@ class DenseWordPairs:
 
 @dataclass(frozen=True, eq=False)
 class HashKernel:
-    """Scores f(q, d) = sum over word pairs of q_s d_t w[h(s, t)], + a q.d, with h(s, t) = (s P + t) mod H.
+    """Score f(q, d) = sum over word pairs of q_s d_t w[h(s, t)], + a q.d, with h(s, t) = (s P + t) mod H.
 
-    Pairs of words share weights at random (spec M09). The diagonal (M10) is added either as a tuned mixture,
-    ``Mix((kernel, Bilinear.lexical()), (alpha, 1 - alpha))``, or by ``identity``, which training then knows of.
+    Word pairs share weights at random (spec M09). The diagonal (M10) is added either as a tuned mixture,
+    ``Mix((kernel, Bilinear.lexical()), (alpha, 1 - alpha))``, or by ``identity``, which is then part of the training.
 
     Raises
     ------
@@ -131,11 +131,11 @@ class HashKernel:
     """
 
     w: Float32
-    """(H,) float32: The shared weights."""
+    """The shared weights, (H,) float32."""
     prime: int = PRIME
     """P."""
     identity: float = 0.0
-    """a; 0 lets the two sides have vocabularies of their own."""
+    """a; if it is 0, the two sides may have different vocabularies."""
 
     def __post_init__(self) -> None:
         _check_weights(self.w, 1)
@@ -167,7 +167,7 @@ class HashKernel:
 
 
 def kernel_rows(rows: sp.csr_matrix) -> Rows:
-    """Return rows as the kernels take them: words ascend in each."""
+    """Return rows in the form that the kernels need, with ascending words."""
     rows = rows if rows.has_sorted_indices else rows.sorted_indices()
     return Rows(
         rows.indptr.astype(np.int64),
@@ -183,7 +183,7 @@ def _blocks(n_rows: int, width: int) -> list[tuple[int, int]]:
 
 
 def _row_sums(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of row r of both sides."""
+    """Return the inner product of row r of both sides."""
     return pair_products(left, right).astype(np.float32)
 
 
@@ -210,11 +210,11 @@ _ORACLE_WORDS = 200
 
 @dataclass(frozen=True, eq=False)
 class Polynomial(VectorScorer):
-    """Scores f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
+    """Score f(q, d) = (Uq).c(d) + a q.d with c(d) = E1 d o (1 + E2 d o (1 + E3 d o ...)); o is element by element.
 
-    This is the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l with embeddings shared by all
-    degrees, + a q.d. Two factors, V and Y, are PSI of degree 3 with shared U and V: c(d) = Vd o (1 + Yd) (M18); one
-    factor is `Bilinear` (degree 2); more are M20.
+    This equals a q.d plus the sum, over all degrees up to k, of sum_l (Uq)_l (E1 d)_l ... (E_{k-1} d)_l, with
+    embeddings shared by all degrees. One factor gives `Bilinear` (degree 2). Two factors, V and Y, give PSI of degree 3
+    with shared U and V, c(d) = Vd o (1 + Yd) (M18). More factors are M20.
 
     Raises
     ------
@@ -227,7 +227,7 @@ class Polynomial(VectorScorer):
     """
 
     U: Float32
-    """(n_query_words, N) float32: Row = word."""
+    """Query side, (n_query_words, N) float32, one row per word."""
     factors: tuple[Float32, ...]
     """E1, E2, ...; at least one."""
     identity: float = 1.0
@@ -235,12 +235,12 @@ class Polynomial(VectorScorer):
 
     def __post_init__(self) -> None:
         if not self.factors:
-            raise InputError("a polynomial of no document factor ranks nothing: give one (degree 2) or more")
+            raise InputError("a polynomial needs at least one document factor: give one (degree 2) or more")
         _check_tables((self.U, *self.factors), self.identity)
 
     @property
     def degree(self) -> int:
-        """k: words of a query and a document that one product joins."""
+        """k: the number of words in one product."""
         return len(self.factors) + 1
 
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
@@ -259,10 +259,10 @@ class Polynomial(VectorScorer):
 
 @dataclass(frozen=True, eq=False)
 class SeparateCubic(VectorScorer):
-    """Scores f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
+    """Score f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
 
-    The cubic and the quadratic part have embeddings of their own (spec M19). The cached document
-    vector is [Vd o Yd, V2 d], 2 N numbers; the query's is [Uq, U2 q].
+    The cubic and the quadratic part have separate embeddings (spec M19). The document vector is [Vd o Yd, V2 d], of
+    length 2 N, and the query vector is [Uq, U2 q].
 
     Raises
     ------
@@ -279,7 +279,7 @@ class SeparateCubic(VectorScorer):
     Y: Float32
     U2: Float32
     V2: Float32
-    """(n_words, N) float32: Row = word."""
+    """Tables of the cubic part (U, V, Y) and of the quadratic part, (n_words, N) float32, one row per word."""
     identity: float = 1.0
     """a."""
 
@@ -297,9 +297,9 @@ class SeparateCubic(VectorScorer):
 
 @dataclass(frozen=True, eq=False)
 class FullPolynomial:
-    """Scores f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d, with a weight for each combination of words (M17).
+    """Score f(q, d) = sum_ijk W3_ijk q_i d_j d_k + q^T W2 d, with a weight for each combination of words (M17).
 
-    For vocabularies of at most 200 words: what the low-rank forms are checked against.
+    It is for vocabularies of at most 200 words, as a reference for the low-rank forms.
 
     Raises
     ------
@@ -312,14 +312,14 @@ class FullPolynomial:
     """
 
     W2: Float32
-    """(D_q, D) float32: Weights of degree 2."""
+    """Weights of degree 2, (D_q, D) float32."""
     W3: Float32 | None = None
-    """(D_q, D, D) float32, optional: Weights of degree 3; None for degree 2 alone."""
+    """Weights of degree 3, (D_q, D, D) float32; None for only degree 2."""
 
     def __post_init__(self) -> None:
         if self.W2.ndim != 2 or max(self.W2.shape) > _ORACLE_WORDS:
             raise InputError(
-                f"a weight for each pair of words of shape {self.W2.shape} is not for here: this form is for at most "
+                f"W2 of shape {self.W2.shape} is too large: a weight for each pair of words is possible for at most "
                 f"{_ORACLE_WORDS} words; use Polynomial"
             )
         if self.W3 is not None and self.W3.shape != (*self.W2.shape, self.W2.shape[1]):
@@ -348,7 +348,7 @@ class FullPolynomial:
 
 
 def _check_tables(tables: tuple[Float32, ...], identity: float) -> None:
-    """Refuse tables that do not fit each other and weights of exact matching that are not usable."""
+    """Raise an error if tables do not fit each other, or the weight of exact matching is not usable."""
     for number, table in enumerate(tables):
         check_embedding(table)
         check_finite_rows(table, f"embedding {number}")
@@ -364,10 +364,10 @@ NO_NEIGHBOUR = -1
 
 @dataclass(frozen=True, eq=False)
 class FeatureMap:
-    """The map q' = q M of rows; nothing is made unit length again."""
+    """The map q' = q M of rows; the result is not normalised."""
 
     matrix: sp.csr_matrix
-    """csr_matrix, (n_in, n_out) float32: Row i says what word i becomes."""
+    """M, (n_in, n_out) float32; row i is the image of word i."""
 
     def rows(self, rows: sp.csr_matrix) -> sp.csr_matrix:
         """Return the mapped rows, (n, n_out) float32 with sorted indices.
@@ -379,8 +379,8 @@ class FeatureMap:
         """
         if rows.shape[1] != self.matrix.shape[0]:
             raise ShapeMismatch(
-                f"rows of {rows.shape[1]} columns do not fit a map of {self.matrix.shape[0]} features: make rows with "
-                f"the vocabulary that the map was made with"
+                f"rows of {rows.shape[1]} columns do not fit a map of {self.matrix.shape[0]} features: build the rows "
+                f"with the vocabulary of the map"
             )
         mapped = sp.csr_matrix(rows @ self.matrix, dtype=np.float32)
         mapped.sum_duplicates()
@@ -388,12 +388,12 @@ class FeatureMap:
 
 
 def identity_map(n_words: int) -> FeatureMap:
-    """Return the map that changes nothing."""
+    """Return the map that leaves rows unchanged."""
     return top_n_map(n_words, n_words)
 
 
 def top_n_map(n_in: int, n_words: int) -> FeatureMap:
-    """Return the map that keeps the first, most frequent, words alone: (n_in, n_words) (spec M08).
+    """Return the map that keeps only the first, most frequent words, (n_in, n_words) (spec M08).
 
     Raises
     ------
@@ -408,52 +408,52 @@ def top_n_map(n_in: int, n_words: int) -> FeatureMap:
 def dice_neighbours(
     counts_rows: sp.csr_matrix, n_frequent: int, k: int, frequent_rows: sp.csr_matrix | None = None
 ) -> Int32:
-    """Return S_1(i) .. S_k(i): the frequent words that share documents with word i most, by DICE.
+    """Return S_1(i) .. S_k(i): the frequent words with the highest DICE coefficient with word i.
 
-    DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), all counted in documents, so DICE(i, i) = 1. A frequent word
-    is its own first neighbour, also before another word of exactly its documents; other equal values go by the lower
-    word.
+    DICE(i, j) = 2 cooccur(i, j) / (occur(i) + occur(j)), counted in documents, so DICE(i, i) = 1. A frequent word is
+    its own first neighbour, even if another word occurs in exactly the same documents. Other ties go to the lower word
+    number.
 
     Parameters
     ----------
     counts_rows : csr_matrix, (n_documents, D)
-        Words, or n-grams, of each document; a value that is not 0 counts as present.
+        Words, or n-grams, of each document; any value other than 0 means present.
     n_frequent : int
-        F: neighbours are among words 0..F-1.
+        F: neighbours are words 0 to F - 1.
     k : int
-        Neighbours a word.
+        Number of neighbours of a word.
     frequent_rows : csr_matrix, (n_documents, at least F), optional
-        The words of the same documents where ``counts_rows`` are n-grams.
+        Words of the same documents, if ``counts_rows`` are n-grams.
 
     Returns
     -------
     (D, k) int32
-        `NO_NEIGHBOUR` (-1) where a word shares documents with fewer than k frequent words.
+        `NO_NEIGHBOUR` (-1) if a word shares documents with fewer than k frequent words.
 
     Raises
     ------
     InputError
-        If k or F is not in reach.
+        If k or F is out of range.
     ShapeMismatch
-        If the two sides are not of the same documents.
+        If the two matrices have different numbers of documents.
 
     Source: spec 2.4 (1, 2, 6), M11; A13 for the unit of counting.
     """
     words = counts_rows if frequent_rows is None else frequent_rows
     if words.shape[0] != counts_rows.shape[0]:
         raise ShapeMismatch(
-            f"{counts_rows.shape[0]} and {words.shape[0]} documents were given; both sides must be of the same ones"
+            f"{counts_rows.shape[0]} and {words.shape[0]} documents were given; both must be the same documents"
         )
     if not (1 <= n_frequent <= words.shape[1] and k >= 1):
         raise InputError(
-            f"{k} neighbours among {n_frequent} frequent words cannot be had of {words.shape[1]} words: give k of at "
-            f"least 1 and 1 to {words.shape[1]} frequent words"
+            f"{k} neighbours among {n_frequent} frequent words are not possible for {words.shape[1]} words: give k of "
+            f"at least 1 and 1 to {words.shape[1]} frequent words"
         )
     features = sp.csr_matrix(binary(counts_rows).T)
     frequent = sp.csr_matrix(binary(words)[:, :n_frequent])
     frequent_occur = np.asarray(frequent.sum(axis=0), np.float64).ravel()
     neighbours = np.full((counts_rows.shape[1], k), NO_NEIGHBOUR, np.int32)
-    joint = features @ np.diff(frequent.indptr).astype(np.float64)  # (word, document, frequent word) to go through
+    joint = features @ np.diff(frequent.indptr).astype(np.float64)  # number of (word, document, frequent word)
     edges = np.flatnonzero(np.diff(np.cumsum(joint) // _BLOCK_VALUES, prepend=0.0)) + 1
     for start, stop in pairwise([0, *edges.tolist(), len(neighbours)]):
         block = features[start:stop]
@@ -470,16 +470,16 @@ def dice_neighbours(
 def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = None) -> FeatureMap:
     """Return the map q' = sum_i q_i (1/k) sum_p e_{S_p(i)} of correlated feature hashing.
 
-    Words that share a neighbour add up, so mapped rows are longer than a unit: models over them need a smaller rate.
+    Words that share a neighbour are summed, so mapped rows are longer than 1: models over them need a smaller rate.
 
     Parameters
     ----------
     neighbours : (D, k) int32
-        From `dice_neighbours`; rows may be words and n-grams one after the other. Entries of -1 add nothing.
+        Result of `dice_neighbours`; rows may be words followed by n-grams. Entries of -1 are ignored.
     n_frequent : int
-        F, the features after the map.
+        F, the number of features after the map.
     replaced : (D,) bool, optional
-        Features that take part; the others vanish. Model B of M14 takes the words that model A has no weights for.
+        Features to map; others are dropped. Model B of M14 maps the words for which model A has no weights.
 
     Returns
     -------
@@ -488,11 +488,11 @@ def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = N
     Raises
     ------
     InputError
-        If a neighbour is F or above.
+        If a neighbour is F or higher.
     ShapeMismatch
         If ``replaced`` has another length.
 
-    Source: spec 2.4 (5), M12 (k = 1), M13 (k = 5); A12: with k > 1 this holds cross terms of different p.
+    Source: spec 2.4 (5), M12 (k = 1), M13 (k = 5); A12: with k > 1 this includes cross terms of different p.
     """
     n_features, k = neighbours.shape
     if neighbours.max(initial=-1) >= n_frequent:
@@ -511,7 +511,7 @@ def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = N
 
 
 def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
-    """Return the rows of several feature sets, or views of the same queries, side by side (spec R05, M15, M16, B16)."""
+    """Return several feature sets, or views of the same queries, as one row each (spec R05, M15, M16, B16)."""
     joined = sp.csr_matrix(sp.hstack(parts, format="csr"), dtype=np.float32)
     joined.sort_indices()
     return joined
@@ -519,7 +519,7 @@ def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:
 
 @dataclass(frozen=True, eq=False)
 class Mapped(ChangedRows):
-    """Scores f(g(q), g(d)) of another scorer f and a feature map g (spec 2.4: CFH is a map before any model)."""
+    """Score f(g(q), g(d)) of another scorer f and a feature map g (spec 2.4: CFH is a map before any model)."""
 
     scorer: Scorer
     """f, over the mapped rows."""
@@ -533,24 +533,27 @@ class Mapped(ChangedRows):
 
 @dataclass(frozen=True, eq=False)
 class Mix:
-    """Scores the weighted sum of scorers over the same rows.
+    """The weighted sum of scorers over the same rows.
 
     Raises
     ------
     InputError
-        If there is no part, not one weight each, or a weight is not finite.
+        If there is no part, the numbers of parts and weights differ, or a weight is not finite.
     """
 
     parts: tuple[Scorer, ...]
-    """At least one."""
+    """The scorers, at least one."""
     weights: tuple[float, ...]
-    """One each, finite; a part with the weight 0 is left out, whatever it scores. (alpha, 1 - alpha) is the mixture of
-    spec B04, B16 and M10, (1, mu) that of M14."""
+    """One finite weight per part. A part with weight 0 is not evaluated.
+
+    (alpha, 1 - alpha) is the mixture of spec B04, B16 and M10; (1, mu) that of M14.
+    """
 
     def __post_init__(self) -> None:
         if not self.parts or len(self.parts) != len(self.weights) or not np.isfinite(self.weights).all():
             raise InputError(
-                f"weights {self.weights} do not fit a mixture of {len(self.parts)} scorers: give one finite weight each"
+                f"weights {self.weights} do not fit a mixture of {len(self.parts)} scorers: give one finite weight per "
+                f"scorer"
             )
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:

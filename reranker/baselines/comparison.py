@@ -1,6 +1,6 @@
-"""A model beside the lexical baselines on the same queries: which is better, on what, by how much.
+"""Comparison of a model with lexical baselines on the same queries: which is better, on what, and by how much.
 
-Documents are encoded once, queries of every kind by the model, and the baselines score their words.
+Documents are encoded once. The model encodes the queries of every kind; the baselines score their words.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _BATCH = 2_048
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """All documents as the model and as the lexical baselines see them, in file order."""
+    """All documents in file order, encoded for the model and for the lexical baselines."""
 
     ids: tuple[str, ...]
     row_of: Mapping[str, int]
-    """Document id to row number."""
+    """Row number by document id."""
     vectors: Float32
-    """(n, N) float32: Vd', rounded as it is stored in an index."""
+    """Document vectors Vd', (n, N) float32, rounded as stored in an index."""
     rows: sp.csr_matrix
-    """(n, 2**31 - 1) float32: the lexical rows d, rounded as they are stored in an index."""
+    """Lexical rows d, (n, 2**31 - 1) float32, rounded as stored in an index."""
     lexical: LexicalCorpus
     """Word counts, for the baselines."""
     queries: EncodedQueries
-    """The documents that are queries, encoded by the model, in the order of ``query_row_of``."""
+    """The documents that are used as queries, encoded by the model; rows as in ``query_row_of``."""
     query_row_of: Mapping[str, int]
-    """Id to row in ``queries``, of the documents that are queries."""
+    """Row in ``queries`` by document id."""
 
     def rows_of(self, ids: Sequence[str]) -> RowNumbers:
         """Return the row number of each id, (n,) int64."""
@@ -78,11 +78,15 @@ def read_corpus(
     progress: Progress = no_progress,
     id_field: str | None = None,
 ) -> EncodedCorpus:
-    """Return the documents of a file, encoded by the model, read as a stream.
+    """Return the documents of a file, encoded by the model. The file is read as a stream.
 
-    The model's view, analyzer and vocabulary serve model and baselines alike. The documents ``query_ids`` are encoded
-    as queries, too. Bad lines go to ``rejects``; without it the first one is an error. `InputError` is raised if the
-    file cannot be read, or holds no document with a word.
+    Model and baselines use the model's view, analyzer and vocabulary. The documents ``query_ids`` are also encoded as
+    queries. Invalid lines go to ``rejects``; without it, the first one raises its error.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds no document with a word.
     """
     encoder, wanted = model.encoder, set(query_ids)
     ids: list[str] = []
@@ -108,9 +112,9 @@ def read_corpus(
 def encoded_corpus(
     model: RankingModel, ids: Sequence[str], counts: Sequence[sp.csr_matrix], query_ids: Collection[str] = ()
 ) -> EncodedCorpus:
-    """Return documents whose words are counted by field (`text_counts`), encoded by the model, as `read_corpus` does.
+    """Return documents, given as word counts by field (`text_counts`), encoded as by `read_corpus`.
 
-    Documents are queries by the same fields that they are found by.
+    Documents used as queries have the same fields as documents that are searched.
     """
     wanted = set(query_ids)
     asked: list[str] = []
@@ -153,10 +157,24 @@ def remembering(
     texts: Mapping[str, str],
     rng: np.random.Generator,
 ) -> EncodedCorpus:
-    """Return the corpus whose documents remember, for the baselines, what they are relevant to.
+    """Return the corpus with a query memory for the baselines.
 
-    ``relevant`` are (query id, document id) with their ``weights``, ``texts`` those of the queries; ``rng`` is that of
-    `LexicalCorpus.remembering`. Tasks are made with the corpus that is returned: its words are others.
+    The returned corpus has other word columns, so tasks must be made from it and not from ``corpus``.
+
+    Parameters
+    ----------
+    model : RankingModel
+        Provides vocabulary and analyzer.
+    corpus : EncodedCorpus
+        The documents.
+    relevant : Links
+        Pairs (query id, document id).
+    weights : array
+        Weight of each pair, (m,) float64.
+    texts : mapping
+        Query texts by id.
+    rng : numpy.random.Generator
+        Draws the folds, see `LexicalCorpus.remembering`.
     """
     remembered = RememberedQueries.of(
         relevant, weights, corpus.row_of, lambda ids: _text_counts(model, [texts[query] for query in ids])
@@ -179,11 +197,16 @@ def experiment_of(
     n_words: int | None = None,
     seed: int = 0,
 ) -> Experiment:
-    """Return the experiment of a task, whose queries are texts (by query id), words of documents, or whole documents.
+    """Return a task for the model and for the baselines.
 
-    Without ``texts`` queries are documents of the corpus: ``n_words`` random words of each, drawn by the seed (see
-    `draw_keywords`), or all of it; for the latter they are among the corpus's ``queries``. `ConfigError` is raised for
-    keyword queries to a model whose queries have a vocabulary of their own.
+    Queries are texts if ``texts`` (by query id) is given. Otherwise they are documents of the corpus: ``n_words``
+    random words of each, drawn by the seed (see `draw_keywords`), or the whole document, which must then be among the
+    corpus's ``queries``.
+
+    Raises
+    ------
+    ConfigError
+        For keyword queries if the model's queries have a vocabulary of their own.
     """
     lexical = lexical_task(model, corpus, task, texts, n_words, seed)
     if texts is not None:
@@ -192,7 +215,7 @@ def experiment_of(
         encoded = corpus.queries.part([corpus.query_row_of[query] for query in task.query_ids])
     else:
         encoded = model.encode_counts(corpus.lexical.by_term(lexical.queries[0]))
-    # Without the identity the rows do not count (nor share their ids).
+    # With identity 0 the rows do not count; their ids may even be of different vocabularies.
     with_rows = model.identity != 0
     scorer = InnerProducts(
         query_vectors=encoded.vectors,
@@ -212,7 +235,7 @@ def lexical_task(
     n_words: int | None = None,
     seed: int = 0,
 ) -> LexicalTask:
-    """Return a task for baselines; arguments as in `experiment_of`. No query needs to be encoded by the model."""
+    """Return a task for the baselines; arguments as in `experiment_of`. The model does not encode the queries."""
     lexical, vocabulary = corpus.lexical, model.encoder.document_vocabulary
     if texts is not None:
         queries = lexical.text_queries(_text_counts(model, [texts[query] for query in task.query_ids]))
@@ -235,7 +258,7 @@ def _text_counts(model: RankingModel, texts: Sequence[str]) -> sp.csr_matrix:
 def tuning_task(
     tune: Iterable[IdPair], ids: Collection[str], pool: Collection[str], known: Iterable[IdPair] = ()
 ) -> RankingTask:
-    """Return the task of finding the links ``tune`` in the `tuning_pool`; other known links do not take part."""
+    """Return the task of finding the links ``tune`` in the `tuning_pool`; other known links are excluded."""
     links = Links.of(tune).distinct()
     number_of = {id_: number for number, id_ in enumerate(links.ids)}
     others = Links.of(known)
@@ -247,9 +270,10 @@ def tuning_task(
 
 
 def tuning_pool(judged: Mapping[str, int], ids: Collection[str], pool: Collection[str]) -> set[str]:
-    """Return the documents that baselines rank while tuned: the evaluation's, or the rest if most judged are there.
+    """Return the documents that baselines rank while they are tuned.
 
-    ``judged`` says how often each is judged.
+    These are the documents of the evaluation's pool if it holds at least half of the judgments, and otherwise all other
+    documents. ``judged`` is the number of judgments of each document.
     """
     inside = set(pool)
     n_inside = sum(n for document, n in judged.items() if document in inside)
@@ -269,7 +293,7 @@ def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Seque
 
 
 def _joined(parts: Sequence[EncodedQueries]) -> EncodedQueries:
-    """Return encoded queries one after the other."""
+    """Return batches of encoded queries as one."""
     rows = stack_rows([part.rows for part in parts])
     learned = rows if parts[0].learned_rows is parts[0].rows else stack_rows([part.learned_rows for part in parts])
     return EncodedQueries(np.concatenate([part.vectors for part in parts]), rows, learned)
@@ -283,32 +307,34 @@ LEVEL = 0.01
 
 @dataclass(frozen=True)
 class SystemComparison:
-    """Systems on one task, and the model tested against each of the others.
-
-    ``tests`` are of model minus baseline, over queries: rank loss in per cent of a query's test tuples (less is
-    better), all others better when bigger; the randomisation test is made for AP. `MODEL` names the model.
-    """
+    """Scores of several systems on one task, and tests of the model against each baseline."""
 
     task: RankingTask
     systems: Mapping[str, SystemScores]
+    """Scores by name of the system; `MODEL` is the model."""
     tests: Mapping[str, Mapping[str, PairedTest]]
+    """Paired tests over queries of model minus baseline, by baseline and measure.
+
+    Smaller is better for the rank loss (per cent of a query's test tuples), larger for all other measures. Only AP has
+    a randomization test.
+    """
     baselines: Mapping[str, FittedBaseline]
 
     @property
     def best_baseline(self) -> str | None:
-        """The baseline with the highest mean AP; None where there is none."""
+        """The baseline with the highest MAP; None without baselines."""
         names = [name for name in self.systems if name != MODEL]
         return max(names, key=lambda name: self.systems[name].mean(HEADLINE), default=None)
 
     @property
     def headline(self) -> PairedTest | None:
-        """The test of the model against the best baseline in AP; None where there is no baseline."""
+        """The test of the model's AP against the best baseline; None without baselines."""
         best = self.best_baseline
         return None if best is None else self.tests[best][HEADLINE]
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse`` or ``no difference`` (at p < .01 in the paired t-test of AP), or ``alone``."""
+        """``better``, ``worse`` or ``no difference`` (paired t-test of AP at p < .01); ``alone`` without baselines."""
         test = self.headline
         if test is None:
             return "alone"
@@ -317,22 +343,22 @@ class SystemComparison:
         return "better" if test.difference > 0 else "worse"
 
     def sentence(self) -> str:
-        """Return one sentence: which is better, on what, by how much."""
+        """Return one sentence: which system is better, on what, by how much."""
         best, test = self.best_baseline, self.headline
         where = f"on {len(self.task.query_ids):,} queries over {len(self.task.document_ids):,} documents"
         value = self.systems[MODEL].mean(HEADLINE)
         if best is None or test is None:
-            return f"The model reaches MAP {value:.4f} {where}; no baseline was asked for."
+            return f"The model reaches MAP {value:.4f} {where}; it was not compared with a baseline."
         against = self.systems[best].mean(HEADLINE)
         p = "< .0001" if test.p_t_test < 0.0001 else f"= {test.p_t_test:.4f}"
         difference = f"{test.difference:+.4f} ± {test.standard_error:.4f}"
         numbers = f"MAP {value:.4f} against {against:.4f}, difference {difference}, p {p}"
         if self.verdict == "no difference":
-            return f"The model and the best lexical baseline ({best}) cannot be told apart {where}: {numbers}."
+            return f"The model and the best lexical baseline ({best}) do not differ significantly {where}: {numbers}."
         return f"The model is {self.verdict} than the best lexical baseline ({best}) {where}: {numbers}."
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything but the values of single queries, as JSON has it."""
+        """Return everything except the values of single queries, as JSON."""
         return {
             "queries": len(self.task.query_ids),
             "documents": len(self.task.document_ids),
@@ -364,14 +390,30 @@ def compare_systems(
     progress: Say = silent,
     n_tuples: int = N_TUPLES,
 ) -> SystemComparison:
-    """Return the model beside fitted baselines on the same queries, pool and judgements, unseen when they were fitted.
+    """Compare the model with fitted baselines on the same queries, documents and judgments.
 
-    ``model`` has the scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows. ``rng``
-    draws the test tuples and the exchanges of the randomisation test. ``<system>.run`` and ``qrels.txt`` are written to
-    ``run_dir``; ``progress`` receives the name of each system before it is worked on.
+    The queries must not have been used to fit the baselines. ``<system>.run`` and ``qrels.txt`` are written to
+    ``run_dir``.
+
+    Parameters
+    ----------
+    model : BlockScorer
+        Scores of ``evaluation.task``, for instance `InnerProducts` of Uq, Vd and the tf-idf rows.
+    fitted : mapping
+        Fitted baselines by name.
+    evaluation : LexicalTask
+        The evaluation task.
+    rng : numpy.random.Generator
+        Draws the test tuples and the permutations of the randomisation test.
+    run_dir : Path, optional
+        Folder for runs and qrels.
+    progress : callable
+        Receives the name of each system before it is evaluated.
+    n_tuples : int
+        Number of test tuples of the rank loss.
     """
     if MODEL in fitted:
-        raise ConfigError(f"a baseline cannot be called {MODEL!r}: the model is; give it another name")
+        raise ConfigError(f"a baseline cannot have the name {MODEL!r} of the model: rename it")
     task = evaluation.task
     tuples = draw_tuples(task, rng, n_tuples)
     if run_dir is not None:
@@ -381,7 +423,7 @@ def compare_systems(
     for name in (MODEL, *fitted):
         progress(name)
         scorer = model if name == MODEL else fitted[name].scorer(evaluation.queries, evaluation.documents)
-        # A colon is not legal in file names everywhere.
+        # Some file systems do not allow a colon in file names.
         run = nullcontext() if run_dir is None else RunWriter(run_dir / f"{name.replace(':', '-')}.run", task, name)
         with run as writer:
             systems[name] = evaluate(task, scorer, tuples, on_block=None if writer is None else writer.write)

@@ -1,4 +1,4 @@
-"""Lexical baselines, fitted: TF-IDF (spec B01), BM25 (B20), BM25 that remembers queries, and LSI (B03, B04)."""
+"""Fitted lexical baselines: TF-IDF (spec B01), BM25 (B20), BM25 with a query memory, and LSI (B03, B04)."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ from reranker.progress import Say, silent
 from reranker.text.rows import select_columns, unit_rows
 
 MAX_WORDS = 30_000
-"""Words that the decomposition sees, the most frequent ones (spec B03)."""
+"""Number of words, the most frequent ones, that the decomposition uses (spec B03)."""
 
 
 class LsiBaseline:
-    """Scores alpha * cosine + (1 - alpha) * TF-IDF, the cosine in the space of the first singular vectors of all rows.
+    """Scores alpha * cosine + (1 - alpha) * TF-IDF, with the cosine in the space of the first singular vectors.
 
-    X = P S Q^T, x -> Q^T x for queries and documents alike (Q: the words' vectors); the rows of X are the documents' of
-    the ``settings`` (of the form tfidf) made unit length. The decomposition is scipy's ARPACK with a start drawn from
-    ``rng``, so it is the same for the same seed. `ConfigError` is raised if so many dimensions cannot be had: at least
-    1, and below the numbers of documents and words.
+    X = P S Q^T, and x -> Q^T x for queries and documents (Q: the words' vectors). The rows of X are the tf-idf rows of
+    all documents by ``settings`` (of the form tfidf), at unit length. The decomposition is scipy's ARPACK with a start
+    vector drawn from ``rng``, so equal seeds give equal results.
+
+    Raises
+    ------
+    ConfigError
+        If ``n_dimensions`` is below 1, or not below the numbers of documents and words.
     """
 
     def __init__(
@@ -40,13 +44,13 @@ class LsiBaseline:
         self.corpus = corpus
         self.settings = settings
         frequency = corpus.document_frequency
-        # Words of one document only would each ask for a dimension of their own; nothing can be learned about them.
+        # A word of only one document would need a dimension for itself; nothing can be learned about it.
         frequent = np.lexsort((np.arange(len(frequency)), -frequency))[:MAX_WORDS]
         self._words = np.sort(frequent[frequency[frequent] >= min(2, corpus.n_documents)])
         limit = min(corpus.n_documents, len(self._words)) - 1
         if not 1 <= n_dimensions <= limit:
             raise ConfigError(
-                f"lsi:{n_dimensions} cannot be had: the corpus of {corpus.n_documents:,} documents and "
+                f"lsi:{n_dimensions} is not possible: the corpus of {corpus.n_documents:,} documents and "
                 f"{len(self._words):,} words in two or more of them allows 1 to {max(limit, 0)} dimensions"
             )
         rows = select_columns(unit_rows(corpus.rows(settings).documents(corpus.fields)), self._words)
@@ -59,7 +63,7 @@ class LsiBaseline:
         return unit(np.asarray(select_columns(rows, self._words) @ self.word_vectors, dtype=np.float32))
 
     def scorer(self, queries: LexicalQueries, documents: RowNumbers, alpha: float) -> InnerProducts:
-        """Return the scores of all queries against some documents of the corpus."""
+        """Return the scores of all queries against the given documents of the corpus."""
         rows = self.corpus.rows(self.settings)
         query_rows = rows.queries(queries)
         document_rows = rows.documents([field[documents] for field in self.corpus.fields])
@@ -74,7 +78,7 @@ class LsiBaseline:
 
 
 REMEMBERING = "bm25+queries"
-"""The baseline that is bm25 of a corpus with a memory."""
+"""Name of the baseline that is bm25 with a query memory."""
 
 
 BASELINES: dict[str, str] = {
@@ -83,30 +87,31 @@ BASELINES: dict[str, str] = {
     REMEMBERING: "BM25 over the fields and the tuning queries that a document is relevant to",
     "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
-"""Names that `--baselines` knows."""
+"""Baselines that `--baselines` accepts, with their descriptions."""
 
 
 @dataclass(frozen=True)
 class FittedBaseline:
-    """A baseline ready to score queries against rows of the pool's documents in the corpus.
-
-    ``settings``, for the report, reached ``tuned_ap`` on the tuning queries; None where nothing was tuned.
-    """
+    """A baseline that is ready to score queries against documents of the corpus."""
 
     settings: Mapping[str, Any]
+    """Tuned settings, for the report."""
     tuned_ap: float | None
+    """MAP of ``settings`` on the tuning queries; None if nothing was tuned."""
     scorer: Callable[[LexicalQueries, RowNumbers], InnerProducts]
+    """Returns the scores of queries against documents, given by row number."""
     notes: tuple[str, ...] = ()
+    """Messages for the user."""
 
 
 def parse_baselines(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list, each once; `ConfigError` for one that is not of `BASELINES`."""
+    """Return the distinct names of a comma-separated list; raises `ConfigError` for a name not in `BASELINES`."""
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for name in names:
         kind, colon, dimensions = name.partition(":")
         is_lsi = kind == "lsi" and colon and dimensions.isdecimal() and int(dimensions) > 0
         if not is_lsi and name not in ("tfidf", "bm25", REMEMBERING):
-            raise ConfigError(f"baseline {name!r} is not known: choose of {', '.join(BASELINES)} with K a number > 0")
+            raise ConfigError(f"baseline {name!r} is not known: choose from {', '.join(BASELINES)} with K a number > 0")
     return names
 
 
@@ -118,12 +123,25 @@ def fit_baselines(
     progress: Say = silent,
     known: Mapping[str, TunedLexical] | None = None,
 ) -> dict[str, FittedBaseline]:
-    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`), LSI's mixture by tenths.
+    """Return the named baselines, tuned on the tuning queries (see `tune_lexical`).
 
-    Without any, every field weighs 1, k1 = 1.2, b = .75 and alpha = 1/2. ``rng`` draws what the tuning looks at, the
-    same for every baseline, and the start of LSI; ``progress`` receives the name of each baseline before it is fitted.
-    Forms in ``known`` are tuned already: those of a model's own lexical part, for instance. `REMEMBERING` takes a
-    corpus with a memory; the others use only its texts.
+    Without tuning queries every field has weight 1, k1 = 1.2, b = .75, and LSI's alpha is 1/2; otherwise alpha is the
+    best multiple of 1/10.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Baselines, as `parse_baselines` returns them.
+    corpus : LexicalCorpus
+        The corpus. `REMEMBERING` needs one with a memory; the other baselines use only its texts.
+    tuning : LexicalTask or None
+        Tuning queries.
+    rng : numpy.random.Generator
+        Draws the tuning sample, which is the same for every baseline, and the start vector of LSI.
+    progress : callable
+        Receives the name of each baseline before it is fitted.
+    known : mapping, optional
+        Forms that are already tuned, for instance those of the model's own lexical part.
     """
     seed = int(rng.integers(2**63))
     texts = corpus.texts

@@ -493,7 +493,7 @@ class LogTransaction:
         self._manifest.notes = dict(Counter(self._manifest.notes) + notes)
 
     def put(self, batch: Batch) -> bool:
-        """Collect rows; return whether so many are held in memory that they should be committed."""
+        """Collect rows; return whether enough are held in memory for a commit."""
         for name, table in self._forgotten.filter(to_tables(batch)).items():
             self._put[name] += table.num_rows
             self._n_held += table.num_rows

@@ -34,7 +34,7 @@ State = Literal["done", "not possible", "absent", "refused"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What to install. `ConfigError` for a name or an address that no engine accepts."""
+    """Names and addresses of what is installed. `ConfigError` for one that no engine accepts."""
 
     encoder_id: str | None = None
     """Encoder whose fields the stored scripts read; None: no scripts."""

@@ -1,18 +1,19 @@
-"""Vectors and lexical rows at the precision they are stored with, and as short byte strings for an engine.
+"""Vectors and lexical rows at the precision with which they are stored, and as compact bytes for an engine.
 
-int8 keeps one scale a vector: dropped scales keep the order of U'V but wreck U'V + I. Scales have 17 significant bits,
-so that every value ``level * scale`` is exact in float32 and rounding twice is rounding once: every route of serving
-sees the same numbers, and packing what was unpacked gives the same bytes.
+int8 stores one scale per vector: without scales the order of U'V would be kept, but not that of U'V + I. A scale has 17
+significant bits, so that every value ``level * scale`` is exact in float32 and rounding twice equals rounding once.
+Every serving route therefore sees the same numbers, and packing unpacked values gives the same bytes.
 
-Byte strings go into an engine's unindexed binary fields. The first byte says what follows, so that a field can be read
-without its model::
+Bytes are stored in unindexed binary fields of the engine. The first byte describes the content, so that a field can be
+read without its model::
 
     byte 0        high nibble: 1 vector, 2 terms; low nibble: 0 float32, 1 float16, 2 int8
     vector        [float32 scale, int8 only] N values
     terms         uint32 n_short, uint32 n_long, n_short uint16 ids, n_long uint32 ids, [float32 scale] n values
 
-All numbers are little-endian. Ids below 65,536 take two bytes: with 30,000 words that is all but the hashed ones, and
-measured a third smaller than four bytes for each, without the slow decoding of a variable-length code.
+All numbers are little-endian. Ids below 65,536 take two bytes; in a vocabulary of 30,000 words these are all ids except
+the hashed ones. Measured, rows are a third smaller than with four bytes per id, without the slow decoding of a
+variable-length code.
 """
 
 from __future__ import annotations
@@ -46,10 +47,10 @@ _VALUE_TYPES: Final[dict[str, np.dtype[Any]]] = {
 
 
 def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
-    """Return ``vectors`` as they come back from packing: rounded to the quantisation, (n, N) float32 again.
+    """Return ``vectors`` rounded to the quantisation, as unpacking would return them, (n, N) float32.
 
-    float16 has a relative error of at most 2**-11 above 6e-5; int8 an error of at most max|v| / 253 in each row.
-    `InputError` is raised if a value is NaN or infinite, or too large for float16, or the quantisation is not known.
+    The relative error of float16 is at most 2**-11 above 6e-5; the error of int8 is at most max|v| / 253 in each row.
+    `InputError` is raised if a value is NaN, infinite or too large for float16, or the quantisation is unknown.
     """
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
@@ -61,7 +62,7 @@ def quantise_vectors(vectors: Float32, quantisation: Quantisation) -> Float32:
 
 
 def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_matrix:
-    """Return lexical rows, their weights as they come back from packing; errors as `quantise_vectors`."""
+    """Return lexical rows with weights as unpacking would return them; errors as in `quantise_vectors`."""
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     if quantisation == "float32":
@@ -74,13 +75,13 @@ def quantise_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> sp.csr_mat
 
 
 def check_quantisation(quantisation: str) -> None:
-    """Raise `InputError` for a quantisation that does not exist."""
+    """Raise `InputError` for an unknown quantisation."""
     if quantisation not in QUANTISATIONS:
         raise InputError(f"quantisation {quantisation!r} does not exist; choose one of {', '.join(QUANTISATIONS)}")
 
 
 def check_finite(values: Float32, name: str) -> None:
-    """Raise `InputError` if a value is NaN or infinite; ``name`` says what the values are."""
+    """Raise `InputError` if a value is NaN or infinite; ``name`` is the kind of value for the message."""
     if not np.isfinite(values).all():
         raise InputError(
             f"a {name} is NaN or infinite; vectors and weights must be finite: the model that made it is "
@@ -89,7 +90,7 @@ def check_finite(values: Float32, name: str) -> None:
 
 
 def to_float16(values: Float32) -> npt.NDArray[np.float16]:
-    """Return ``values`` as little-endian float16, or raise `InputError` where one would become infinite."""
+    """Return ``values`` as little-endian float16; raises `InputError` if one is too large."""
     largest = float(np.abs(values).max(initial=0))
     if largest > float(np.finfo(np.float16).max):
         raise InputError(f"the value {largest:.4g} does not fit float16 (<= 65504); choose float32 or int8")
@@ -97,7 +98,7 @@ def to_float16(values: Float32) -> npt.NDArray[np.float16]:
 
 
 def int8_scales(maxima: Float32) -> Float32:
-    """Return maxima / 127 rounded up to 17 significant bits; 0 for rows too small to be told from zero."""
+    """Return maxima / 127 rounded up to 17 significant bits; 0 for rows that are too small to represent."""
     exact = (maxima.astype(np.float64) / 127).astype(np.float32)
     cut = (exact.view(np.uint32) & _SCALE_BITS).view(np.float32)
     up = ((exact.view(np.uint32) & _SCALE_BITS) + np.uint32(0x80)).view(np.float32)
@@ -106,13 +107,13 @@ def int8_scales(maxima: Float32) -> Float32:
 
 
 def int8_levels(values: Float32, scales: Float32 | np.float32) -> npt.NDArray[np.int8]:
-    """Return round(values / scales) as int8, -127 to 127, 0 where the scale is 0."""
+    """Return round(values / scales) as int8, from -127 to 127; 0 if the scale is 0."""
     divisor = np.where(scales > 0, scales, np.float32(np.inf))
     return np.rint(values / divisor).astype(np.int8)
 
 
 def stored_vectors(vectors: Float32, quantisation: str) -> tuple[AnyArray, Float32 | None]:
-    """Return the values of (n, N) vectors as they are stored, and the scale of each row of int8: v = level * scale."""
+    """Return the stored values of (n, N) vectors and, for int8, the scale of each row: v = level * scale."""
     if quantisation == "int8":
         scales = int8_scales(np.abs(vectors).max(axis=1, initial=0).astype(np.float32))
         return int8_levels(vectors, scales[:, None]), scales
@@ -120,7 +121,7 @@ def stored_vectors(vectors: Float32, quantisation: str) -> tuple[AnyArray, Float
 
 
 def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
-    """Return each row of an (n, N) matrix as bytes; `InputError` for a value that is not finite, or too large."""
+    """Return each row of an (n, N) matrix as bytes; raises `InputError` for a value not finite or too large."""
     check_quantisation(quantisation)
     check_finite(vectors, "vector")
     header = bytes([_VECTOR | QUANTISATIONS.index(quantisation)])
@@ -130,10 +131,10 @@ def pack_vectors(vectors: Float32, quantisation: Quantisation) -> list[bytes]:
 
 
 def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float32:
-    """Return packed vectors, all of one quantisation and number of dimensions, as one matrix, (n, N) float32.
+    """Return packed vectors, all of one quantisation and number of dimensions, as one (n, N) float32 matrix.
 
-    ``n_dims`` are the dimensions that the caller's model has. `InputError` for a byte string that is no packed vector,
-    cut, or not finite; `ShapeMismatch` if quantisations or dimensions differ.
+    ``n_dims`` is the number of dimensions of the caller's model. `InputError` is raised for bytes that are not a packed
+    vector, are truncated, or hold values that are not finite; `ShapeMismatch` if quantisations or dimensions differ.
     """
     if not packed:
         return np.zeros((0, n_dims or 0), np.float32)
@@ -145,19 +146,22 @@ def unpack_vectors(packed: Sequence[bytes], n_dims: int | None = None) -> Float3
             raise _damaged("vector", f"{length} bytes do not hold whole {quantisation} values")
         raise ShapeMismatch(
             f"a stored vector has {(length - start) // kind.itemsize} dimensions where {dims} are expected: it was "
-            f"made by another encoder; run `ssi revectorize` with this model"
+            f"encoded by another encoder; run `ssi revectorize` with this model"
         )
     table = np.frombuffer(b"".join(packed), np.uint8).reshape(len(packed), -1)
     vectors: Float32 = np.ascontiguousarray(table[:, start:]).view(kind).astype(np.float32)
     if quantisation == "int8":
-        with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
+        with np.errstate(invalid="ignore", over="ignore"):  # a manipulated scale; rejected below
             vectors *= np.ascontiguousarray(table[:, 1:5]).view("<f4")
     check_finite(vectors, "stored vector")
     return vectors
 
 
 def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
-    """Return each lexical row as bytes; `InputError` if ids do not ascend, or a weight is not finite or too large."""
+    """Return each lexical row as bytes.
+
+    `InputError` is raised if ids are not ascending, or a weight is not finite or too large.
+    """
     check_quantisation(quantisation)
     check_finite(rows.data, "term weight")
     _check_ids(rows.indices, rows.indptr)
@@ -188,8 +192,8 @@ def pack_rows(rows: sp.csr_matrix, quantisation: Quantisation) -> list[bytes]:
 def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     """Return packed lexical rows as one CSR matrix of shape (n, 2**31 - 1), float32.
 
-    `InputError` is raised if a byte string is not a packed row, is cut, has ids out of order or range, or a weight that
-    is not finite; `ShapeMismatch` if quantisations differ: rows of one encoder have one.
+    `InputError` is raised if bytes are not a packed row or are truncated, ids are not ascending or out of range, or a
+    weight is not finite; `ShapeMismatch` if quantisations differ, since all rows of one encoder have the same.
     """
     if not packed:
         return term_rows(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(1, np.int32))
@@ -201,11 +205,11 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
     data, indptr = np.frombuffer(b"".join(packed), np.uint8), np.empty(len(starts), np.int64)
     row = split_packed(data, starts, kind.itemsize, scale_bytes, ids, stored, scales, indptr)
     if row < len(packed):
-        raise _damaged("term row", f"its {len(packed[row])} bytes do not hold the terms they announce")
+        raise _damaged("term row", f"its {len(packed[row])} bytes do not hold the terms that its header states")
     ids = ids[: indptr[-1]]
     weights: Float32 = stored.view(kind)[: len(ids)].astype(np.float32)
     if scale_bytes:
-        with np.errstate(invalid="ignore", over="ignore"):  # a hostile scale; refused below
+        with np.errstate(invalid="ignore", over="ignore"):  # a manipulated scale; rejected below
             weights *= np.repeat(scales.view("<f4"), np.diff(indptr))
     check_finite(weights, "stored term weight")
     _check_ids(ids, indptr)
@@ -213,12 +217,12 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
 
 
 def to_text(packed: bytes) -> str:
-    """Return bytes as base64, the form of a binary field in JSON."""
+    """Return bytes as base64, the JSON form of a binary field."""
     return base64.b64encode(packed).decode("ascii")
 
 
 def from_texts(texts: Sequence[str]) -> list[bytes]:
-    """Return the bytes of base64 texts; `InputError` where one is none."""
+    """Return the bytes of base64 texts; raises `InputError` if a text is not base64."""
     try:
         return [binascii.a2b_base64(text, strict_mode=True) for text in texts]
     except (binascii.Error, ValueError, TypeError) as error:
@@ -227,7 +231,7 @@ def from_texts(texts: Sequence[str]) -> list[bytes]:
 
 
 def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisation:
-    """Return the one quantisation that all byte strings of a kind have."""
+    """Return the quantisation of packed rows; raises an error if they are damaged or have several."""
     heads = {row[:1] for row in packed}
     for head in sorted(heads):
         if not head or head[0] & 0xF0 != kind or head[0] & 0x0F >= len(QUANTISATIONS):
@@ -235,14 +239,14 @@ def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisat
     if len(heads) > 1:
         kinds = ", ".join(QUANTISATIONS[head[0] & 0x0F] for head in sorted(heads))
         raise ShapeMismatch(
-            f"stored {name}s of several quantisations ({kinds}) were read together: some were made by another encoder; "
+            f"stored {name}s of several quantisations ({kinds}) were read together: some come from another encoder; "
             f"run `ssi revectorize` with this model"
         )
     return QUANTISATIONS[heads.pop()[0] & 0x0F]
 
 
 def _stored_weights(rows: sp.csr_matrix, quantisation: Quantisation) -> tuple[AnyArray, Float32]:
-    """Return all weights as they are stored, and the scale of each row of int8."""
+    """Return all weights as they are stored, and the scale of each row for int8."""
     if quantisation == "int8":
         maxima, filled = np.zeros(rows.shape[0], np.float32), np.flatnonzero(np.diff(rows.indptr))
         if len(filled):
@@ -257,7 +261,7 @@ def _damaged(name: str, why: str) -> InputError:
 
 
 def _check_ids(ids: AnyInt, indptr: AnyInt) -> None:
-    """Refuse ids that are not strictly increasing in each row or are out of range."""
+    """Raise `InputError` if ids are not strictly increasing in each row or are out of range."""
     rising = np.ones(max(len(ids), 1), bool)
     rising[1:] = ids[1:] > ids[:-1]
     rising[indptr[:-1][indptr[:-1] < len(ids)]] = True

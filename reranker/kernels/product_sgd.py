@@ -1,7 +1,7 @@
-"""Plain margin ranking SGD on products of embeddings, compiled by numba: the steps of `tests.reference.plain_sgd`.
+"""Margin ranking SGD on products of embeddings, compiled by numba; the reference is `tests.reference.plain_sgd`.
 
-The model class ``cubic`` and all low-rank shapes of the papers take these steps. One costs N (nnz(q) + nnz(d+) +
-nnz(d-)) for each of the document's embeddings. All functions release the GIL.
+The model class ``cubic`` and all low-rank models of the papers are trained by these steps. A step costs N (nnz(q) +
+nnz(d+) + nnz(d-)) operations for each of the document's embeddings. All functions release the GIL.
 """
 
 from __future__ import annotations
@@ -13,30 +13,34 @@ from numba import njit
 
 from reranker.arrays import Int64
 
-OPTIONS: dict[str, Any] = {  # no nnan or ninf: a NaN must stay visible
+OPTIONS: dict[str, Any] = {  # without nnan and ninf: a NaN must stay visible
     "fastmath": {"reassoc", "nsz", "contract", "arcp"},
     "cache": True,
     "nogil": True,
     "boundscheck": False,
 }
 INLINED: dict[str, Any] = {**OPTIONS, "inline": "always"}
-"""Of functions that kernels call: by themselves they may be other machine code where they were read from the cache."""
+"""Options of functions that kernels call.
+
+Inlining makes results reproducible: a function by itself may be other machine code if it was read from the cache.
+"""
 ZERO = np.float32(0)
 ONE = np.float32(1)
 
 
 class Triples(NamedTuple):
-    """Steps to make, in this order: rows of the query, of the document to rank higher and of the other, (n,) int64."""
+    """Training steps in their order, as row numbers, (n,) int64 each."""
 
     query: Int64
     positive: Int64
+    """The document that should rank higher."""
     negative: Int64
 
 
 class Combination(NamedTuple):
-    """How the document's embeddings make the vector c(d) that meets Uq: f(q, d) = (Uq).c(d) + a q.d.
+    """How the document's embeddings give the vector c(d) in f(q, d) = (Uq).c(d) + a q.d.
 
-    The document table T holds ``n_factors`` embeddings E1, E2, ... side by side, one row a word.
+    The document table T holds ``n_factors`` embeddings E1, E2, ... side by side, with one row per word.
 
     ==========================  ==============================================  ================
     Spec                        c(d)                                            columns of T
@@ -54,7 +58,7 @@ class Combination(NamedTuple):
 
 @njit(**INLINED)
 def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return the greatest word number + 1."""
+    """Return the largest word number plus 1."""
     top = -1
     for p in range(rows.indices.shape[0]):
         top = max(top, rows.indices[p])
@@ -63,14 +67,14 @@ def width(rows):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
 
 @njit(**INLINED)
 def scatter(dense, rows, row, factor):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Set dense[i] = factor * weight of the row's words."""
+    """Set dense[i] = factor * weight for the words of a row."""
     for p in range(rows.indptr[row], rows.indptr[row + 1]):
         dense[rows.indices[p]] = factor * rows.data[p]
 
 
 @njit(**INLINED)
 def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
-    """Return the dot product of a dense vector and a row."""
+    """Return the inner product of a dense vector and a row."""
     total = ZERO
     for p in range(rows.indptr[row], rows.indptr[row + 1]):
         total += dense[rows.indices[p]] * rows.data[p]
@@ -79,11 +83,11 @@ def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, A
 
 @njit(**INLINED)
 def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Set out to the sum of weight * E[word]; words past E's rows have no learned part."""
+    """Set out to the sum of weight * E[word]; words beyond E's rows have no learned part."""
     n_rows, n_dims = E.shape
     out[:] = ZERO
     p, stop = rows.indptr[row], rows.indptr[row + 1]
-    while p + 4 <= stop and rows.indices[p + 3] < n_rows:  # four rows at a time: one pass over out for four of E
+    while p + 4 <= stop and rows.indices[p + 3] < n_rows:  # one pass over out for four rows of E
         i0, i1, i2, i3 = rows.indices[p], rows.indices[p + 1], rows.indices[p + 2], rows.indices[p + 3]
         v0, v1, v2, v3 = rows.data[p], rows.data[p + 1], rows.data[p + 2], rows.data[p + 3]
         for k in range(n_dims):
@@ -98,7 +102,7 @@ def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001
 
 @njit(**INLINED)
 def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Add rate * weight * x to E[word] of the row's words."""
+    """Add rate * weight * x to E[word] for the words of a row."""
     n_rows, n_dims = E.shape
     for p in range(rows.indptr[row], rows.indptr[row + 1]):
         i, factor = rows.indices[p], rate * rows.data[p]
@@ -148,7 +152,7 @@ def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # n
 
 @njit(**OPTIONS)
 def low_rank_steps(U, T, queries, documents, triples, rate, combination, identity, lexical=None):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201, PLR0913, PLR0917
-    """Make the steps of `tests.reference.plain_sgd`; ``lexical`` (n,) float32 adds to each f(q, d+) - f(q, d-)."""
+    """Run the steps of `tests.reference.plain_sgd`; ``lexical`` (n,) float32 is added to each f(q, d+) - f(q, d-)."""
     rate, identity = np.float32(rate), np.float32(identity)
     n_factors, separate = combination.n_factors, combination.separate
     stats = np.zeros(2, np.float64)

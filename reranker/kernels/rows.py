@@ -1,12 +1,12 @@
-"""Embedding, scoring and dot products of tf-idf rows by numba, in float32; defined in `tests.reference.rows`.
+"""Embedding, scoring and inner products of tf-idf rows by numba, in float32; the reference is `tests.reference.rows`.
 
-Rows are 2**31 - 1 columns wide: scipy's own products would allocate them in full. Scoring is bound by memory:
-candidates lie anywhere in the store, so each row is asked for while others are scored. A kernel indexes raw memory, so
-its arguments are checked at its border.
+Rows are 2**31 - 1 columns wide; scipy's own products would allocate arrays of that width. Scoring is bound by memory:
+candidates lie anywhere in the store, so each row is prefetched while others are scored. Kernels access raw memory,
+so their arguments are checked before they are called.
 
-Types are declared, so machine code is made once for each machine (at the first import, about 10 s; kept beside this
-file, or in the user's cache directory) and no request ever waits for a compiler. Sums are reassociated for SIMD; the
-order depends on lengths alone, so equal inputs give equal bits whatever stands around them.
+Types are declared, so machine code is compiled once per machine: at the first import, in about 10 s. It is cached next
+to this file or in the user's cache directory, and no request waits for a compiler. Sums are reassociated for SIMD in an
+order that depends only on lengths, so equal inputs give equal bits in any batch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reranker.errors import InputError, ShapeMismatch
 
 Table: TypeAlias = tuple[AnyArray, AnyArray, np.uint32, np.uint32, np.int64]
 
-_FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # not nnan/ninf: a NaN must stay visible
+_FASTMATH = {"reassoc", "nsz", "contract", "arcp"}  # without nnan and ninf: a NaN must stay visible
 _INTS = nb.types.Array(nb.int32, 1, "C", readonly=True)
 _LONGS = nb.types.Array(nb.int64, 1, "C", readonly=True)
 _FLOATS = nb.types.Array(nb.float32, 1, "C", readonly=True)
@@ -34,27 +34,30 @@ _OUT = nb.types.Array(nb.float32, 2, "C")
 _BYTES = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 _TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
 _LINE = 16  # values of 4 bytes in a cache line
-_AHEAD = 2  # candidates between asking for a row and reading it; 1 to 8 measured alike, none twice as slow
-_ASKED_TERMS = 1024  # of a row at most; the processor follows a longer one by itself
+_AHEAD = 2  # candidates between prefetching a row and reading it; 1 to 8 are equally fast, 0 is twice as slow
+_ASKED_TERMS = 1024  # prefetched terms of a row; the processor's own prefetching covers the rest
 _CHECKED_ROWS = 1 << 14
 
 
 class Rows(NamedTuple):
-    """Sparse rows: ``indptr`` (n + 1,) int64, ``indices`` (nnz,) int32, ascending in a row, ``data`` (nnz,) float32."""
+    """Sparse rows in CSR form."""
 
     indptr: Int64
+    """Start of each row, and the end of the last, (n + 1,) int64."""
     indices: Int32
+    """Word ids, (nnz,) int32, ascending in each row."""
     data: Float32
+    """Weights, (nnz,) float32."""
 
 
 def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return numba's decorator, cached on disk where a directory for it can be written."""
+    """Return numba's decorator, with the cache on disk if a directory for it is writable."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel: Callable[..., Any]
         try:
             kernel = nb.njit(signatures, cache=True, nogil=True, fastmath=_FASTMATH)(function)
-        except RuntimeError:  # numba found no writable place for its cache (a read-only container): compile each time
+        except RuntimeError:  # numba found no writable cache directory (a read-only container): compile in each process
             kernel = nb.njit(signatures, cache=False, nogil=True, fastmath=_FASTMATH)(function)
         return kernel
 
@@ -63,7 +66,7 @@ def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callabl
 
 @intrinsic  # type: ignore[untyped-decorator, unused-ignore]
 def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
-    """Ask the processor to load ``array[place]``, without waiting; places outside of the array are harmless."""
+    """Prefetch ``array[place]`` without waiting; places outside of the array are harmless."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
@@ -71,7 +74,7 @@ def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
         kind = ir.FunctionType(ir.VoidType(), [byte, int32, int32, int32])
         ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
         address = builder.bitcast(builder.gep(data, [arguments[1]]), byte)
-        builder.call(ask, [address, int32(0), int32(3), int32(1)])  # to read, keep, data
+        builder.call(ask, [address, int32(0), int32(3), int32(1)])  # for reading, keep in cache, data
         return context.get_dummy_value()
 
     return nb.void(array, nb.intp), generate
@@ -100,11 +103,24 @@ def split_packed(
     scales: AnyArray,
     indptr: AnyArray,
 ) -> int:
-    """Take rows packed by `reranker.kernels.packing`, laid end to end, apart; return the first damaged row, or n.
+    """Split rows packed by `reranker.kernels.packing` into arrays; return the number of the first damaged row, or n.
 
-    Row r is ``data[starts[r] : starts[r + 1]]``, uint8, with values of ``width`` bytes. Its ids and the bytes of its
-    values go behind those of the row before, ``indptr``, (n + 1,) int64, says where, and those of its scale to row r of
-    ``scales``; ``ids`` and ``values`` have room for all that so many bytes can hold.
+    Parameters
+    ----------
+    data : array
+        The packed rows one after the other, uint8.
+    starts : array
+        Start of each row, and the end of the last, (n + 1,) int64.
+    width : int
+        Bytes of a value.
+    scale_bytes : int
+        Bytes of a row's scale.
+    ids, values : array
+        Receive word ids (uint32) and the bytes of the values, row after row; large enough for all of ``data``.
+    scales : array
+        Receives the bytes of the scales, row after row.
+    indptr : array
+        Receives the start of each row in ``ids``, and the end of the last, (n + 1,) int64.
     """
     n = len(starts) - 1
     indptr[0] = 0
@@ -139,10 +155,10 @@ def split_packed(
 
 @_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
 def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.uint32) -> Table:
-    """Return a hash table of the query's words by linear probing, and how far any word stands from its own slot."""
+    """Return a hash table (linear probing) of the query's words, and the largest distance of a word from its slot."""
     size = 1 << bits
     shift = np.uint32(32 - bits)
-    keys = np.full(size + len(q_ids), -1, np.int32)  # room past the end in place of a wrap-around
+    keys = np.full(size + len(q_ids), -1, np.int32)  # room at the end, so that probing need not wrap around
     weights = np.zeros(len(keys), np.float32)
     reach = np.int64(0)
     for k in range(len(q_ids)):
@@ -158,7 +174,7 @@ def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.
 
 @_compile([_TABLE(_INTS, _FLOATS)])
 def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
-    """Return a table without collisions (no branch to mispredict) where a few tries give one, else the last one."""
+    """Return a table without collisions (no branch to mispredict) if a few attempts give one, else the last one."""
     bits = 4
     while (1 << bits) < 4 * len(q_ids):
         bits += 1
@@ -252,7 +268,7 @@ def embed_rows(rows: sp.csr_matrix | Rows, E: Float32) -> Float32:
     return out
 
 
-def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
+def score_rows(  # noqa: PLR0913, PLR0917 - every route passes flat arrays
     q_vec: Float32,
     q_ids: AnyInt,
     q_weights: Float32,
@@ -271,15 +287,15 @@ def score_rows(  # noqa: PLR0913, PLR0917 - every route hands over flat arrays
     out = np.empty(len(cand_rows), np.float32)
     rows = np.ascontiguousarray(cand_rows, np.int64)
     query = (_floats(q_vec), _ids(q_ids), _floats(q_weights), np.float32(a))
-    # A store's pointers, millions of them, are taken as they are; each type known to be used has its machine code.
+    # A store's pointers, in millions, are not converted; there is machine code for both types that occur.
     pointers = np.ascontiguousarray(indptr, np.int32 if indptr.dtype == np.int32 else np.int64)
     if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
-        raise InputError("the store's row pointers are damaged (they decrease or pass the end); rebuild the store")
+        raise InputError("the store's row pointers are damaged (they decrease or exceed the data); rebuild the store")
     return out
 
 
 def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot product of row r of both, (n_rows,) float32; see `tests.reference.rows.dots`."""
+    """Return the inner product of row r of both, (n_rows,) float32; see `tests.reference.rows.dots`."""
     check_row_pairs(left, right)
     out = np.empty(len(left.indptr) - 1, np.float32)
     _row_dots(*_arrays(left), *_arrays(right), out)
@@ -287,42 +303,47 @@ def dots(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
 
 
 def check_rows(indptr: AnyInt, indices: AnyInt, data: Float32, *, ends_only: bool = False) -> None:
-    """Raise `ShapeMismatch` where ``indptr`` does not rise from 0 to ``len(indices)``, or ``data`` is not as long.
+    """Raise `ShapeMismatch` unless ``indptr`` rises from 0 to ``len(indices)`` and ``data`` has that length.
 
-    ``ends_only`` looks at no row's bounds: of a store's millions a kernel reads, and checks, a few.
+    With ``ends_only`` only the ends of ``indptr`` are checked: the kernel checks the few of a store's millions of rows
+    that it reads.
     """
     fits = len(indptr) > 0 and indptr[0] == 0 and indptr[-1] == len(indices) and len(indices) == len(data)
     if not fits or not (ends_only or bool((indptr[1:] >= indptr[:-1]).all())):
         raise ShapeMismatch(
             f"CSR arrays of lengths indptr {len(indptr)}, indices {len(indices)}, data {len(data)} do not "
-            f"fit: indptr must rise from 0 to the length of indices, and data be as long; use scipy.sparse.csr_matrix"
+            f"fit: indptr must rise from 0 to the length of indices, and data have that length; use "
+            f"scipy.sparse.csr_matrix"
         )
 
 
 def check_embedding(E: Float32) -> None:
-    """Raise `ShapeMismatch` for an embedding table that is not a C-contiguous float32 matrix."""
+    """Raise `ShapeMismatch` if an embedding table is not a C-contiguous float32 matrix."""
     if E.ndim != 2 or E.dtype != np.float32 or not E.flags.c_contiguous:
         raise ShapeMismatch(
-            f"an embedding table of dtype {E.dtype}, shape {E.shape} was given; it must be a C-contiguous float32 "
-            f"matrix with one row a word: use numpy.ascontiguousarray(E, dtype=numpy.float32)"
+            f"an embedding table of dtype {E.dtype} and shape {E.shape} was given; it must be a C-contiguous float32 "
+            f"matrix with one row per word: use numpy.ascontiguousarray(E, dtype=numpy.float32)"
         )
 
 
 def check_candidates(cand_rows: Int64, n_documents: int) -> None:
-    """Raise `InputError` for a row number that is negative (an id that the store does not hold) or past the end."""
+    """Raise `InputError` for a row number below 0 (an id that is not in the store) or beyond the last row."""
     if len(cand_rows) == 0:
         return
     low, high = int(cand_rows.min()), int(cand_rows.max())
     if low < 0 or high >= n_documents:
         raise InputError(
             f"candidate row {low if low < 0 else high} is outside of the store's 0..{n_documents - 1}; "
-            f"leave out candidates that the store does not hold before scoring",
+            f"leave out candidates that are not in the store before scoring",
             row=low if low < 0 else high,
         )
 
 
 def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float32) -> None:
-    """Raise `ShapeMismatch` for a query of other dimensions, `InputError` for NaN, infinity or ids out of order."""
+    """Check a query's arrays.
+
+    Raises `ShapeMismatch` for the wrong number of dimensions, `InputError` for NaN, infinity or ids out of order.
+    """
     if q_vec.shape != (V_docs.shape[1],) or q_ids.shape != q_weights.shape:
         raise ShapeMismatch(
             f"query vector {q_vec.shape}, terms {q_ids.shape} and weights {q_weights.shape} do not fit document "
@@ -335,7 +356,7 @@ def check_query(q_vec: Float32, q_ids: AnyInt, q_weights: Float32, V_docs: Float
 
 
 def check_row_pairs(left: sp.csr_matrix, right: sp.csr_matrix) -> None:
-    """Raise `ShapeMismatch` where a matrix is not CSR or the numbers of rows differ."""
+    """Raise `ShapeMismatch` if a matrix is not CSR or the numbers of rows differ."""
     for rows in (left, right):
         check_rows(rows.indptr, rows.indices, rows.data)
     if len(left.indptr) != len(right.indptr):

@@ -1,7 +1,7 @@
-"""Margin ranking SGD compiled by numba: the same steps as `tests.reference.sgd`, draw for draw.
+"""Margin ranking SGD compiled by numba; it takes the steps of `tests.reference.sgd` with the same random draws.
 
-All functions release the GIL. Several threads may run `sgd_steps` over the same U, V and cache (Hogwild): they race on
-rows that they change at the same time, so only a run of one thread is reproducible.
+All functions release the GIL. Several threads may run `sgd_steps` on the same U, V and cache (Hogwild). They then race
+on rows that they change at the same time, so only single-threaded runs are reproducible.
 """
 
 from __future__ import annotations
@@ -16,64 +16,70 @@ from reranker.kernels.rows import Rows
 
 
 class Tuples(NamedTuple):
-    """What is learned from: document ``document[t]`` should stand above others for query ``query[t]``.
-
-    ``query``, ``document`` (n,) int64 row numbers; ``weight`` (n,) float32 > 0, a factor of the step; ``worse`` int64
-    rows of documents stated to be worse, those of tuple t at ``worse_indptr[t]:worse_indptr[t + 1]``. ``keep`` (n,)
-    float32 and ``alias`` (n,) int64 make some tuples more frequent (`alias_table`): of a tuple drawn uniformly,
-    ``alias[t]`` takes the place with probability 1 - ``keep[t]``. Empty: all tuples are equally frequent.
-    """
+    """Preferences to train on: for query ``query[t]``, document ``document[t]`` should rank above other documents."""
 
     query: Int64
+    """Query rows, (n,) int64."""
     document: Int64
+    """Document rows, (n,) int64."""
     weight: Float32
+    """Factor of the step, (n,) float32, above 0."""
     worse_indptr: Int64
+    """The documents stated to be worse in tuple t are at ``worse_indptr[t]:worse_indptr[t + 1]`` of ``worse``."""
     worse: Int64
+    """Document rows, int64."""
     keep: Float32 = np.empty(0, np.float32)
+    """Acceptance probabilities of an alias table (`alias_table`), (n,) float32; empty: tuples are drawn uniformly.
+
+    A drawn tuple t is replaced by ``alias[t]`` with probability 1 - ``keep[t]``.
+    """
     alias: Int64 = np.empty(0, np.int64)
+    """Replacement of each tuple, (n,) int64."""
 
 
 class LexicalValues(NamedTuple):
-    """The weights of q and d, the rows of the lexical part, at the words of the rows that U and V read.
-
-    ``queries`` and ``documents`` float32 stand beside ``data`` of the query and document `Rows`; ``squares`` float32
-    is what each query value adds to the squared length by which a query of some of the words is divided.
-    """
+    """Weights of the lexical rows q and d, at the words of the learned rows that U and V read."""
 
     queries: Float32
+    """Weights in q, float32, aligned with ``data`` of the query `Rows`."""
     squares: Float32
+    """Contribution of each query value to the squared length of the query, float32.
+
+    A query that keeps only some of its words is divided by the root of the sum of their contributions.
+    """
     documents: Float32
+    """Weights in d, float32, aligned with ``data`` of the document `Rows`."""
 
 
 class NegativePool(NamedTuple):
-    """Where negatives come from: ``pool`` int64 document rows; per query, the sorted rows never taken as negative.
-
-    ``nearest`` (n_queries, k) int64 are documents that stood high for each query when they were looked up, none of
-    them known; -1 in a row's first place: none were looked up. (0, 0): none for any query.
-    """
+    """Documents from which negatives are drawn."""
 
     pool: Int64
+    """Document rows, int64."""
     known_indptr: Int64
+    """The documents never used as negatives of query q are at ``known_indptr[q]:known_indptr[q + 1]`` of ``known``."""
     known: Int64
+    """Document rows, int64, ascending for each query."""
     nearest: Int64 = np.empty((0, 0), np.int64)
+    """Documents that ranked high for each query, none of them known, (n_queries, k) int64.
+
+    -1 in the first column: none were retrieved for the query. Shape (0, 0): none for any query.
+    """
 
 
 class Parameters(NamedTuple):
-    """What is learned, changed in place.
-
-    ``U``, ``V`` (n_rows, N), one array if tied; ``cache`` (n_documents, N), a nearly current Vd of each; all float32.
-    """
+    """Trained parameters, changed in place; all float32."""
 
     U: Float32
+    """(n_rows, N)."""
     V: Float32
+    """(n_rows, N); the same array as U if tied."""
     cache: Float32
+    """Vd of each document, slightly outdated, (n_documents, N)."""
 
 
 class StepConfig(NamedTuple):
-    """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for their meaning.
-
-    Queries from row ``whole_from`` on are never cut. ``freeze_documents`` leaves V, and takes the cache as exact.
-    """
+    """Scalars of the SGD loop; see `reranker.training.config.TrainConfig` for those not described here."""
 
     rate_start: np.float32
     rate_end: np.float32
@@ -90,22 +96,24 @@ class StepConfig(NamedTuple):
     stated_negative_ratio: np.float32
     n_columns: int
     whole_from: int
+    """Queries from this row on are never reduced to keywords."""
     freeze_documents: bool
+    """V is not changed, and the cache is exact."""
     nearest_share: np.float32 = np.float32(0)
 
     @classmethod
     def of(cls, **numbers: Any) -> StepConfig:
-        """Return the scalars of numbers by name, each of its type here; other names are left out."""
+        """Return the scalars with the given values by name, converted to their types; other names are ignored."""
         kinds = get_type_hints(cls)
         return cls(**{name: kind(numbers[name]) for name, kind in kinds.items() if name in numbers})
 
 
 MAX_DROPPED_QUERY = 10
-"""Queries of at most so many words are not thinned by dropout: little would be left of them."""
+"""Query dropout does not apply to queries of at most this number of words: too little would be left of them."""
 
 
 _OPTIONS: dict[str, Any] = {"fastmath": True, "cache": True, "nogil": True, "boundscheck": False}
-# Part of what calls it: a function by itself may be other machine code where it was read from the cache.
+# Inlined into their callers: a function by itself may be other machine code if it was read from the cache.
 _INLINED: dict[str, Any] = {**_OPTIONS, "inline": "always"}
 _ZERO = np.float32(0)
 _ONE = np.float32(1)
@@ -125,7 +133,7 @@ def _below(state, n):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
 
 @njit(**_INLINED)
 def _chance(state, share):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return True with probability ``share``; draws nothing where it is 0."""
+    """Return True with probability ``share``; makes no random draw if it is 0."""
     if share <= 0:
         return False
     return _below(state, 16777216) < share * np.float32(16777216)
@@ -138,7 +146,7 @@ def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa:
     for k in range(n_dims):
         out[k] = _ZERO
     p = 0
-    while p + 4 <= n:  # four rows at a time: one pass over out for four of E
+    while p + 4 <= n:  # one pass over out for four rows of E
         i0, i1, i2, i3 = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
         v0, v1, v2, v3 = data[p], data[p + 1], data[p + 2], data[p + 3]
         if i0 >= n_rows:
@@ -163,7 +171,7 @@ def _project(E, indices, data, n, out):  # type: ignore[no-untyped-def]  # noqa:
 
 @njit(**_INLINED)
 def _add_outer(E, indices, data, n, x, rate, max_norm):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Add rate * data[p] * x to E[indices[p]], and shorten rows longer than max_norm (0: no limit)."""
+    """Add rate * data[p] * x to E[indices[p]], and scale rows longer than max_norm down to it (0: no limit)."""
     n_rows, n_dims = E.shape
     limit = max_norm * max_norm
     for p in range(n):
@@ -207,7 +215,7 @@ def _difference(ai, av, n_a, bi, bv, n_b, oi, ov):  # type: ignore[no-untyped-de
 
 @njit(**_INLINED)
 def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return True where a sorted stretch of ``known`` holds the document."""
+    """Return whether a sorted range of ``known`` contains the document."""
     last = stop
     while start < stop:
         middle = (start + stop) >> 1
@@ -220,7 +228,7 @@ def _is_known(known, start, stop, document):  # type: ignore[no-untyped-def]  # 
 
 @njit(**_INLINED)
 def _thin(indices, data, start, stop, share, state, oi, ov):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Copy a row with each word left out with probability ``share``, the others scaled up; return its length."""
+    """Copy a row, dropping each word with probability ``share`` and scaling up the others; return its length."""
     n = 0
     scale = _ONE / (_ONE - share)
     for p in range(start, stop):
@@ -263,7 +271,7 @@ def _draw_query(queries, lexical, row, config, state, order, oi, ov, ol):  # typ
 
 @njit(**_INLINED)
 def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202, PLR0913, PLR0917
-    """Set out to Vd and (oi, ov) to the row, thinned; return its length. A frozen V needs neither without dropout."""
+    """Set out to Vd and (oi, ov) to the row after dropout; return its length (0: V is frozen, without dropout)."""
     if config.freeze_documents and config.document_dropout <= 0:
         for k in range(out.shape[0]):
             out[k] = cache[row, k]
@@ -277,7 +285,7 @@ def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-
 
 @njit(**_INLINED)
 def _lexical(dense, rows, weights, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Return q.d of the query scattered in ``dense``."""
+    """Return q.d for the query scattered into ``dense``."""
     total = _ZERO
     for p in range(rows.indptr[document], rows.indptr[document + 1]):
         total += dense[rows.indices[p]] * weights[p]
@@ -302,7 +310,7 @@ def _longest(indptr):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
 
 
 @njit(**_OPTIONS)
-def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its work arrays are made once
+def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its work arrays are allocated once
     queries: Rows,
     documents: Rows,
     lexical: LexicalValues,

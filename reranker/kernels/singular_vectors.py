@@ -1,4 +1,4 @@
-"""The leading singular vectors of sparse rows, by the solver that suits their size."""
+"""The leading singular vectors of sparse rows, computed by the solver that suits their size."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from reranker.arrays import Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 GRAM_LIMIT = 6_000
-"""Shorter side up to which a dense Gram matrix (288 MB) is decomposed where many of its vectors are wanted."""
+"""Length of the shorter side up to which a dense Gram matrix (288 MB) may be decomposed."""
 GRAM_SHARE = 0.1
-"""Share of the shorter side from which on the dense solver is the faster one."""
+"""Wanted share of the vectors of the shorter side from which on the dense solver is faster."""
 MAX_GRAM_WORDS = 20_000_000
-"""Columns that dense vectors over words may have."""
+"""Largest number of columns for dense vectors over words."""
 RANK_TOLERANCE = 1e-5
-"""A singular value below this share of the largest counts as 0: the Gram matrix resolves squares, 1e-10 of them."""
+"""A singular value below this share of the largest counts as 0: the Gram matrix resolves its square only to 1e-10."""
 
 
 class SingularVectors(NamedTuple):
-    """The first right singular vectors of X (less its column means where ``centred``): X = P S Q^T.
-
-    ``values`` (k,) are S, falling; ``words`` (n_words, k) Q, orthonormal, largest entries positive; both float64.
-    """
+    """The first right singular vectors of X = P S Q^T; if ``centred``, of X minus its column means."""
 
     values: Float64
+    """S, (k,) float64, decreasing."""
     words: Float64
+    """Q, (n_words, k) float64, orthonormal; the entry of largest magnitude of each column is positive."""
 
 
 def singular_vectors(
@@ -37,26 +36,45 @@ def singular_vectors(
 ) -> SingularVectors:
     """Return the first ``n_dims`` right singular vectors of sparse rows, (n_rows, n_words).
 
-    Either an exact eigen-decomposition of the Gram matrix of the shorter side (LAPACK), where that side is below 6,000
-    and more than a tenth of its vectors are wanted; or ARPACK with a start drawn from ``rng``. Both give the same
-    answer for the same seed. ``centred`` subtracts the mean row first, without storing the dense result; ``fewer``
-    returns fewer vectors where the rank is lower, instead of refusing. `ConfigError` is raised if ``n_dims`` is below 1
-    or above the rank (unless ``fewer``), `InputError` if a value is NaN or infinite, `ShapeMismatch` if the rows are as
-    wide as an open vocabulary.
+    If the shorter side is at most 6,000 and at least a tenth of its vectors are wanted, the Gram matrix of that side is
+    decomposed exactly (LAPACK). Otherwise ARPACK is used with a start vector drawn from ``rng``. Either solver returns
+    the same result for the same seed.
+
+    Parameters
+    ----------
+    rows : csr_matrix
+        The rows X.
+    n_dims : int
+        Number of vectors.
+    rng : numpy.random.Generator
+        Draws ARPACK's start vector.
+    centred : bool
+        Subtract the mean row; the dense result is not stored.
+    fewer : bool
+        Return fewer vectors, instead of raising an error, if the rank is lower.
+
+    Raises
+    ------
+    ConfigError
+        If ``n_dims`` is below 1, or above the rank (unless ``fewer``).
+    InputError
+        If a value is NaN or infinite.
+    ShapeMismatch
+        If the rows have the width of an open vocabulary.
     """
     if rows.shape[1] > MAX_GRAM_WORDS:
         raise ShapeMismatch(
-            f"rows {rows.shape[1]:,} columns wide are those of an open vocabulary; keep the columns of a vocabulary of "
-            f"at most {MAX_GRAM_WORDS:,} words"
+            f"rows of {rows.shape[1]:,} columns have the width of an open vocabulary; keep the columns of a "
+            f"vocabulary of at most {MAX_GRAM_WORDS:,} words"
         )
     shorter = min(rows.shape)
     if n_dims < 1 or (n_dims > shorter and not fewer):
         raise ConfigError(
-            f"{n_dims} dimensions of {rows.shape[0]} texts over {rows.shape[1]} words cannot be had; "
+            f"{n_dims} dimensions are not possible for {rows.shape[0]} texts over {rows.shape[1]} words: "
             f"ask for 1 to {shorter}"
         )
     if not np.isfinite(rows.data).all():
-        raise InputError("a row holds NaN or infinity; make the tf-idf rows again")
+        raise InputError("a row holds NaN or infinity; compute the tf-idf rows again")
     wanted = min(n_dims, shorter)
     exact = rows.astype(np.float64).tocsr()
     mean = np.asarray(exact.mean(axis=0)).ravel() if centred else np.zeros(rows.shape[1])
@@ -67,13 +85,13 @@ def singular_vectors(
     kept = values > RANK_TOLERANCE * values[0]
     if (not kept.all() and not fewer) or values[0] == 0.0:
         raise ConfigError(
-            f"{n_dims} dimensions cannot be had: the rows have rank {int(kept.sum())}; ask for at most as many"
+            f"{n_dims} dimensions are not possible: the rows have rank {int(kept.sum())}; ask for at most that number"
         )
     return SingularVectors(values[kept], _signed(words[:, kept]))
 
 
 def _by_gram(rows: sp.csr_matrix, mean: Float64, n_dims: int) -> tuple[Float64, Float64]:
-    """Return values (falling) and vectors from the eigenvectors of X X^T or X^T X, whichever is smaller."""
+    """Return values (decreasing) and vectors from the eigenvectors of the smaller of X X^T and X^T X."""
     n, n_words = rows.shape
     by_words = n_words <= n
     gram = np.asarray((rows.T @ rows if by_words else rows @ rows.T).todense())
@@ -93,7 +111,7 @@ def _by_gram(rows: sp.csr_matrix, mean: Float64, n_dims: int) -> tuple[Float64, 
 
 
 def _by_arpack(rows: sp.csr_matrix, mean: Float64, n_dims: int, rng: np.random.Generator) -> tuple[Float64, Float64]:
-    """Return values (falling) and vectors by the implicitly restarted Lanczos method."""
+    """Return values (decreasing) and vectors by the implicitly restarted Lanczos method."""
     ones = np.ones(rows.shape[0])
     centred = spla.LinearOperator(
         rows.shape,
@@ -110,6 +128,6 @@ def _by_arpack(rows: sp.csr_matrix, mean: Float64, n_dims: int, rng: np.random.G
 
 
 def _signed(words: Float64) -> Float64:
-    """Return the columns with the sign that makes their entry of largest magnitude positive."""
+    """Return the columns with signs such that the entry of largest magnitude of each is positive."""
     largest = words[np.abs(words).argmax(axis=0), np.arange(words.shape[1])]
     return np.asarray(words * np.where(largest < 0.0, -1.0, 1.0), dtype=np.float64)

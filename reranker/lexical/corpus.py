@@ -1,4 +1,4 @@
-"""The word counts of a corpus, with what its documents remember of queries: what lexical scores are computed from."""
+"""The word counts of a corpus, including the query memory of its documents: the input of lexical scores."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ RowNumbers = Int64
 LexicalQueries = tuple[sp.csr_matrix, ...]
 """Word counts of queries in the corpus's columns, (n_queries, m) float32 each.
 
-One matrix: texts, to which field weights do not apply. As many as the corpus has fields: documents used as queries.
+A text query is one matrix; field weights do not apply to it. Documents used as queries have one matrix per field.
 """
 
 
 N_FOLDS = 5
+"""Number of folds into which the queries of a memory are split."""
 
 
-_BLOCK = 2**16
+_BLOCK = 2**16  # documents whose whole word counts are in memory at a time
 
 
 class RememberedQueries(NamedTuple):
-    """Queries with the documents that they are relevant to, as `reranker.lexical.memory.memory_rows` takes them.
-
-    ``counts`` are (n_queries, N_TERM_IDS) float32, the words of the queries ``ids``; ``pairs`` are (m,) int64 rows of
-    them and (m,) int64 row numbers of documents, and ``weights`` (m,) float64 their weights.
-    """
+    """Queries with the documents that they are relevant to: the input of `reranker.lexical.memory.memory_rows`."""
 
     ids: tuple[str, ...]
+    """Query ids."""
     counts: sp.csr_matrix
+    """Word counts of each query, (n_queries, N_TERM_IDS) float32."""
     pairs: tuple[Int64, Int64]
+    """Rows of ``counts``, (m,) int64, and row numbers of the relevant documents, (m,) int64."""
     weights: Float64
+    """Weight of each pair, (m,) float64."""
 
     @classmethod
     def of(
@@ -54,7 +55,7 @@ class RememberedQueries(NamedTuple):
         row_of: Mapping[str, int],
         counts_of: Callable[[Sequence[str]], sp.csr_matrix],
     ) -> RememberedQueries:
-        """Return what documents, numbered by ``row_of``, are remembered by: (query id, document id) of weight > 0."""
+        """Return the pairs (query id, document id) of weight above 0 whose document is numbered in ``row_of``."""
         rows = numbers_of(relevant.ids, row_of)[relevant.target]
         known = (rows >= 0) & (weights > 0)
         asked = relevant.source[known]
@@ -64,12 +65,12 @@ class RememberedQueries(NamedTuple):
         return cls(ids, counts_of(ids), pairs, weights[known])
 
     def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:
-        """Return `memory_rows` of some of the pairs, all if not given, (n_documents, N_TERM_IDS) float32."""
+        """Return `memory_rows` of the chosen pairs (default: all), (n_documents, N_TERM_IDS) float32."""
         queries, documents = self.pairs
         return memory_rows(self.counts, (queries[chosen], documents[chosen]), n_documents, self.weights[chosen])
 
     def folds(self, rng: np.random.Generator) -> Int64:
-        """Return a number below `N_FOLDS` for each query, (n_queries,) int64; queries of equal words have the same."""
+        """Return a fold number below `N_FOLDS` for each query, (n_queries,) int64; equal queries get the same fold."""
         counts = self.counts
         groups: dict[tuple[bytes, bytes], int] = {}
         spans = zip(counts.indptr[:-1].tolist(), counts.indptr[1:].tolist(), strict=True)
@@ -79,22 +80,40 @@ class RememberedQueries(NamedTuple):
 
 
 class LexicalCorpus:
-    """The word counts of all documents by field, over the words in use.
+    """The word counts of all documents by field, over the words that occur.
 
-    It is made from counts of any width, as `field_counts` returns them. ``fields`` are (n_documents, m) float32 over
-    the m words that occur, ``columns`` (m,) int64 the term id of each column, and ``document_frequency`` (m,) int64 the
-    documents that hold the word in any field.
+    Parameters
+    ----------
+    fields : sequence of csr_matrix
+        Word counts of each field, (n_documents, any) float32, as `field_counts` returns them.
 
-    With a memory (see `remembering`) that is the last field, ``texts`` is the corpus without it, of the same columns,
-    ``fold_of`` numbers the queries that it is made of, by id, and ``without`` has, for each fold, the corpus that
-    remembers only the other folds. `InputError` is raised if there is no document or no word, `ShapeMismatch` if the
-    fields have different numbers of documents.
+    Attributes
+    ----------
+    fields : tuple of csr_matrix
+        Word counts, (n_documents, m) float32 over the m words that occur. A memory (see `remembering`) comes last.
+    columns : array
+        Term id of each column, (m,) int64.
+    document_frequency : array
+        Number of documents that hold each word in any field, (m,) int64.
+    texts : LexicalCorpus
+        The corpus without its memory, with the same columns.
+    fold_of : mapping
+        Fold number of each query of the memory, by id.
+    without : tuple of LexicalCorpus
+        For each fold, the corpus whose memory holds only the queries of the other folds; empty without a memory.
+
+    Raises
+    ------
+    InputError
+        If there is no document or no word.
+    ShapeMismatch
+        If the fields have different numbers of documents.
     """
 
     def __init__(self, fields: Sequence[sp.csr_matrix]) -> None:
         if not fields or len({field.shape[0] for field in fields}) != 1:
             raise ShapeMismatch(
-                f"fields of {[field.shape[0] for field in fields]} documents: give one row a document in each field"
+                f"fields of {[field.shape[0] for field in fields]} documents: give one row per document in each field"
             )
         self.columns = used_columns(fields)
         self.fields = tuple(select_columns(field, self.columns) for field in fields)
@@ -110,17 +129,17 @@ class LexicalCorpus:
         self.without: tuple[LexicalCorpus, ...] = ()
 
     def _holding(self, fields: Sequence[sp.csr_matrix]) -> Int64:
-        """Return in how many documents each word stands in any of the fields."""
+        """Return the number of documents that hold each word in any of the fields, (m,) int64."""
         together = sum(fields[1:], start=fields[0]).tocsr()
         return np.bincount(together.indices, minlength=len(self.columns)).astype(np.int64)
 
     def remembering(self, remembered: RememberedQueries, rng: np.random.Generator) -> LexicalCorpus:
-        """Return the corpus with one more field, the queries a document is relevant to; ``rng`` draws their folds."""
+        """Return the corpus with one more field, the memory of the queries; ``rng`` draws their folds."""
         folds = remembered.folds(rng)
         of_pairs = folds[remembered.pairs[0]]
         corpus = LexicalCorpus([*map(self.by_term, self.fields), remembered.rows(self.n_documents)])
         texts = corpus.fields[:-1]
-        # As in a model's vocabulary a word of no text counts as standing in one.
+        # As in a model's vocabulary, a word that occurs in no text has document frequency 1.
         unlisted = corpus._holding(texts) == 0
 
         def of(fields: tuple[sp.csr_matrix, ...]) -> LexicalCorpus:
@@ -138,23 +157,23 @@ class LexicalCorpus:
 
     @property
     def main_field(self) -> int:
-        """Number of the text field with the most words, whose weight is 1 in every setting."""
+        """Index of the text field with the most words; its weight is 1 in every setting."""
         return int(np.argmax([field.data.sum() for field in self.texts.fields]))
 
     @property
     def mean_lengths(self) -> tuple[float, ...]:
-        """Mean number of words of each field; of a memory over the documents that have one."""
+        """Mean number of words of each field; the mean of a memory is over the documents that have one."""
         n = [self.n_documents] * len(self.fields)
         if self.fold_of:
             n[-1] = max(int(np.count_nonzero(np.diff(self.fields[-1].indptr))), 1)
         return tuple(float(field.sum(dtype=np.float64)) / number for field, number in zip(self.fields, n, strict=True))
 
     def rows(self, settings: LexicalSettings) -> LexicalRows:
-        """Return what makes rows of counts over these words, with the frequencies of these documents."""
+        """Return the encoder of word counts over the corpus's columns, with its document frequencies."""
         return LexicalRows(settings, self.document_frequency.__getitem__, self.n_documents)
 
     def scorer(self, queries: LexicalQueries, documents: RowNumbers, settings: LexicalSettings) -> InnerProducts:
-        """Return the lexical scores of all queries against some documents of the corpus."""
+        """Return the lexical scores of all queries against the given documents of the corpus."""
         rows = self.rows(settings)
         return InnerProducts(
             query_rows=rows.queries(queries),
@@ -162,25 +181,25 @@ class LexicalCorpus:
         )
 
     def text_queries(self, counts: sp.csr_matrix) -> LexicalQueries:
-        """Return queries from the word counts of their texts; words of no document are left out (they match none)."""
+        """Return queries from the word counts of their texts; words that no document holds are left out."""
         return (select_columns(counts, self.columns),)
 
     def document_queries(self, rows: RowNumbers) -> LexicalQueries:
-        """Return documents of the corpus, by row number, as queries."""
+        """Return documents of the corpus, given by row number, as queries."""
         return tuple(field[rows] for field in self.fields)
 
     def keyword_queries(
         self, rows: RowNumbers, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
-        """Return some words of documents, by row number and id, as queries: see `draw_keywords`."""
+        """Return queries of ``n_words`` random words of documents, given by row number and id; see `draw_keywords`."""
         blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
         drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
         return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
     def counts(self, rows: RowNumbers) -> sp.csr_matrix:
-        """Return the word counts of whole documents, all fields together, (n, N_TERM_IDS) float32 by term id."""
+        """Return the word counts of whole documents, summed over all fields, (n, N_TERM_IDS) float32 by term id."""
         return self.by_term(combine([field[rows] for field in self.fields], [1.0] * len(self.fields)))
 
     def by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
-        """Return counts in the corpus's columns by term id."""
+        """Return counts in the corpus's columns as counts by term id."""
         return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)

@@ -1,7 +1,7 @@
-"""BM25 weights on postings, and the average precision of queries over them; defined in `tests.reference.lexical`.
+"""BM25 weights of postings, and the average precision of queries over them; reference: `tests.reference.lexical`.
 
-Postings are laid out once and weighed anew for every setting that is tried. Sums are made in the order in which they
-are written, so the results are those of `reranker.text.rows` and `reranker.evaluation`, bit for bit.
+Postings are laid out once and weighted again for every setting that is tried. Sums are computed in the order in which
+they are written here, so results equal those of `reranker.text.rows` and `reranker.evaluation` bit for bit.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False}
 
 
 class Postings(NamedTuple):
-    """Where words stand: documents ascend within a word.
-
-    ``offsets`` (n_words + 1,) int64, ``documents`` (n,) int32, and ``parts`` (n_fields, n) float32: what each field
-    says of the word in the document (how often it stands there, or its weight), 0 where it says nothing.
-    """
+    """Inverted lists: the documents of each word, ascending."""
 
     offsets: Int64
+    """Start of the list of each word, and the end of the last, (n_words + 1,) int64."""
     documents: Int32
+    """Document number of each posting, (n,) int32."""
     parts: Float32
+    """Count (or weight) of the word in each field of the document, (n_fields, n) float32; 0 if the field has it not."""
 
 
 class Judged(NamedTuple):
-    """For each query the documents to find, and those that take no part; rows as in CSR, documents ascending."""
+    """Relevant and excluded documents of each query; rows as in CSR, documents ascending."""
 
     relevant_offsets: AnyInt
     relevant: Int32
@@ -41,11 +40,24 @@ class Judged(NamedTuple):
 def posting_weights(
     postings: Postings, norms: Float64, covers: Float32, field_weights: Float64, idf: Float64, k1: float
 ) -> Float32:
-    """Return idf_i ((k1 + 1) tf / (k1 + tf) + cover) of every posting, (n,) float32.
+    """Return the weight idf_i ((k1 + 1) tf / (k1 + tf) + cover) of every posting, (n,) float32.
 
-    tf = sum_k w_k parts_k / norms_k,d, and cover is the sum of covers_k,d over the fields that hold the word.
-    ``norms`` (n_fields, n_documents) are B_k of the documents, ``covers`` (n_fields, n_documents) what each idf counts
-    in a covered field, (0, 0) for none; ``field_weights`` (n_fields,) are w_k, ``idf`` (n_words,).
+    tf = sum_k w_k parts_k / norms_k,d; cover is the sum of covers_k,d over the fields k that hold the word.
+
+    Parameters
+    ----------
+    postings : Postings
+        The postings to weight.
+    norms : array
+        Length norms B_k of the documents, (n_fields, n_documents).
+    covers : array
+        Coverage per unit of idf in each field, (n_fields, n_documents); (0, 0) for no coverage.
+    field_weights : array
+        w_k, (n_fields,).
+    idf : array
+        idf of each word, (n_words,).
+    k1 : float
+        Saturation.
     """
     n_fields = len(field_weights)
     weights = np.empty(len(postings.documents), np.float32)
@@ -71,7 +83,7 @@ def posting_weights(
 
 @njit(**_OPTIONS)
 def _ranks(scores: Float32, documents: Int32) -> Int64:
-    """Return the ranks of some documents by (-score, number), ascending."""
+    """Return the ranks of the given documents, ascending; documents are ranked by (-score, number)."""
     ranks = np.empty(len(documents), np.int64)
     for number in range(len(documents)):
         document = documents[number]
@@ -88,7 +100,7 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
 
 @njit(**_OPTIONS)
 def _precision(scores: Float32, query: int, relevant: Int32, judged: Judged, depth: int) -> float:
-    """Return a query's average precision, relevant documents below ``depth`` adding 0; changes excluded scores."""
+    """Return a query's average precision to ``depth``; sets the scores of excluded documents to minus infinity."""
     for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
         scores[judged.excluded[place]] = -np.inf
     ranks = _ranks(scores, relevant)
@@ -113,11 +125,24 @@ def average_precision(
 ) -> Float64:
     """Return the average precision of each query over the first ``depth`` ranks, (n_queries,) float64.
 
-    A document's score is the sum over the query's words, in their order, of the query's value times the posting's
-    weight. Ranked are all but the excluded by (-score, number); deeper relevant ones, and queries without any, add 0.
+    The score of a document is the sum, over the query's words in their order, of the query's value times the posting's
+    weight. All documents except the excluded ones are ranked by (-score, number). Relevant documents below ``depth``,
+    and queries without relevant documents, contribute 0.
 
-    ``offsets`` (n_queries + 1,), ``words`` and ``values`` (m,) are the queries' rows, words numbering ``postings``;
-    ``weights`` (n,) are of each posting; ``judged`` has one row a query, no document both relevant and excluded.
+    Parameters
+    ----------
+    offsets, words, values : array
+        Query rows as in CSR, (n_queries + 1,), (m,) and (m,); words are word numbers of ``postings``.
+    postings : Postings
+        Inverted lists.
+    weights : array
+        Weight of each posting, (n,) float32.
+    judged : Judged
+        One row per query; no document is both relevant and excluded.
+    n_documents : int
+        Number of documents.
+    depth : int
+        Number of ranks that count.
     """
     n_queries = len(offsets) - 1
     result = np.zeros(n_queries, np.float64)
@@ -131,7 +156,7 @@ def average_precision(
             value, begin, end = values[entry], postings.offsets[words[entry]], postings.offsets[words[entry] + 1]
             documents, of_documents = postings.documents[begin:end], weights[begin:end]
             for place in range(len(documents)):
-                # Without a sign no index is looked at for counting from the end: three times as fast.
+                # An unsigned index skips the check for negative (from the end) indices: three times as fast.
                 scores[np.uint32(documents[place])] += value * of_documents[place]
         result[query] = _precision(scores, query, relevant, judged, depth)
     return result
@@ -141,7 +166,10 @@ def average_precision(
 def blended_average_precision(
     learned: Float32, lexical: Float32, scale: np.float32, identity: np.float32, judged: Judged, depth: int
 ) -> Float64:
-    """Return `average_precision`, (n_queries,), by scale * learned + identity * lexical, (n_queries, n_documents)."""
+    """Return the average precision by scale * learned + identity * lexical scores, (n_queries,) float64.
+
+    ``learned`` and ``lexical`` are (n_queries, n_documents) float32; the rest is as in `average_precision`.
+    """
     n_queries, n_documents = learned.shape
     result = np.zeros(n_queries, np.float64)
     scores = np.empty(n_documents, np.float32)

@@ -1,4 +1,4 @@
-"""The memory of queries: the words of queries for which each document was judged or clicked relevant."""
+"""The query memory of documents: the words of the queries for which each document was judged or clicked relevant."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MEMORY_TYPES: Final[Mapping[str, np.dtype[np.generic]]] = {
     "added_words": np.dtype("<i4"),
     "added_frequency": np.dtype("<i8"),
 }
-"""The arrays of `QueryMemory.to_arrays`, and the type of each."""
+"""Name and type of each array of `QueryMemory.to_arrays`."""
 
 
 def memory_rows(
@@ -31,14 +31,22 @@ def memory_rows(
 ) -> sp.csr_matrix:
     """Return m_d(w) = Σ_q v(q, d) c_q(w) / √(number of words of q) of each document, (n_documents, width) float32.
 
-    The sum is over the different pairs (q, d); v(q, d) = min(1, sum of the weights of the pair). So a judged pair, of
-    weight 1 whatever its grade, counts once however often it was judged, and a pair that was clicked counts as much as
-    its evidence weighs and never more than a judged one: what many people clicked is not a hundred times as relevant.
-    The sums are neither damped nor divided by the number of d's queries: the saturation of BM25 over them did better.
+    The sum is over the distinct pairs (q, d), with v(q, d) = min(1, sum of the weights of the pair). A judged pair has
+    weight 1 for every grade; it counts once even if it was judged several times. A clicked pair counts by the weight of
+    its evidence, but at most as much as a judged pair: a hundred clicks do not make a document a hundred times as
+    relevant. The sums are not damped and not divided by the number of queries of d: BM25's saturation of the plain sums
+    measured better.
 
-    ``queries`` (n_queries, width) float32 are c_q, the counts of the words of each; ``pairs`` (m,) and (m,) int are
-    rows of them, and row numbers of documents; ``weights`` (m,) float64, at least 0, are of each pair, 1 if not given.
-    A pair of weight 0 is left out.
+    Parameters
+    ----------
+    queries : csr_matrix
+        c_q, the word counts of each query, (n_queries, width) float32.
+    pairs : tuple of arrays
+        Rows of ``queries``, (m,) int, and row numbers of documents, (m,) int.
+    n_documents : int
+        Number of documents.
+    weights : array, optional
+        Weight of each pair, (m,) float64, at least 0; 1 if not given. Pairs of weight 0 are left out.
     """
     q, d = (np.asarray(part, dtype=np.int64) for part in pairs)
     keys, pair_of = np.unique(d * queries.shape[0] + q, return_inverse=True)
@@ -57,50 +65,65 @@ def memory_rows(
 
 @dataclass(frozen=True, eq=False)
 class QueryMemory:
-    """The queries that documents were relevant for, in the training of the model: `memory_rows` by document id.
+    """The memory m_d of documents by id: the queries for which they were relevant in training, see `memory_rows`.
 
-    It is one more field of a document, after those of the view, of the lexical row alone. A word that stands in it and
-    not in the document's text finds the document all the same, and is counted as standing in it: df'(w) = df(w) + the
-    number of documents that have w in their memory alone. Neither the queries nor the pairs are kept, only word numbers
-    and sums. `InputError` is raised where ids, rows, words or counts are not as stated here.
+    The memory is one more field of a document, after the fields of the view; only the lexical row uses it. A query word
+    that occurs in the memory but not in the text of a document still finds the document. Such a word counts towards the
+    document frequency: df'(w) = df(w) + the number of documents that hold w only in their memory. Queries and pairs are
+    not stored, only word numbers and sums.
 
-    Source: Xue et al. 2004 (queries as words of the pages that were clicked for them); Robertson, Zaragoza 2009, 3.6
-    (streams of a document in BM25F). 1 / √(words) and undamped sums were chosen by measuring.
+    Raises
+    ------
+    InputError
+        If ids, rows, words or counts break a rule stated at the field.
+
+    Notes
+    -----
+    Sources: Xue et al. 2004 (queries as words of the pages clicked for them); Robertson, Zaragoza 2009, 3.6 (streams of
+    a document in BM25F). The factor 1 / √(words) and the undamped sums were chosen by measurement.
     """
 
     ids: tuple[str, ...]
-    """Documents that have a memory, ascending."""
+    """Ids of the documents that have a memory, ascending."""
     rows: sp.csr_matrix
-    """(len(ids), N_TERM_IDS) float32: m_d of each, none of them empty, words ascending, values above 0."""
+    """m_d of each document, (len(ids), N_TERM_IDS) float32; no row is empty, words ascend, values are above 0."""
     added_words: Int32
-    """(n_words,) int32, ascending: words that documents have in their memory alone."""
+    """Words that some documents hold only in their memory, (n_words,) int32, ascending."""
     added_frequency: Int64
-    """(n_words,) int64: in how many documents, 1 to len(ids)."""
+    """Number of documents that hold each of ``added_words`` only in their memory, (n_words,) int64, 1 to len(ids)."""
     _place: dict[str, int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         rows, words, counts = self.rows, self.added_words, self.added_frequency
         if rows.shape != (len(self.ids), N_TERM_IDS) or rows.dtype != np.float32 or not np.diff(rows.indptr).all():
-            raise InputError(f"a memory of {len(self.ids)} documents has {rows.dtype} rows {rows.shape}, or empty ones")
+            raise InputError(
+                f"a memory of {len(self.ids)} documents has {rows.dtype} rows of shape {rows.shape}, or empty rows: "
+                f"give one float32 row with words per document"
+            )
         if not ("" < min(self.ids, default="a") and all(a < b for a, b in pairwise(self.ids))):
-            raise InputError("the ids of a memory must be different and ascend: build it with QueryMemory.of")
+            raise InputError("the ids of a memory must be distinct and ascending: build it with QueryMemory.of")
         if not (np.all(np.diff(keys_of(rows)) > 0) and np.all((rows.indices >= 0) & (rows.indices < N_TERM_IDS))):
-            raise InputError(f"the words of a memory's rows must ascend from 0 to at most {N_TERM_IDS - 1}")
+            raise InputError(f"the words of a memory's rows must be ascending and between 0 and {N_TERM_IDS - 1}")
         if not np.all((rows.data > 0) & np.isfinite(rows.data)):
             raise InputError("the values of a memory must be finite and above 0")
         fits = words.shape == counts.shape and np.all((counts > 0) & (counts <= len(self.ids)))
         if not (fits and np.all(np.diff(words) > 0) and np.isin(words, rows.indices).all()):
             raise InputError(
-                "the words that a memory adds must ascend, stand in its rows, and each in 1 to all of them"
+                "added_words of a memory must be ascending, occur in its rows, and have counts from 1 to its documents"
             )
         object.__setattr__(self, "_place", {identifier: place for place, identifier in enumerate(self.ids)})
 
     @classmethod
     def of(cls, ids: Sequence[str], rows: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> QueryMemory:
-        """Return the memory of documents by `memory_rows` and fields' counts; `ShapeMismatch`: not one row an id."""
+        """Return the memory of documents from their `memory_rows` and the word counts of each field.
+
+        Raises `ShapeMismatch` if a matrix does not have one row per id.
+        """
         if {part.shape for part in (rows, *fields)} != {(len(ids), N_TERM_IDS)}:
             shapes = [part.shape for part in (rows, *fields)]
-            raise ShapeMismatch(f"a memory of {len(ids)} ids has rows {shapes[0]}, fields {shapes[1:]}: one row an id")
+            raise ShapeMismatch(
+                f"a memory of {len(ids)} ids has rows {shapes[0]} and fields {shapes[1:]}: give one row per id"
+            )
         filled = np.flatnonzero(np.diff(rows.indptr))
         of_memory, *texts = (keys_of(part[filled]) for part in (rows, *fields))
         alone = of_memory[~np.isin(of_memory, np.concatenate(texts))] & N_TERM_IDS
@@ -114,7 +137,10 @@ class QueryMemory:
         return len(self.ids)
 
     def counts(self, ids: Sequence[str] | None, n: int) -> sp.csr_matrix:
-        """Return m_d of ``n`` documents by their ids, (n, N_TERM_IDS) float32; empty rows for others, and for None."""
+        """Return m_d of ``n`` documents, (n, N_TERM_IDS) float32.
+
+        Rows of documents without a memory are empty; all rows are if ``ids`` is None.
+        """
         places = [] if ids is None else [self._place.get(identifier, -1) for identifier in ids]
         known = [place for place in places if place >= 0]
         rows = self.rows[known] if known else stack_rows([])
@@ -123,18 +149,23 @@ class QueryMemory:
         return term_rows(rows.data, rows.indices, offsets_of(lengths).astype(np.int32))
 
     def frequency_of(self, ids: AnyInt) -> Int64:
-        """Return what the memory adds to the document frequency of each word number, (n,) int64."""
+        """Return the number of documents that hold each word only in their memory, (n,) int64."""
         if not len(self.added_words):
             return np.zeros(len(ids), dtype=np.int64)
         places = np.minimum(np.searchsorted(self.added_words, ids), len(self.added_words) - 1)
         return np.where(self.added_words[places] == ids, self.added_frequency[places], 0)
 
     def to_arrays(self) -> dict[str, AnyArray]:
-        """Return the memory as plain arrays of `MEMORY_TYPES`, see `from_arrays`.
+        """Return the memory as plain arrays of `MEMORY_TYPES`; `from_arrays` reads them.
 
-        ``ids`` (n_bytes,) all ids in UTF-8 without separators, ``id_offsets`` (n + 1,) where each begins and the last
-        ends; ``words`` and ``values`` (n_values,) the rows one after the other, ``row_offsets`` (n + 1,) where each
-        begins; ``added_words`` and ``added_frequency`` (n_words,).
+        Returns
+        -------
+        dict
+            ``ids`` (n_bytes,): all ids in UTF-8, without separators.
+            ``id_offsets`` (n + 1,): the start of each id, and the end of the last.
+            ``words``, ``values`` (n_values,): the rows one after the other.
+            ``row_offsets`` (n + 1,): the start of each row, and the end of the last.
+            ``added_words``, ``added_frequency`` (n_words,): the fields of those names.
         """
         encoded = [identifier.encode("utf-8", "surrogatepass") for identifier in self.ids]
         arrays = (
@@ -150,7 +181,7 @@ class QueryMemory:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, AnyArray]) -> QueryMemory:
-        """Return the memory that `to_arrays` wrote; `InputError` for bytes that are not UTF-8, or a broken rule."""
+        """Return the memory that `to_arrays` wrote; raises `InputError` if bytes are not UTF-8 or a rule is broken."""
         id_offsets, row_offsets = arrays["id_offsets"], arrays["row_offsets"]
         data, words, values = arrays["ids"].tobytes(), arrays["words"], arrays["values"]
         for offsets, end in ((id_offsets, len(data)), (row_offsets, len(words)), (row_offsets, len(values))):
@@ -160,7 +191,7 @@ class QueryMemory:
         try:
             ids = tuple(data[a:b].decode("utf-8", "surrogatepass") for a, b in pairwise(id_offsets.tolist()))
         except UnicodeDecodeError as error:
-            raise InputError(f"an id of a memory is not UTF-8 ({error}): copy it again") from error
+            raise InputError(f"an id of a memory is not UTF-8 ({error}): the file is damaged; copy it again") from error
         return cls(
             ids,
             term_rows(values, words, row_offsets.astype(np.int32)),

@@ -1,6 +1,6 @@
-"""The search for the parameters of the lexical score: form, k1, b, weights of fields, coverage and query memory.
+"""Search for the parameters of the lexical score: form, k1, b, field weights, coverage and weight of the query memory.
 
-Settings are scored by the mean average precision that they reach on training or validation queries.
+Settings are compared by their mean average precision (MAP) on training or validation queries.
 """
 
 from __future__ import annotations
@@ -30,68 +30,74 @@ TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 
 
 COVERING = "bm25 with coverage"
-"""What `tune_lexical` calls bm25 whose fields also count by how much of them a query covers."""
+"""Name under which `tune_lexical` returns bm25 with coverage: fields also count by their covered share of the idf."""
 
 
 MAX_QUERIES = 500
+"""Number of queries of a task that settings are scored on; twice as many with a memory."""
 
 
 MAX_DOCUMENTS = 20_000
+"""Number of documents that these queries are ranked over."""
 
 
-_WEIGHTS = (0.01, 1000.0)
+_WEIGHTS = (0.01, 1000.0)  # bounds of a field's weight
 
 
-_FEW = 100  # queries that choose where the search goes on
+_FEW = 100  # queries for the rough comparison that decides where the search continues
 
 
-_N_STARTS = 32
+_N_STARTS = 32  # Sobol points
 
 
-_N_SEARCHED = 3
+_N_SEARCHED = 3  # starting points from which a pattern search goes on
 
 
-_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # of the steps of a search
+_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # step sizes of a search, as fractions of the axis's step
 
 
-_N_SWEEPS = 3
+_N_SWEEPS = 3  # passes over all axes with one step size
 
 
-_GAIN = 1e-5  # of mean average precision: less is no reason to move
+_GAIN = 1e-5  # least improvement of MAP for a move
 
 
-_GAP = 0.25
+_GAP = 0.25  # mean score of relevant documents minus that of random ones, after scaling by ``factor``
 
 
-_LEAST_GAP = 1e-6  # scores are of the size of an idf: less is rounding
+_LEAST_GAP = 1e-6  # scores are of the size of an idf; a smaller gap is rounding
 
 
-_N_PAIRS = 5_000
+_N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
 
 
-_WORDS_A_CORE = 10_000  # of queries: to rank by fewer takes less time than to begin a thread
+_WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
 
 
-_LACKING = 10.0
+_LACKING = 10.0  # penalty for each point of MAP below the floor
 
 
 @dataclass(frozen=True)
 class LexicalTask:
-    """A ranking task with its queries as word counts, and the rows (n,) int64 of its pool in the corpus."""
+    """A ranking task whose queries are word counts of a corpus."""
 
     task: RankingTask
     queries: LexicalQueries
     documents: RowNumbers
+    """Rows of the task's documents in the corpus, (n,) int64."""
 
     def sample(
         self, rng: np.random.Generator, max_queries: int = MAX_QUERIES, max_documents: int = MAX_DOCUMENTS
     ) -> LexicalTask:
-        """Return some queries, and of a large pool the judged documents and a random rest, alike for all baselines."""
+        """Return the task of at most ``max_queries`` queries over at most ``max_documents`` documents.
+
+        Of a large pool the judged documents are kept, and random other ones. All baselines get the same sample.
+        """
         task, rows, columns = self.task.sample(rng, max_queries, max_documents)
         return LexicalTask(task, tuple(field[rows] for field in self.queries), self.documents[columns])
 
     def part(self, rows: RowNumbers) -> LexicalTask:
-        """Return the task of some of the queries."""
+        """Return the task restricted to the given queries."""
         return LexicalTask(self.task.rows(rows), tuple(field[rows] for field in self.queries), self.documents)
 
     def mean_ap(self, scorer: InnerProducts) -> float:
@@ -102,15 +108,15 @@ class LexicalTask:
 
 @dataclass(frozen=True)
 class TunedLexical:
-    """A lexical score's settings, the mean AP they reach in tuning (None: not tuned), and ``notes`` for the user.
-
-    ``values`` are those of each task.
-    """
+    """Tuned settings of a lexical score."""
 
     settings: LexicalSettings
     value: float | None = None
+    """Mean of ``values`` (MAP) in tuning, less the penalty for missing the floor; None if not tuned."""
     notes: tuple[str, ...] = ()
+    """Messages for the user, such as parameters that ended at a bound of the search."""
     values: tuple[float, ...] = ()
+    """MAP of each task."""
 
 
 def tune_lexical(
@@ -124,29 +130,45 @@ def tune_lexical(
     start: LexicalSettings | None = None,
     floor: float = 0.0,
 ) -> dict[str, TunedLexical]:
-    """Return the settings found best for each form; `best_lexical` takes the best of them.
+    """Return the best settings found for each form; `best_lexical` picks the best of them.
 
-    All parameters are searched jointly, for the highest mean over tasks of the mean average precision of at most 500
-    queries each: k1 and weights on a logarithmic scale, b from 0 to 1, and how a query counts its words. 32 scrambled
-    Sobol points are tried beside the plain setting on at most 100 queries a task; from the best three a pattern search
-    goes on, along one parameter at a time, its steps halved when none is better. The field with the most words has
-    weight 1, one that never occurs 0, and so has one whose weight falls to the lower bound. Among equals the earlier
-    point stays. `COVERING` goes on from the best bm25, all parameters and ``coverage`` together: without any, and from
-    the best three of 32 Sobol points of it, each with every way of counting a query's words.
+    All parameters are searched jointly: k1 and weights on a logarithmic scale, b from 0 to 1, and ``query_tf``. The
+    objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory). The plain setting
+    and 32 scrambled Sobol points are tried on at most 100 queries per task. A pattern search continues from the best
+    three. It changes one parameter at a time and halves its steps when no step improves the value. On ties the earlier
+    point stays. The field with the most words has weight 1; a field that never occurs has weight 0, and so has a field
+    whose weight falls to the lower bound.
 
-    Where the corpus has a memory each query asks the documents without its own fold (`LexicalCorpus.without`), and the
-    memory's weight and b are searched with the others, for up to 1,000 queries a task.
+    `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
+    coverage, and from the best three of 32 Sobol points of the coverage, each with every ``query_tf``. It is never
+    worse than bm25 on the tuning queries.
 
-    ``factor`` makes the mean score of relevant documents .25 higher than that of random ones (of up to 5,000 pairs);
-    it is 1 where they are not higher, and where there is nothing to tune on.
+    If the corpus has a memory, each query is scored against documents whose memory excludes the query's own fold
+    (`LexicalCorpus.without`). The memory's weight and b are searched with the other parameters.
 
-    ``tasks`` are what the score must serve: texts and whole documents as queries, for instance. Without any nothing is
-    tuned: weights are 1, k1 1.2 and b .75. ``rng`` draws queries, Sobol points and pairs; each of the ``forms``, which
-    are of `reranker.lexical.bm25.LEXICAL_FORMS`, is searched with the same. ``stated`` are weights of document fields
-    that are not searched, None for the others; their ratios count, and the main field's becomes 1, as where it is not
-    stated. ``with_coverage`` says whether bm25 is followed by `COVERING`, which is never worse on the tuning queries.
-    ``start``, settings of the text fields, is tried too, where there is a memory beside weights of it. ``floor`` is the
-    mean average precision that the first task is to have: what it lacks counts `_LACKING` times against a setting.
+    ``factor`` is chosen so that the mean score of relevant documents is .25 above that of random ones (up to 5,000
+    pairs). It is 1 if they do not score higher, and without tasks.
+
+    Parameters
+    ----------
+    corpus : LexicalCorpus
+        Word counts of the documents.
+    tasks : sequence of LexicalTask
+        The tasks that the score must serve, for instance texts and whole documents as queries. Without tasks nothing is
+        tuned: all weights are 1, k1 is 1.2 and b is .75.
+    rng : numpy.random.Generator
+        Draws queries, Sobol points and pairs; every form is searched with the same draws.
+    forms : sequence of str
+        Forms to tune, of `reranker.lexical.bm25.LEXICAL_FORMS`.
+    stated : sequence of float or None, optional
+        Fixed weights of document fields; a field with None is searched. Only their ratios matter: they are divided by
+        the main field's weight, which is 1 if not given.
+    with_coverage : bool
+        Whether `COVERING` is tuned after bm25.
+    start : LexicalSettings, optional
+        Settings of the text fields that are tried as well; with a memory, combined with several weights of it.
+    floor : float
+        MAP that the first task must reach. Each point of MAP below it is subtracted `_LACKING` times.
     """
     given = (*(stated or ()), *(None,) * len(corpus.fields))[: len(corpus.fields)]
     unit = given[corpus.main_field] or 1.0
@@ -164,32 +186,32 @@ def tune_lexical(
 
 
 def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
-    """Return the settings of the form with the highest value; among equals the earlier."""
+    """Return the settings with the highest value; on ties those of the earlier form."""
     return max(tuned.values(), key=lambda each: each.value or 0.0)
 
 
 def _plain(corpus: LexicalCorpus, form: str, stated: _Stated = ()) -> LexicalSettings:
-    """Return the settings without anything to tune on."""
+    """Return the settings used if nothing is tuned."""
     means = corpus.mean_lengths
     used = tuple(float(mean > 0) for mean in means)
     weights = tuple(
         used if each is None else each for used, each in zip(used, stated or (None,) * len(used), strict=True)
     )
     n_texts = len(corpus.texts.fields)
-    asking = (*used[:n_texts], *(0.0 for _ in used[n_texts:]))  # a memory asks nothing
+    asking = (*used[:n_texts], *(0.0 for _ in used[n_texts:]))  # a memory is no part of queries
     if form == "tfidf":
         return LexicalSettings(form, weights, asking)
     return LexicalSettings(form, weights, asking, b=(0.75,) * len(means), mean_lengths=means)
 
 
 _Stated = tuple[float | None, ...]
-"""Weights of fields that the user has given; none, or None for those to be found."""
+"""Weight of each field as given by the user, None for fields to be searched; empty if no weights were given."""
 
 
 class LexicalMeasure:
-    """The average precision of a task's queries by one form of the lexical score, fast for one setting after another.
+    """Average precision of a task's queries by one form of the lexical score, fast for many settings in a row.
 
-    Equal to that of `reranker.evaluation.evaluate` with `LexicalCorpus.scorer`, 1,000 ranks deep, ties included.
+    The values equal those of `reranker.evaluation.evaluate` with `LexicalCorpus.scorer`, 1,000 ranks deep, with ties.
     """
 
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
@@ -207,7 +229,7 @@ class LexicalMeasure:
         self._postings = _postings(fields, used_columns(task.queries), len(corpus.columns))
 
     def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
-        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        """Return the average precision of the ``chosen`` queries (default: all), (n,) float64."""
         rows = self._query_rows(settings.query_weights, settings.query_tf)
         relevant, excluded = self._relevant, self.task.task.excluded
         if chosen is not None:
@@ -222,17 +244,17 @@ class LexicalMeasure:
             )
             return values
 
-        # Queries are apart from one another, so that the values do not depend on the number of cores.
+        # Queries are independent of one another, so the values do not depend on the number of cores.
         n_parts = min(os.cpu_count() or 1, 1 + len(rows.data) // _WORDS_A_CORE)
         bounds = np.linspace(0, rows.shape[0], n_parts + 1).astype(int).tolist()
         with ThreadPoolExecutor(n_parts) as cores:
             return np.concatenate(list(cores.map(part, bounds[:-1], bounds[1:])))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
-        """Return by how much the mean score of random relevant documents is above that of random others.
+        """Return the mean score of random relevant documents minus that of random other documents.
 
-        It is at least two standard deviations of the others' scores: where relevant documents hardly stand above the
-        others, what makes the scores differ is chance, and must not be blown up.
+        The result is at least two standard deviations of the other documents' scores. If relevant documents hardly
+        score higher, the differences are chance, and scaling must not amplify them.
         """
         pairs = draw_tuples(self.task.task, rng, n_pairs)
         if not len(pairs.query):
@@ -251,7 +273,7 @@ class LexicalMeasure:
         return self.corpus.rows(settings).queries(self.task.queries)
 
     def _weights(self, settings: LexicalSettings) -> Float32:
-        """Return the weight of every posting, as `LexicalRows.documents` has it."""
+        """Return the weight of every posting, equal to `LexicalRows.documents`."""
         if settings.form == "bm25":
             idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
             fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
@@ -269,7 +291,7 @@ class LexicalMeasure:
 
 
 class FoldedMeasure:
-    """`LexicalMeasure` where there is a memory: a query asks the documents without its own fold, if it is of one."""
+    """`LexicalMeasure` of a corpus with a memory: a query is scored against documents without its own fold."""
 
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
         folds = np.array([corpus.fold_of.get(query, len(corpus.without)) for query in task.task.query_ids])
@@ -282,7 +304,7 @@ class FoldedMeasure:
         self._n_queries = len(folds)
 
     def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
-        """Return the average precision of all queries, or of those of some row numbers, (n,) float64."""
+        """Return the average precision of the ``chosen`` queries (default: all), (n,) float64."""
         values = np.zeros(self._n_queries)
         for rows, measure in self._parts:
             places = np.flatnonzero(np.isin(rows, chosen)) if chosen is not None else np.arange(len(rows))
@@ -296,7 +318,7 @@ class FoldedMeasure:
 
 
 def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Postings:
-    """Return the postings of some words in the rows of each field; the other words' are empty."""
+    """Return the postings of the given words in each field; the lists of other words are empty."""
     asked = np.zeros(n_words, dtype=bool)
     asked[words] = True
     n_documents = fields[0].shape[0]
@@ -314,24 +336,29 @@ def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Po
 
 
 class _Axis(NamedTuple):
-    """One parameter that is searched: of a field, or of all (k1, field 0); bounds in the units of the search."""
+    """One searched parameter: of one field, or of all fields (k1, field 0).
+
+    Bounds are logarithms of the values, except those of b.
+    """
 
     name: str
     field: int
     low: float
     high: float
     start_low: float
+    """Lower bound of the Sobol points."""
     start_high: float
     step: float
+    """Largest step of the pattern search."""
 
     def value(self, x: float) -> float:
-        """Return the parameter of a place on the axis, to 4 digits; a weight at its lower bound is 0."""
+        """Return the parameter value at position x, to 4 significant digits; a weight at its lower bound is 0."""
         if self.name == "b":
             return round(x, 4)
         return 0.0 if self.is_weight and x <= self.low else float(f"{math.exp(x):.4g}")
 
     def place(self, settings: LexicalSettings) -> float:
-        """Return where the parameter of some settings lies on the axis."""
+        """Return the position of the settings' value on the axis."""
         value = settings.k1 if self.name == "k1" else getattr(settings, self.name)[self.field]
         if self.name == "b":
             return float(value)
@@ -339,12 +366,12 @@ class _Axis(NamedTuple):
 
     @property
     def is_weight(self) -> bool:
-        """Whether it is a field's weight, or what it adds for being covered: 0 leaves it out."""
+        """Whether the parameter is a weight or coverage of a field; the value 0 disables it."""
         return self.name.endswith("weights") or self.name == "coverage"
 
 
 _Point = tuple[tuple[float, ...], str]
-"""A place on each axis, and ``query_tf``."""
+"""Position on each axis, and ``query_tf``."""
 
 
 def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tuple[float, float]) -> _Axis:
@@ -354,7 +381,7 @@ def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tup
 
 
 def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: bool) -> list[_Axis]:
-    """Return the parameters to search; field weights of queries only where documents are queries."""
+    """Return the parameters to search; query weights of fields only if documents are queries."""
     used = [field for field, there in enumerate(plain.mean_lengths or plain.query_weights) if there]
     others = [field for field in used if field != main]
     axes = []
@@ -369,7 +396,7 @@ def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: b
 
 
 def _coverage_axes(plain: LexicalSettings) -> list[_Axis]:
-    """Return the coverage of each text field that has words and may have a weight."""
+    """Return the coverage axis of each text field that has words and may have a weight."""
     weights = zip(plain.field_weights, plain.query_weights, strict=True)
     used = [field for field, (weight, asks) in enumerate(weights) if weight and asks]
     return [_logarithmic("coverage", field, (0.01, 10_000.0), (0.3, 1000.0)) for field in used]
@@ -401,7 +428,7 @@ def _tuned(
     floor: float,
     rng: np.random.Generator,
 ) -> dict[str, TunedLexical]:
-    """Return the best settings of one form, and of `COVERING` where it is asked for."""
+    """Return the best settings of one form, and of `COVERING` if asked for."""
     plain = _plain(corpus, form, stated)
     pure = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
     covering = _coverage_axes(plain) if with_coverage else []
@@ -423,7 +450,7 @@ def _tuned(
         return value_of(point, True)
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
-        # Sorting is stable: among equals the earlier point stays.
+        # Sorting is stable: on ties the earlier point stays.
         starts = sorted(starts, key=roughly, reverse=True)[:_N_SEARCHED]
         rough = [_pattern_search(along, modes, start, roughly, (1.0, 0.5)) for start in starts]
         return _pattern_search(along, modes, max([*known, *rough], key=value_of), value_of, _FRACTIONS)
@@ -450,15 +477,17 @@ def _tuned(
 
 
 _REMEMBERED = ((2.0, None), (2.0, 20.0), (6.0, 20.0), (20.0, 20.0))
-"""Weights of a memory and k1 that a search begins with; None: as without one. A memory wants a larger k1 than texts do,
-and steps along one axis at a time find it hard to climb to both."""
+"""Weights of a memory, and k1 (None: that of the text fields), with which a search begins.
+
+A memory needs a larger k1 than texts do, and steps along one axis at a time hardly reach both.
+"""
 
 
-_B_REMEMBERED = 0.25
+_B_REMEMBERED = 0.25  # b of a memory with which a search begins
 
 
 def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[LexicalSettings]:
-    """Yield what the text fields were set to, with some weights of a memory beside them."""
+    """Yield the settings of the text fields, combined with several weights of a memory."""
     for weight, k1 in _REMEMBERED:
         yield replace(
             plain,
@@ -472,7 +501,7 @@ def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[L
 def _starts(
     axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, others: Iterable[LexicalSettings] = ()
 ) -> list[_Point]:
-    """Return the plain setting, the others given, and points spread evenly."""
+    """Return the starting points: the plain setting, the given settings, and Sobol points."""
     plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
     starts = [(plain, modes[0])]
     starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
@@ -481,7 +510,7 @@ def _starts(
 
 
 def _sobol(axes: Sequence[_Axis], rng: np.random.Generator) -> list[tuple[float, ...]]:
-    """Return points spread evenly over the starts of the axes, each followed by a number from 0 to 1."""
+    """Return Sobol points over the starting ranges of the axes, each followed by a number from 0 to 1."""
     if not axes:
         return []
     low = np.array([*(axis.start_low for axis in axes), 0.0])
@@ -497,7 +526,7 @@ def _pattern_search(
     value_of: Callable[[_Point], float],
     fractions: Sequence[float],
 ) -> _Point:
-    """Return the best point found by steps along one axis at a time, made smaller when none is better."""
+    """Return the best point found by steps along one axis at a time; ``fractions`` are the successive step sizes."""
     point = start
     for fraction in fractions:
         for _ in range(_N_SWEEPS):
@@ -513,12 +542,12 @@ def _pattern_search(
 
 
 def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Callable[[_Point], float]) -> _Point:
-    """Return the point after as many steps up, or else down, as make it better."""
+    """Return the point after steps up for as long as they improve the value, or else after steps down."""
     for signed in (step, -step):
         start = point
         while True:
             other = _moved(point, number, min(max(point[0][number] + signed, axis.low), axis.high))
-            if value_of(other) <= value_of(point) + _GAIN:  # as it is where a bound is reached
+            if value_of(other) <= value_of(point) + _GAIN:  # also true at a bound, where the point does not move
                 break
             point = other
         if point != start:
@@ -527,7 +556,7 @@ def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Calla
 
 
 def _jumps(axes: Sequence[_Axis], modes: Sequence[str], point: _Point) -> Iterator[_Point]:
-    """Yield what no small step leads to: other ways of counting a query's words, and fields left out."""
+    """Yield points that small steps do not reach: another ``query_tf``, and fields left out."""
     yield from ((point[0], mode) for mode in modes if mode != point[1])
     yield from (_moved(point, number, axis.low) for number, axis in enumerate(axes) if axis.is_weight)
 
@@ -537,7 +566,7 @@ def _moved(point: _Point, number: int, x: float) -> _Point:
 
 
 def _notes(axes: Sequence[_Axis], point: _Point) -> tuple[str, ...]:
-    """Return a sentence for each parameter that ended at a bound that is not its natural end."""
+    """Return a sentence for each parameter that ended at a bound of the search that is not a natural limit."""
     notes = []
     for axis, x in zip(axes, point[0], strict=True):
         at_low = x <= axis.low and not axis.is_weight

@@ -1,7 +1,7 @@
-"""The manifest of a model folder: what it says, its format versions, and the model's id.
+"""The manifest of a model folder: its content, its format versions, and the model id.
 
-``manifest.json`` is accepted only if writing what was read gives the same bytes. Its ``model_id`` is the SHA-256 of
-everything else in it, and it holds the hash of the file of arrays: a changed byte is noticed wherever it stands.
+``manifest.json`` is accepted only if writing its content again gives the same bytes. Its ``model_id`` is the SHA-256 of
+all other entries, and it holds the hash of the tensor file, so a changed byte anywhere in the model is detected.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ FORMAT: Final = "ssi-model"
 
 
 FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5)
-"""1: Vd, what every program reads. 2: another ``document_form``. 3: ``lexical`` settings, of any form, or a
-``short_query`` with a U of its own. 4: a memory of queries, of ``n_memory_documents``. 5: ``n_word_weights`` weights of
-query words. A program that does not know a version refuses it."""
+"""Format versions; a program refuses versions that it does not know.
+
+1: the linear form, which every program reads. 2: another ``document_form``. 3: ``lexical`` settings, or a
+``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights`` weights of query
+words.
+"""
 
 
 MANIFEST: Final = "manifest.json"
@@ -40,9 +43,9 @@ T = TypeVar("T")
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``content`` with its ``model_id``.
 
-    Values that JSON does not know are written as what they are closest to: numpy scalars and arrays as numbers and
-    lists, tuples as lists, paths as text, NaN and infinities as null. `ArtifactError` is raised if a value has no such
-    form, or the manifest would be larger than `MAX_MANIFEST_BYTES`.
+    Values without a JSON type are converted: numpy scalars and arrays to numbers and lists, tuples to lists, paths to
+    text, NaN and infinities to null. `ArtifactError` is raised if a value cannot be converted, or the manifest would be
+    larger than `MAX_MANIFEST_BYTES`.
     """
     version = _version_of(content)
     plain: dict[str, Any] = _plain({**content, "format": FORMAT, "format_version": version})
@@ -58,14 +61,15 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def manifest_bytes(content: Mapping[str, Any]) -> bytes:
-    """Return the one spelling of a manifest: indented, keys sorted, ASCII."""
+    """Return a manifest in its canonical form: indented, keys sorted, ASCII."""
     return (json.dumps(content, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the manifest of a model folder after checking every byte of it, and its format version, not the arrays.
+    """Return the manifest of a model folder after checking every byte of it and its format version.
 
-    `ArtifactError` if there is none, or it is too large, damaged, of another format or of a later version.
+    The arrays are not checked. `ArtifactError` is raised if the manifest is missing, too large or damaged, or has
+    another format or an unknown version.
     """
     folder = Path(path)
     data = _read_capped(folder / MANIFEST)
@@ -78,10 +82,10 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ArtifactError(f"{MANIFEST} is not as it was written (it was edited, or a byte has changed); {REMEDY}")
     rest = {key: value for key, value in content.items() if key != "model_id"}
     if content.get("model_id") != hashlib.sha256(manifest_bytes(rest)).hexdigest():
-        raise ArtifactError(f"{MANIFEST} has another content than its model id says; {REMEDY}")
+        raise ArtifactError(f"the content of {MANIFEST} does not match its model id; {REMEDY}")
     if content.get("format") != FORMAT:
         raise ArtifactError(
-            f"{str(folder)!r} is of format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}",
+            f"{str(folder)!r} has the format {str(content.get('format'))[:40]!r}, not {FORMAT!r}; {REMEDY}",
             path=str(folder),
         )
     version = content.get("format_version")
@@ -112,7 +116,7 @@ def _version_of(content: Mapping[str, Any]) -> int:
 
 
 def _entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:
-    """Return ``manifest[key]``; `ArtifactError` unless it is there and of exactly the type ``kind``."""
+    """Return ``manifest[key]``; raises `ArtifactError` if it is missing or not exactly of the type ``kind``."""
     value = manifest.get(key)
     if type(value) is not kind:
         raise ArtifactError(f"{MANIFEST}: {key!r} is {str(value)[:40]!r} where {kind.__name__} is expected; {REMEDY}")
@@ -138,7 +142,7 @@ def _read_capped(path: Path) -> bytes:
 
 
 def _plain(value: object) -> Any:
-    """Return ``value`` as JSON has it; see `sealed`."""
+    """Return ``value`` converted for JSON; see `sealed`."""
     if isinstance(value, np.ndarray | np.generic):
         return _plain(value.tolist())
     if isinstance(value, float):
@@ -152,5 +156,5 @@ def _plain(value: object) -> Any:
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     raise ArtifactError(
-        f"a value of type {type(value).__name__} cannot be kept in {MANIFEST}; give numbers, text, lists"
+        f"a value of type {type(value).__name__} cannot be stored in {MANIFEST}; give numbers, text or lists"
     )

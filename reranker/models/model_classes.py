@@ -1,7 +1,7 @@
-"""The model classes that can be learned, one line each.
+"""The model classes that can be trained, one line each.
 
-Training, the choice among classes, the form a model is served in, refusals, the command line and its help read this
-list. A new class is one file with its fit function, and a line here.
+Training, the choice among classes, the form in which a model is served, error messages and the command line read this
+list. To add a class, write one file with its fit function and add a line here.
 """
 
 from __future__ import annotations
@@ -12,28 +12,32 @@ from pkgutil import resolve_name
 from typing import Any
 
 AUTO = "auto"
-"""In place of a class: the one that validation chooses (`reranker.training.context.choose`)."""
+"""Option value for the class with the best validation result (`reranker.training.context.choose`)."""
 DEFAULT_CLASS = "low_rank"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelClass:
-    """How a class is learned and served.
-
-    ``fit`` is ``module:function``, imported when the class is learned: (`TrainingContext`, what the run with validation
-    ended with or None) -> `TrainedParameters`. Given the former, the second run on all preferences learns as long and
-    takes over its weights. ``form`` is of `reranker.models.scorers.FORMS`: how tables become a document's vector, in
-    every engine and store; without ``has_vectors`` the scores are q.d alone. ``can_continue``: training can start from
-    a model of this class; ``has_own_query_side``: U can be learned while every document's vector stays as it is.
-    """
+    """How a model class is trained and served."""
 
     name: str
     summary: str
+    """One line for the help text."""
     fit: str
+    """Fit function as ``module:function``, imported when the class is trained.
+
+    Its arguments are a `TrainingContext` and either None or the parameters at the end of the run with validation; it
+    returns `TrainedParameters`. Given the latter, the second run, on all preferences, takes as many steps and reuses
+    the weights.
+    """
     form: str = "linear"
+    """How tables give a document vector, in every engine and store: a key of `reranker.models.scorers.FORMS`."""
     has_vectors: bool = True
+    """False if the score is only q.d."""
     can_continue: bool = False
+    """Whether training can start from a model of this class."""
     has_own_query_side: bool = False
+    """Whether U can be trained while all document vectors stay unchanged."""
 
     def load_fit(self) -> Callable[..., Any]:
         """Return the fit function."""
@@ -52,9 +56,9 @@ _CLASSES = (
 )
 
 MODEL_CLASSES: dict[str, ModelClass] = {each.name: each for each in _CLASSES}
-"""By name, in the order that ``auto`` tries them."""
+"""Classes by name, in the order in which ``auto`` tries them."""
 
 
 def names_where(fits: Callable[[ModelClass], bool], joined_by: str = " or ") -> str:
-    """Return the names of the classes that fit, in alphabetical order, for a message."""
+    """Return the names of the classes for which ``fits`` is true, in alphabetical order, for a message."""
     return joined_by.join(sorted(name for name, model_class in MODEL_CLASSES.items() if fits(model_class)))

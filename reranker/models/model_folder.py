@@ -1,13 +1,14 @@
-"""Models saved into a folder and loaded from it, byte for byte.
+"""Saving models into a folder and loading them, byte for byte.
 
 A folder holds ::
 
     manifest.json                        ids, text view, analyzer, training, measures, files
     tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory
 
-The file of arrays is named by its hash, and only the manifest says which one belongs to it. A model is replaced by
-writing the new arrays beside the old ones and renaming one manifest over the other: a reader, or a crash at any point,
-sees the old model or the new one. What a crash leaves is removed by the next save.
+The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
+tensor file is written next to the old one, and then the new manifest is renamed over the old one. A reader, or a crash
+at any point, therefore sees either the complete old model or the complete new one. The next save removes files that a
+crash left behind.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ _LOAD_ATTEMPTS = 3
 
 
 def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
-    """Write a model into a folder, in place of the one that is there, and return its model id.
+    """Write a model into a folder, replacing the model in it, and return the model id.
 
-    Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one, whole.
-    `ArtifactError` is raised if the folder cannot be written (permission, disk full); what was there is untouched.
+    Equal models give equal bytes. If writing fails at any point, the folder holds the complete old model or the
+    complete new one. Raises `ArtifactError`, and changes nothing, if the folder cannot be written (permission, disk
+    full).
     """
     return model.save(path)
 
@@ -61,26 +63,40 @@ def save_model(model: RankingModel, path: str | os.PathLike[str]) -> str:
 def load_model(
     path: str | os.PathLike[str], engine: Engine | None = None, copy: CopyFile | None = None
 ) -> RankingModel:
-    """Return the model of a folder that `save_model` wrote, every byte verified, U and V mapped into memory.
+    """Return the model of a folder that `save_model` wrote. Every byte is verified; U and V are memory-mapped.
 
-    The file of arrays is hashed as it is read in pieces, and then mapped: a large model costs one read of it, no copy.
-    With ``copy``, a private copy of it is mapped, which is hashed while it is written.
+    The tensor file is hashed in pieces and then mapped, so a large model is read once and not copied. With ``copy``, a
+    private copy of the file is mapped, which is hashed while it is written.
 
-    The engine runs the analysis chain of a model with an ``engine:`` analyzer. `ArtifactError` is raised if there is no
-    model, or a byte of it is not as written, or it breaks a rule of the format; `ConfigError` if the model's analyzer
-    needs an engine and none is given, `MissingExtra` if it needs a library that is not installed.
+    Parameters
+    ----------
+    path : path
+        The folder.
+    engine : Engine, optional
+        Runs the analysis chain of a model with an ``engine:`` analyzer.
+    copy : callable, optional
+        Copies the tensor file.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no model, a byte of it was changed, or it breaks a rule of the format.
+    ConfigError
+        If the model's analyzer needs an engine and none is given.
+    MissingExtra
+        If the model's analyzer needs a library that is not installed.
     """
     folder = Path(path)
     try:
         return _load(folder, engine, copy)
     except ArtifactError as error:
-        if "path" in error.data:  # the message names it
+        if "path" in error.data:  # the message names it already
             raise
         raise type(error)(f"model folder {str(folder)!r}: {error.message}", **error.data) from error
 
 
 def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> RankingModel:
-    """Return the model of a folder; an error whose message names a path has it as ``path`` in its data."""
+    """Return the model of a folder. Errors whose message names a path have it as ``path`` in their data."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
         name, sha256, n_bytes = _file_of(content)
@@ -88,7 +104,7 @@ def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> Ranking
             descriptor = _open_regular(folder / name)
         except FileNotFoundError as error:
             if attempt + 1 < _LOAD_ATTEMPTS:
-                continue  # the model was replaced between the two reads: read the new manifest
+                continue  # the model was replaced between reading the manifest and the file: read the new manifest
             raise ArtifactError(f"{str(folder / name)!r} is missing; {REMEDY}", path=str(folder)) from error
         try:
             if copy is None:
@@ -106,11 +122,13 @@ def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> Ranking
         finally:
             os.close(descriptor)
         return _model_of(content, arrays, _analyzer(content, engine))
-    raise ArtifactError(f"{str(folder)!r} is replaced faster than it can be read; load it again", path=str(folder))
+    raise ArtifactError(
+        f"{str(folder)!r} was replaced {_LOAD_ATTEMPTS} times while it was read; load it again", path=str(folder)
+    )
 
 
 def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
-    """Return name, hash and size of the one file of arrays; its name follows from its hash: it is no path."""
+    """Return name, hash and size of the tensor file; the name must be the one derived from the hash, never a path."""
     files = _entry(content, "files", dict)
     if len(files) != 1:
         raise ArtifactError(f"the manifest names {len(files)} files where one is expected; {REMEDY}")
@@ -124,15 +142,15 @@ def _file_of(content: Mapping[str, Any]) -> tuple[str, str, int]:
 def _check_size(descriptor: int, n_bytes: int) -> None:
     size = os.fstat(descriptor).st_size
     if size != n_bytes:
-        raise ArtifactError(f"the file of arrays has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
+        raise ArtifactError(f"the tensor file has {size} bytes where the manifest says {n_bytes}; {REMEDY}")
 
 
 def _checked_tensors(
     descriptor: int, content: Mapping[str, Any], n_bytes: int, sha256: str = ""
 ) -> dict[str, AnyArray]:
-    """Return the mapped arrays of a file; its hash is compared unless ``sha256`` is empty.
+    """Return the mapped arrays of a file. Its hash is checked unless ``sha256`` is empty.
 
-    The cheap checks come before the file is read.
+    The cheap checks come first, before the file is read.
     """
     _check_size(descriptor, n_bytes)
     specs = _read_header(descriptor, n_bytes)
@@ -143,17 +161,17 @@ def _checked_tensors(
         if actual is None or not fits or any(n not in (None, m) for n, m in zip(shape, actual[1], strict=True)):
             raise ArtifactError(f"the array {name!r} is {actual} where {dtype} {shape} is expected; {REMEDY}")
     if stored:
-        raise ArtifactError(f"the file of arrays holds {sorted(stored)[:3]} too, which no model has; {REMEDY}")
+        raise ArtifactError(f"the tensor file holds {sorted(stored)[:3]}, which a model does not have; {REMEDY}")
     if sha256:
         with open(descriptor, "rb", buffering=0, closefd=False) as file:
             actual_sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if actual_sha256 != sha256:
-            raise ArtifactError(f"the file of arrays has another content than the manifest's hash; {REMEDY}")
+            raise ArtifactError(f"the hash of the tensor file is not the one in the manifest; {REMEDY}")
     return _map_tensors(descriptor, specs, n_bytes)
 
 
 def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
-    """Return type and shape of each array as the manifest tells them; None where any length may be."""
+    """Return type and shape of each array according to the manifest; None for a length that may be any."""
     n_dims, float32 = _entry(content, "n_dims", int), np.dtype("<f4")
     expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
         "V": (float32, (_entry(content, "n_document_rows", int), n_dims))
@@ -181,7 +199,7 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
 
 
 def _form(content: Mapping[str, Any]) -> str:
-    """Return the name of the model's document form; one that is not known here is refused."""
+    """Return the name of the model's document form; raises `ArtifactError` if it is unknown."""
     name = _entry(content, "document_form", str) if "document_form" in content else LINEAR
     try:
         form_of(name)
@@ -194,12 +212,12 @@ def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
     try:
         config = AnalyzerConfig.from_json(_entry(content, "analyzer", dict))
     except (ConfigError, TypeError) as error:
-        raise ArtifactError(f"the manifest's analyzer is not legal ({error}); {REMEDY}") from error
+        raise ArtifactError(f"the manifest's analyzer is invalid ({error}); {REMEDY}") from error
     if config.kind != "engine":
         return make_analyzer(config)
     if engine is None:
         raise ConfigError(
-            f"the model's words are cut by engine:{config.engine_field}, and no engine was given; pass the engine "
+            f"the model's texts are analyzed by engine:{config.engine_field}, and no engine was given; pass the engine "
             f"(--engine) whose index {config.engine_field} it was trained with"
         )
     index, _, path = str(config.engine_field).partition("/")
@@ -207,7 +225,7 @@ def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
 
 
 def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer: Analyzer) -> RankingModel:
-    """Return the model of verified parts; parts that do not fit each other are the artifact's fault."""
+    """Return the model of verified parts; raises `ArtifactError` if they do not fit each other."""
     query_view = content.get("query_view")
     try:
         documents = Vocabulary.from_arrays(_named(arrays, "document", _VOCABULARY_TYPES))
@@ -239,7 +257,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error
     if encoder.encoder_id != content.get("encoder_id"):
         raise ArtifactError(f"the model's encoder id is not that of its parts; {REMEDY}")
-    model.__dict__["manifest"] = content  # known and verified: no need to hash the arrays again
+    model.__dict__["manifest"] = content  # verified, so the arrays need not be hashed again
     return model
 
 

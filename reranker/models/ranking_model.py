@@ -1,8 +1,8 @@
-"""The ranking model: how documents and queries become vectors and lexical rows, and the ids of both.
+"""The ranking model: how documents and queries become vectors and lexical rows, and the ids of both sides.
 
-A model is an `Encoder`, which decides everything that is stored with a document, and a query side. The encoder's id
-covers the text view, the analyzer, the vocabulary with its idf, V (and Y, and the form they are joined in), the memory
-of queries and the quantisation, and nothing of the query side: a new U leaves every stored vector valid.
+A model consists of an `Encoder`, which determines everything that is stored with a document, and a query side. The
+encoder id covers the text view, the analyzer, the vocabulary with its idf, V (with Y and their form), the query memory
+and the quantisation. It covers nothing of the query side: all stored vectors stay valid with a new U.
 """
 
 from __future__ import annotations
@@ -35,67 +35,79 @@ from reranker.text.view import TextView, texts_hash
 from reranker.text.vocabulary import Vocabulary
 
 ENCODING_VERSION: Final = 1
-"""Raised when the same inputs would give other vectors: it is part of every encoder id."""
+"""Increased when the same inputs would give other vectors; part of every encoder id."""
 
 
 DEFAULT_QUANTISATION: Final[Quantisation] = "float16"
 
 
 SHORT_QUERY: Final = 10
-"""Different words of a short query at most."""
+"""Largest number of different words of a short query."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedDocuments:
-    """What a batch of documents becomes, in their order."""
+    """A batch of encoded documents, in their order."""
 
     vectors: Float32
-    """(n, N) float32: Vd' (c(d'), where the form is not linear) of the learned row d', rounded as it is stored."""
+    """Document vectors, (n, N) float32, rounded as stored: Vd' of the learned row d', or c(d') in other forms."""
     rows: sp.csr_matrix
-    """csr_matrix, (n, 2**31 - 1) float32: d, the lexical row, its weights rounded as they are stored."""
+    """Lexical rows d, (n, 2**31 - 1) float32, weights rounded as stored."""
     source_hashes: list[str]
     """`TextView.source_hash` of each document."""
     has_text: Bool
-    """(n,) bool: False where the document has no word at all, nor a memory; it cannot be scored."""
+    """False for a document without any word and without a memory, (n,) bool; it cannot be scored."""
 
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """The document side of a model.
+    """Document side of a model.
 
-    `ShapeMismatch` is raised if V is no C-contiguous float32 matrix or has more rows than the vocabulary has words, or
-    Y does not fit it; `InputError` if V or Y holds NaN or infinity, or the quantisation is not known; `ConfigError` for
-    an unknown ``tf`` or form, lexical settings that do not fit the fields, or a memory without those of BM25.
+    Raises
+    ------
+    ShapeMismatch
+        If V is not a C-contiguous float32 matrix or has more rows than the vocabulary has words, or Y does not fit V.
+    InputError
+        If V or Y holds NaN or infinity, or the quantisation is unknown.
+    ConfigError
+        If ``tf`` or the form is unknown, the lexical settings do not fit the fields, or there is a memory without
+        settings of BM25.
     """
 
     view: TextView
-    """Which fields are read, and their weights in the learned row."""
+    """Fields that are read, and their weights in the learned row."""
     analyzer: Analyzer
-    """Texts to words."""
+    """Splits texts into words."""
     document_vocabulary: Vocabulary
-    """Words to ids and idf."""
+    """Word ids and idf."""
     tf: str
-    """{'log', 'raw'}: Term frequency, as `TfIdf` has it."""
+    """Term frequency, ``log`` or ``raw``, as in `TfIdf`."""
     V: Float32
-    """(n_rows, N) float32: Document side of the learned part, C-contiguous, n_rows <= D, fewer if restricted (M08)."""
+    """Document side of the learned part, (n_rows, N) float32, C-contiguous.
+
+    n_rows is the number of words D, or less if V is restricted (M08).
+    """
     quantisation: Quantisation = DEFAULT_QUANTISATION
-    """{'float16', 'float32', 'int8'}: Precision of stored vectors and weights. Measured on 7,479 documents against
-    float32 (`benchmarks/bench_quantisation.py`): float16, the default, moves a score by 1e-5 on average (1e-3 at most,
-    of a spread of .14) and leaves the order of the first ten alone for 98.6 % of queries, at half the bytes of a
-    vector; int8 halves them again, keeps 99 % of the first ten, and their order for 67 % of queries."""
+    """Precision of stored vectors and weights: ``float16``, ``float32`` or ``int8``.
+
+    Measured on 7,479 documents against float32 (`benchmarks/bench_quantisation.py`): float16, the default, changes a
+    score by 1e-5 on average (1e-3 at most, with a standard deviation of scores of .14), keeps the order of the first
+    ten hits for 98.6 % of queries, and halves the bytes of a vector. int8 halves them again and keeps 99 % of the first
+    ten hits, and their order for 67 % of queries.
+    """
     form: str = LINEAR
-    """How V (and Y) make a document's vector c(d), a name of `reranker.models.scorers.FORMS`."""
+    """How V (and Y) give the document vector c(d): a key of `reranker.models.scorers.FORMS`."""
     Y: Float32 | None = None
-    """(n_rows, N or N / 2) float32, optional: The second table of the cubic forms."""
+    """Second table of the cubic forms, (n_rows, N or N / 2) float32."""
     lexical: LexicalSettings | None = None
-    """The lexical row d; None where it is the learned row d', as in models of version 0.1."""
+    """Settings of the lexical row d; None if it is the learned row d', as in models of version 0.1."""
     memory: QueryMemory | None = None
-    """What documents were relevant for: one more field of d, the last of the lexical settings; None: there is none."""
+    """Queries for which documents were relevant: the last field of d and of the lexical settings. None: no memory."""
 
     def __post_init__(self) -> None:
         if self.memory is not None and (self.lexical is None or self.lexical.form != "bm25"):
             form = None if self.lexical is None else self.lexical.form
-            raise ConfigError(f"a memory of queries is a field of the lexical form 'bm25', and this one is {form!r}")
+            raise ConfigError(f"a query memory needs the lexical form 'bm25', and this model's form is {form!r}")
         self.check_lexical_fields(self.view, "text view")
         check_quantisation(self.quantisation)
         _ = self.documents
@@ -104,20 +116,20 @@ class Encoder:
 
     @property
     def n_dims(self) -> int:
-        """N, the dimensions of a vector."""
+        """N, the number of dimensions of a vector."""
         return int(self.V.shape[1])
 
     @cached_property
     def documents(self) -> DocumentForm:
-        """What makes a vector of a row."""
+        """The function from rows to document vectors."""
         return DocumentForm(self.form, self.V, self.Y)
 
     @cached_property
     def norm_bound(self) -> float:
-        """M: no document's vector is longer, whatever its text; above 0.
+        """M, above 0: an upper bound of the length of every document vector, for any text.
 
-        d' is a sum of unit rows with the fields' weights β (of bigrams 1), so |d'| <= Σ|β|, and `DocumentForm.bound`
-        says how long c(d') can be. 5 % are added for the rounding of stored vectors (int8's is the largest).
+        d' is a sum of unit rows weighted by β of the fields (1 for bigrams), so |d'| <= Σ|β|; `DocumentForm.bound`
+        bounds the length of c(d'). 5 % are added for the rounding of stored vectors (that of int8 is the largest).
         """
         longest = sum(abs(weight) for weight in self.view.weights) + self.analyzer.config.bigrams
         bound = 1.05 * self.documents.bound(longest)
@@ -125,29 +137,29 @@ class Encoder:
 
     @cached_property
     def tfidf(self) -> TfIdf:
-        """Tokens to unit rows."""
+        """Encoder of tokens as unit rows."""
         return TfIdf(self.document_vocabulary, self.tf)
 
     @cached_property
     def lexical_rows(self) -> LexicalRows | None:
-        """Word counts to lexical rows; None where these are the learned rows."""
+        """Encoder of word counts as lexical rows; None if the learned rows are used."""
         return lexical_rows_of(self.lexical, self.document_vocabulary, self.memory)
 
     def check_lexical_fields(self, view: TextView, name: str) -> None:
-        """Raise `ConfigError` where a view has another number of fields than the lexical settings have for one."""
+        """Raise `ConfigError` if the lexical settings do not have one weight for each field of the view."""
         n_fields = len(view.fields) + self.analyzer.config.bigrams + (self.memory is not None)
         if self.lexical is not None and n_fields != len(self.lexical.field_weights):
             raise ConfigError(
                 f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}"
                 f"{', and bigrams' if self.analyzer.config.bigrams else ''}"
-                f"{'' if self.memory is None else ', and the memory of queries'}) and the lexical settings have "
-                f"weights of {len(self.lexical.field_weights)}: give one weight a field"
+                f"{'' if self.memory is None else ', and the query memory'}) and the lexical settings have "
+                f"weights of {len(self.lexical.field_weights)}: give one weight per field"
             )
 
     @cached_property
     def encoder_id(self) -> str:
-        """64 hexadecimal digits: SHA-256 of all that decides a stored vector; the first 12 name the index fields."""
-        view = self.view.with_weights(self.view.weights)  # a weight left out and the weight 1 give the same vectors
+        """SHA-256, in hexadecimal, of all that determines a stored vector; index fields are named by 12 digits."""
+        view = self.view.with_weights(self.view.weights)  # an omitted weight equals the weight 1
         parts: dict[str, Any] = {
             "version": ENCODING_VERSION,
             "view": view.to_json(),
@@ -157,7 +169,7 @@ class Encoder:
             "V": _array_sha256(self.V),
             **{name: _array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
         }
-        if self.form != LINEAR:  # ids of linear encoders are as they were before there were other forms
+        if self.form != LINEAR:  # linear encoders keep the ids that they had before other forms existed
             parts |= {"form": self.form, "Y": None if self.Y is None else _array_sha256(self.Y)}
         if self.lexical is not None:
             parts["lexical"] = self.lexical.to_json()
@@ -166,20 +178,20 @@ class Encoder:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
-        """Return d of each document, its lexical row, at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
+        """Return the lexical row d of each document at full precision, (n, 2**31 - 1) float32; ids as in `encode`."""
         counts = self._counts([self.view.texts(source) for source in documents])
         return self._rows(counts, learned_rows(self.tfidf, counts, self.view.weights), ids)
 
     def learned_rows(self, documents: Sequence[Mapping[str, Any]]) -> sp.csr_matrix:
-        """Return d' of each document, the row that V reads, (n, 2**31 - 1) float32."""
+        """Return the learned row d' of each document, the input of V, (n, 2**31 - 1) float32."""
         counts = self._counts([self.view.texts(source) for source in documents])
         return learned_rows(self.tfidf, counts, self.view.weights)
 
     def encode(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> EncodedDocuments:
         """Return vectors, rows and hashes of documents, given their sources.
 
-        ``ids`` are those of the documents, by which they have a memory; None: none has any. `InputError` is raised if a
-        vector is too large for float16; the message names what to choose.
+        ``ids`` are the document ids, by which the query memory is found; without them no document has a memory.
+        `InputError` is raised if a vector is too large for float16; the message names the alternatives.
         """
         texts = [self.view.texts(source) for source in documents]
         vectors, rows, has_text = self.encode_counts(self._counts(texts), ids)
@@ -188,9 +200,10 @@ class Encoder:
     def encode_counts(
         self, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None
     ) -> tuple[Float32, sp.csr_matrix, Bool]:
-        """Return ``vectors``, ``rows`` and ``has_text`` of `EncodedDocuments`, given the word counts of each field.
+        """Return ``vectors``, ``rows`` and ``has_text`` of `EncodedDocuments` from the word counts of each field.
 
-        ``counts`` are those of `text_counts`, a matrix a field of the view, then that of bigrams; ids as in `encode`.
+        ``counts`` are those of `text_counts`: one matrix per field of the view, then that of bigrams. ids as in
+        `encode`.
         """
         learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
@@ -211,69 +224,80 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncodedQueries:
-    """What queries become, in their order; rows are csr_matrix, (n, 2**31 - 1) float32."""
+    """A batch of encoded queries, in their order; rows are csr_matrix, (n, 2**31 - 1) float32."""
 
     vectors: Float32
-    """(n, N) float32: Uq' of the learned row (of length 1 in the form ``unit``)."""
+    """Query vectors Uq' of the learned rows, (n, N) float32; of length 1 in the form ``unit``."""
     rows: sp.csr_matrix
-    """q, the lexical row."""
+    """Lexical rows q."""
     learned_rows: sp.csr_matrix
-    """q', the unit row that U reads: the very same matrix where the model has no lexical settings."""
+    """Learned rows q' of unit length, the input of U; the same matrix as ``rows`` without lexical settings."""
 
     def part(self, places: Sequence[int]) -> EncodedQueries:
-        """Return the queries of some row numbers."""
+        """Return the queries with the given row numbers."""
         rows = self.rows[places]
         learned = rows if self.learned_rows is self.rows else self.learned_rows[places]
         return EncodedQueries(self.vectors[places], rows, learned)
 
     @property
     def has_text(self) -> Bool:
-        """(n,) bool: False for a query without any word, which scores 0 with every document."""
+        """False for a query without any word, which scores 0 with every document, (n,) bool."""
         return (np.diff(self.rows.indptr) > 0) | (np.diff(self.learned_rows.indptr) > 0)
 
 
 @dataclass(frozen=True, eq=False)
 class RankingModel:
-    """Everything that is needed to encode documents and queries and to score them.
+    """Everything needed to encode documents and queries and to score them.
 
-    `ShapeMismatch` is raised if U does not fit V or the query vocabulary; `InputError` if U is not finite, or the
-    identity's weight is not usable; `ConfigError` if ``query_view`` has another number of fields than the lexical
-    settings, or the encoder has a memory and queries another vocabulary.
+    Raises
+    ------
+    ShapeMismatch
+        If U does not fit V or the query vocabulary.
+    InputError
+        If U is not finite, or ``identity`` is not usable.
+    ConfigError
+        If ``query_view`` does not have the number of fields of the lexical settings, or the encoder has a memory and
+        queries have another vocabulary.
     """
 
     encoder: Encoder
     query_vocabulary: Vocabulary
-    """Words of the query side; the encoder's own, unless the two sides have different vocabularies."""
+    """Words of the query side; the same object as the encoder's vocabulary, unless the two sides differ."""
     U: Float32
-    """Query side of the learned part, (n_rows, N) float32, at most a row a query word; ``encoder.V`` itself if tied."""
+    """Query side of the learned part, (n_rows, N) float32, at most one row per query word; ``encoder.V`` if tied."""
     identity: float = 1.0
-    """a >= 0, the weight of q.d. Must be 0 where the vocabularies differ: one id then means two words."""
+    """a >= 0, the weight of q.d. It must be 0 if the vocabularies differ, because one id then means two words."""
     query_view: TextView | None = None
-    """Fields of a document that is used as a query (their weights play no part); None for those of the encoder."""
+    """Fields of a document used as a query (their weights are ignored); None for the encoder's view."""
     training: Mapping[str, Any] = field(default_factory=dict)
+    """How the model was trained, stored in the manifest as JSON."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
-    """What made the model and what it reached, kept in the manifest as JSON."""
+    """Measures that the model reached, stored in the manifest as JSON."""
     U_short: Float32 | None = None
-    """Query side for queries of at most `SHORT_QUERY` different words, of U's shape: whole documents and a few words
-    ask the same vectors in two ways. None: U is for all."""
+    """Query side for queries of at most `SHORT_QUERY` different words, of U's shape; None: U serves all queries.
+
+    Whole documents and short queries search the same document vectors in two different ways.
+    """
     word_weights: Float32 | None = None
-    """(words of ``query_vocabulary``,) float32 above 0: what each word of a query counts in q. None: 1 each."""
+    """Weight of each query word in q, (words of ``query_vocabulary``,) float32, above 0. None: 1 each."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
         _check_word_rows(self.U, self.query_vocabulary, "U")
         if self.U_short is not None:
-            FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises what is said above
+            FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises the errors of U
             if self.U_short.shape != self.U.shape:
                 raise ShapeMismatch(
-                    f"U_short is {self.U_short.shape} where U is {self.U.shape}: give rows of one shape"
+                    f"U_short has shape {self.U_short.shape} and U {self.U.shape}: give tables of one shape"
                 )
         if self.word_weights is not None:
             self._check_word_weights(self.word_weights)
         if self.query_view is not None:
             self.encoder.check_lexical_fields(self.query_view, "view of queries")
         if self.encoder.memory is not None and not self.has_shared_vocabulary:
-            raise ConfigError("a memory holds words of queries, and here those are no words of documents: leave it out")
+            raise ConfigError(
+                "a query memory needs one vocabulary for queries and documents, and this model has two: leave it out"
+            )
         if self.identity and not self.has_shared_vocabulary:
             raise InputError(
                 f"the identity has weight {self.identity} while queries and documents have different vocabularies, "
@@ -282,24 +306,26 @@ class RankingModel:
 
     def _check_word_weights(self, weights: Float32) -> None:
         if self.encoder.lexical is None:
-            raise ConfigError("word_weights are of the lexical settings' q, and there are none: leave them out")
+            raise ConfigError("word_weights need lexical settings, and this model has none: leave them out")
         if weights.shape != (len(self.query_vocabulary),):
-            raise ShapeMismatch(f"word_weights are {weights.shape}: give {len(self.query_vocabulary)}, one a word")
+            raise ShapeMismatch(
+                f"word_weights have shape {weights.shape}: give {len(self.query_vocabulary)}, one per word"
+            )
         if not (np.isfinite(weights).all() and (weights > 0).all()):
-            raise InputError("word_weights hold a value that is not finite and above 0: leave none out")
+            raise InputError("word_weights hold a value that is not finite and above 0: correct it")
 
     @property
     def has_shared_vocabulary(self) -> bool:
-        """True where queries and documents use one vocabulary."""
+        """Whether queries and documents use one vocabulary."""
         return self.query_vocabulary is self.encoder.document_vocabulary
 
     @cached_property
     def scorer(self) -> FormScorer:
-        """f(q, d) over rows, where the lexical rows are the learned ones; its vectors are of the learned rows."""
+        """f(q, d) over learned rows; equal to the model's score only if these are also the lexical rows."""
         return FormScorer(self.U, self.encoder.documents, self.identity)
 
     def query_side(self, n_words: int) -> Float32:
-        """Return the table that maps queries of so many different words, U or U_short."""
+        """Return the table, U or U_short, for a query of ``n_words`` different words."""
         return self.U if self.U_short is None or n_words > SHORT_QUERY else self.U_short
 
     def embed_queries(self, learned_rows: sp.csr_matrix) -> Float32:
@@ -311,15 +337,15 @@ class RankingModel:
         return vectors
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
-        """Return W_ij of each word of a query's row with each of a document's, see `weights_in`; without q.d's a."""
+        """Return W_ij of each query word and document word, see `weights_in`; the weight a of q.d is not included."""
         return weights_in(self.encoder.documents, self.query_side(query.nnz), query, document)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
-        """What `save_model` writes into ``manifest.json``; reads U and V once for their hash."""
+        """The content of ``manifest.json``; computing it reads U and V once for their hash."""
         sha256, n_bytes = digest_of(tensors_of(self))
         encoder = self.encoder
-        # A linear model with one row a document has none of these: its manifest is of format version 1, byte for byte.
+        # A linear model without lexical settings has none of these entries: its manifest stays at format version 1.
         more: dict[str, Any] = {} if encoder.form == LINEAR else {"document_form": encoder.form}
         if encoder.lexical is not None:
             more["lexical"] = encoder.lexical.to_json()
@@ -350,10 +376,11 @@ class RankingModel:
         return sealed(content)
 
     def save(self, path: str | os.PathLike[str]) -> str:
-        """Write the model into a folder, in place of the one that is there, and return its model id.
+        """Write the model into a folder, replacing the model in it, and return the model id.
 
-        Equal models give equal bytes. Whatever happens on the way, the folder holds the old model or the new one,
-        whole. `ArtifactError` if the folder cannot be written (permission, disk full); what was there is untouched.
+        Equal models give equal bytes. If writing fails at any point, the folder holds the complete old model or the
+        complete new one. Raises `ArtifactError`, and changes nothing, if the folder cannot be written (permission, disk
+        full).
         """
         content = self.manifest
         (name,) = content["files"]
@@ -367,12 +394,12 @@ class RankingModel:
 
     @property
     def model_id(self) -> str:
-        """64 hexadecimal digits: SHA-256 over the whole model, training and measures included."""
+        """SHA-256 of the whole model, including training and metrics, in hexadecimal."""
         return str(self.manifest["model_id"])
 
     @property
     def encoder_id(self) -> str:
-        """The id of the document side; unchanged by another U."""
+        """The id of the document side; it does not depend on U."""
         return self.encoder.encoder_id
 
     @cached_property
@@ -384,15 +411,16 @@ class RankingModel:
         return self.encode_counts(count_rows(self.query_vocabulary, self.encoder.analyzer.tokens(texts)))
 
     def encode_counts(self, counts: sp.csr_matrix) -> EncodedQueries:
-        """Return vectors and rows of queries that are word counts, (n, 2**31 - 1), see `count_rows`."""
+        """Return vectors and rows of queries given as word counts, (n, 2**31 - 1), see `count_rows`."""
         return self._encoded(counts, [counts])
 
     def encode_query_documents(self, sources: Sequence[Mapping[str, Any]]) -> EncodedQueries:
         """Return vectors and rows of documents used as queries.
 
-        q' is of all fields read as one text, at unit length: unlike in d', the fields are not weighted, their lengths
-        are. A query that repeats its own title's weight looks for its title again, which is seldom what it refers to
-        (MAP .27 in place of .38 on a linked documentation). The lexical settings have weights of their own for q.
+        q' is computed from all fields read as one text, at unit length: unlike in d', fields are weighted by their
+        length and not by the view's weights. A query that gives its title the weight of a document's title finds its
+        own title, which is seldom what the document refers to (MAP .27 instead of .38 on a linked documentation). For q
+        the lexical settings have weights of their own.
         """
         view = self.query_view or self.encoder.view
         texts = [view.texts(source) for source in sources]
@@ -403,14 +431,14 @@ class RankingModel:
         )
 
     def encode_query_counts(self, counts: Sequence[sp.csr_matrix]) -> EncodedQueries:
-        """Return `encode_query_documents` of documents whose words are counted by field (`text_counts`)."""
+        """Return `encode_query_documents` of documents given as word counts by field (`text_counts`)."""
         together = combine(counts, [1.0] * len(counts))
         if self._query_lexical is None:
             return self.encode_counts(together)
         return self._encoded(together, lexical_counts(self.encoder.memory, counts))
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
-        """Return queries by the counts of all their words, and of those of each field."""
+        """Return queries from the counts of all their words, and of the words of each field."""
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
         if self.word_weights is not None:
@@ -421,7 +449,7 @@ class RankingModel:
 def lexical_rows_of(
     settings: LexicalSettings | None, vocabulary: Vocabulary, memory: QueryMemory | None = None
 ) -> LexicalRows | None:
-    """Return what makes lexical rows over a vocabulary (and a memory), None without settings."""
+    """Return the encoder of lexical rows over a vocabulary (and a memory); None without settings."""
     if settings is None:
         return None
     if memory is None:
@@ -433,21 +461,21 @@ def lexical_rows_of(
 def lexical_counts(
     memory: QueryMemory | None, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None
 ) -> Sequence[sp.csr_matrix]:
-    """Return the counts of all fields of lexical rows, given those of the view: the memory's come last."""
+    """Return the counts of all fields of lexical rows: those of the view, then the memory's."""
     return counts if memory is None else [*counts, memory.counts(ids, counts[0].shape[0])]
 
 
 def _check_word_rows(E: Float32, vocabulary: Vocabulary, name: str) -> None:
-    """Raise `ShapeMismatch` where an embedding table has more rows than its vocabulary has words."""
+    """Raise `ShapeMismatch` if an embedding table has more rows than its vocabulary has words."""
     if len(E) > len(vocabulary):
         raise ShapeMismatch(
-            f"{name} has {len(E)} rows for a vocabulary of {len(vocabulary)} words; there may be one row a word: "
-            f"the table belongs to another vocabulary"
+            f"{name} has {len(E)} rows for a vocabulary of {len(vocabulary)} words; at most one row per word is "
+            f"possible: the table belongs to another vocabulary"
         )
 
 
 def _array_sha256(array: AnyArray) -> str:
-    """Return SHA-256 over an array's type, shape and little-endian bytes, in hexadecimal."""
+    """Return the SHA-256 of an array's type, shape and little-endian bytes, in hexadecimal."""
     stored = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     digest = hashlib.sha256(f"{stored.dtype.str}{stored.shape}".encode("ascii"))
     digest.update(stored.reshape(-1).view(np.uint8).data)
@@ -455,7 +483,7 @@ def _array_sha256(array: AnyArray) -> str:
 
 
 def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
-    """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary are held once."""
+    """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary occur once."""
     own_U = None if model.scorer.is_tied else model.U
     tables = {"V": model.encoder.V, "Y": model.encoder.Y, "U": own_U, "U_short": model.U_short}
     tensors: dict[str, AnyArray] = {name: table for name, table in tables.items() if table is not None}

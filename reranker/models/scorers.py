@@ -1,11 +1,11 @@
-"""What scores a query against a document: f(q, d) = (query vector).(document vector) + a q.d, or any other `Scorer`.
+"""Scoring functions: f(q, d) = (query vector).(document vector) + a q.d, or any other `Scorer`.
 
-`tests/contract/test_scorers.py` is the rest of the contract. A document's words make its vector in one of a few forms,
-c(d) = Vd o t(d), o element by element. Only t differs between model classes, so that an index, a store and an engine
-serve them all alike: c(d) is computed once, when a document is indexed.
+`tests/contract/test_scorers.py` completes the contract. The vector of a document is computed from its words in one of
+a few forms, c(d) = Vd o t(d), element by element. Model classes differ only in t, so an index, a store and an engine
+can serve all of them in the same way: c(d) is computed once, when the document is indexed.
 
 ================== ================= ========================== ===========================================
-form               t(d)              query's vector             spec
+form               t(d)              query vector               spec
 ================== ================= ========================== ===========================================
 ``linear``         1                 Uq                         M05 - M08: `Bilinear`
 ``cubic``          1 + Yd            Uq                         M18, shared: `Polynomial`
@@ -13,9 +13,9 @@ form               t(d)              query's vector             spec
 ``unit``           1 / abs(Vd)       Uq / abs(Uq)               M21, LSI, OPCA, CCA: `Projection`, a cosine
 ================== ================= ========================== ===========================================
 
-For one document and one query the learned part is a sum over pairs of words in every form, sum_ij q_i W_ij d_j with
-W_ij = (U_i / m) . (V_j o t(d)), m = abs(Uq) for ``unit`` and else 1. W depends on j's companions in d (and, for
-``unit``, on i's in q) unless the form is ``linear``.
+In every form the learned part of the score of one document for one query is a sum over word pairs,
+sum_ij q_i W_ij d_j with W_ij = (U_i / m) . (V_j o t(d)), where m = abs(Uq) for ``unit`` and 1 otherwise. W depends on
+the other words of d (and, for ``unit``, of q), except in the ``linear`` form.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from reranker.text.rows import inner_products
 
 LINEAR: Final = "linear"
 _SHORTEST = 1e-12
-"""Vectors that are shorter count as 0: they have no direction that rounding leaves alone."""
+"""Vectors shorter than this count as 0: rounding would change their direction."""
 
 
 @runtime_checkable
 class Scorer(Protocol):
-    """A function f(q, d) over tf-idf rows; greater is better. Immutable: equal inputs give equal scores.
+    """A function f(q, d) of tf-idf rows; larger is better. Immutable: equal inputs give equal scores.
 
     Rows are ``scipy.sparse.csr_matrix`` float32 with strictly increasing ids in each row, 2**31 - 1 columns wide.
     """
@@ -53,7 +53,7 @@ class Scorer(Protocol):
 
 
 class VectorScorer:
-    """Scores (query vector).(document vector) + a q.d, for models whose document vectors can be kept."""
+    """Scorer (query vector).(document vector) + a q.d, for models whose document vectors can be stored."""
 
     identity: float
 
@@ -68,8 +68,8 @@ class VectorScorer:
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None = None) -> Float32:
         """Return f of every query with every document, (n_queries, n_documents) float32.
 
-        ``d_vectors`` (n_documents, N) are the documents' vectors where they are known: cached, or read back from an
-        engine. `ShapeMismatch` is raised if ``d_vectors`` does not hold one vector of N dimensions for each document.
+        ``d_vectors``, (n_documents, N), are the document vectors if they are known (cached, or read from an engine).
+        `ShapeMismatch` is raised if they are not one vector of N dimensions for each document.
         """
         q_vectors, d_vectors = self._vectors(q_rows, d_rows, d_vectors)
         scores: Float32 = q_vectors @ d_vectors.T
@@ -87,35 +87,34 @@ class VectorScorer:
     def _vectors(
         self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix, d_vectors: Float32 | None
     ) -> tuple[Float32, Float32]:
-        """Return the vectors of both sides; refuse vectors kept of other documents or by another model."""
+        """Return the vectors of both sides; raises `ShapeMismatch` for vectors of other documents or another model."""
         if d_vectors is None:
             d_vectors = self.embed_documents(d_rows)
         q_vectors = self.embed_queries(q_rows)
         if d_vectors.shape != (d_rows.shape[0], q_vectors.shape[1]):
             raise ShapeMismatch(
-                f"{len(d_vectors)} document vectors for {d_rows.shape[0]} documents, each of shape "
-                f"{d_vectors.shape[1:]} for a model of {q_vectors.shape[1]} dimensions: encode the documents with this "
-                f"model"
+                f"{len(d_vectors)} document vectors of shape {d_vectors.shape[1:]} for {d_rows.shape[0]} documents and "
+                f"a model of {q_vectors.shape[1]} dimensions: encode the documents with this model"
             )
         return q_vectors, d_vectors
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The formula of one form.
-
-    ``bound`` of (V, Y, length of d) is a length that c(d) does not exceed; ``gate`` is t of (Vd, Yd), (n, N) each as
-    wide as it is, None for 1. V has ``factor_share`` columns for one of Y (0: no Y). ``unit_queries``: of length 1.
-    """
+    """Formula of one document form."""
 
     bound: Callable[[Float32, Float32, float], float]
+    """Upper bound of the length of c(d), from V, Y and the length of d."""
     gate: Callable[[Float32, Float32], Float32] | None = None
+    """t(d) from Vd and Yd, (n, N) each, or (n, width of Yd) for Yd; None for t = 1."""
     factor_share: int = 0
+    """Number of columns of V for each column of Y; 0 if the form has no Y."""
     unit_queries: bool = False
+    """Whether query vectors are divided by their length."""
 
 
 def _inverse_lengths(vectors: Float32, _: Float32) -> Float32:
-    """Return 1 / length of each row, (n, 1); 1 for rows (nearly) of length 0."""
+    """Return 1 / length of each row, (n, 1); 1 for rows of (nearly) length 0."""
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
     inverse: Float32 = np.divide(1.0, lengths, out=np.ones_like(lengths), where=lengths > _SHORTEST).astype(np.float32)
     return inverse
@@ -130,7 +129,7 @@ def _largest(table: Float32) -> float:
 
 
 def _product_bound(V: Float32, Y: Float32) -> float:
-    """Return a bound of abs(Vd o Yd) over all rows d of length 1."""
+    """Return an upper bound of abs(Vd o Yd) over all rows d of length 1."""
     longest = [float(np.linalg.norm(table.astype(np.float64), axis=0).max(initial=0.0)) for table in (V, Y)]
     return min(_largest(V) * longest[1], _largest(Y) * longest[0])
 
@@ -150,11 +149,11 @@ FORMS: Final[dict[str, Form]] = {
     "cubic_separate": Form(_separate_bound, lambda _, Yd: np.hstack([Yd, np.ones_like(Yd)]), factor_share=2),
     "unit": Form(lambda V, Y, length: 1.0, _inverse_lengths, unit_queries=True),
 }
-"""Formulas by name; a model's manifest and its encoder id hold the name."""
+"""Forms by name; the name is part of a model's manifest and encoder id."""
 
 
 def form_of(name: str) -> Form:
-    """Return a formula by its name; `ConfigError` if it is not one of `FORMS`."""
+    """Return a form by name; raises `ConfigError` if it is not in `FORMS`."""
     if name not in FORMS:
         raise ConfigError(
             f"the document form {name[:40]!r} is not known here (known: {', '.join(FORMS)}): install the version of "
@@ -166,17 +165,24 @@ def form_of(name: str) -> Form:
 
 @dataclass(frozen=True, eq=False)
 class DocumentForm:
-    """The document side of a model as a formula, ``name`` of `FORMS`, and its tables.
+    """Document side of a model: a form and its tables.
 
-    ``V`` is (n_words, N) float32, a row a word; words past the last row have no learned part. The cubic forms have
-    ``Y``, (n_words, N or N / 2) float32, with a row for each of V's. `ConfigError` is raised for an unknown form;
-    `ShapeMismatch` if a table is no C-contiguous float32 matrix, or Y is missing, too much, or does not fit V;
-    `InputError` if a value is NaN or infinite.
+    Raises
+    ------
+    ConfigError
+        If the form is unknown.
+    ShapeMismatch
+        If a table is not a C-contiguous float32 matrix, or Y is missing, superfluous or does not fit V.
+    InputError
+        If a value is NaN or infinite.
     """
 
     name: str
+    """Key of `FORMS`."""
     V: Float32
+    """Word vectors, (n_words, N) float32; words with higher numbers have no learned part."""
     Y: Float32 | None = None
+    """Second table of the cubic forms, (n_words, N or N / 2) float32."""
 
     def __post_init__(self) -> None:
         share = form_of(self.name).factor_share
@@ -184,8 +190,8 @@ class DocumentForm:
         check_finite_rows(self.V, "V")
         if (self.Y is not None) != bool(share):
             raise ShapeMismatch(
-                f"the form {self.name!r} {'needs' if share else 'has no'} table Y: give it to cubic forms, and to them "
-                f"alone"
+                f"the form {self.name!r} {'needs' if share else 'has no'} table Y: give it to cubic forms, and "
+                f"only to them"
             )
         if self.Y is None:
             return
@@ -194,7 +200,7 @@ class DocumentForm:
         n_words, n_dims = self.V.shape
         if self.Y.shape != (n_words, n_dims // share) or n_dims % share:
             raise ShapeMismatch(
-                f"Y of shape {self.Y.shape} does not fit V of {self.V.shape} in the form {self.name!r}: one row a "
+                f"Y of shape {self.Y.shape} does not fit V of {self.V.shape} in the form {self.name!r}: one row per "
                 f"word and {n_dims} / {share} columns are needed"
             )
 
@@ -206,16 +212,16 @@ class DocumentForm:
         return vectors
 
     def word_vectors(self, row: sp.csr_matrix) -> Float64:
-        """Return what each word of one document adds to c(d) for d_j = 1: V_j o t(d), (n_words, N); 0 if unlearned."""
+        """Return the contribution V_j o t(d) of each word of one document to c(d), (n_words, N); 0 if not learned."""
         words = word_rows(row.indices, self.V)
         gate = self._gate(embed_rows(row, self.V), row)
         return words if gate is None else words * gate.astype(np.float64)
 
     def bound(self, reach: float) -> float:
-        """Return a length that no c(d) of a row of length ``reach`` or less exceeds.
+        """Return an upper bound of the length of c(d) over rows d of at most the length ``reach``.
 
         With s the largest singular value and m the longest column of a table: abs(Vd) <= s(V) abs(d), and
-        abs(Vd o Yd) <= min(s(V) m(Y), s(Y) m(V)) abs(d)^2. A unit vector has length 1 at most.
+        abs(Vd o Yd) <= min(s(V) m(Y), s(Y) m(V)) abs(d)^2. A unit vector has at most length 1.
         """
         Y = self.V[:, :0] if self.Y is None else self.Y
         return FORMS[self.name].bound(self.V, Y, reach)
@@ -236,7 +242,7 @@ def query_vectors(name: str, U: Float32, q_rows: sp.csr_matrix) -> Float32:
 
 
 def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
-    """Return W_ij of each word of a query with each of a document, in that document, (n_q, n_d); 0 if unlearned."""
+    """Return W_ij of each query word i and document word j in that document, (n_q, n_d); 0 if not learned."""
     left = word_rows(query.indices, U)
     if form_of(documents.name).unit_queries:
         vectors = embed_rows(query, U)
@@ -247,16 +253,24 @@ def weights_in(documents: DocumentForm, U: Float32, query: sp.csr_matrix, docume
 
 @dataclass(frozen=True, eq=False)
 class FormScorer(VectorScorer):
-    """Float32 f(q, d) = (query vector).(c(d)) + a q.d of any form.
+    """Float32 score f(q, d) = (query vector).(c(d)) + a q.d of any form.
 
-    ``U`` is (n_query_words, N) float32, row = word, and words past the last row have no learned part; where it is tied
-    to ``documents``, it is their very V. a >= 0, ``identity``, is the weight of exact word matching. `ShapeMismatch` is
-    raised if U is no C-contiguous float32 matrix as wide as V; `InputError` for a value not finite, or a below 0.
+    Raises
+    ------
+    ShapeMismatch
+        If U is not a C-contiguous float32 matrix with as many columns as V.
+    InputError
+        If a value is not finite, or ``identity`` is below 0.
     """
 
     U: Float32
+    """Query word vectors, (n_query_words, N) float32; words with higher numbers have no learned part.
+
+    A tied U is the same array as ``documents.V``.
+    """
     documents: DocumentForm
     identity: float = 1.0
+    """a >= 0: the weight of exact word matching, q.d."""
 
     def __post_init__(self) -> None:
         check_embedding(self.U)
@@ -271,12 +285,12 @@ class FormScorer(VectorScorer):
 
     @property
     def n_dims(self) -> int:
-        """N, the dimensions of a vector."""
+        """N, the number of dimensions of a vector."""
         return int(self.documents.V.shape[1])
 
     @property
     def is_tied(self) -> bool:
-        """True where U and V are one array."""
+        """Whether U and V are the same array."""
         return self.U is self.documents.V
 
     def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
@@ -289,13 +303,13 @@ class FormScorer(VectorScorer):
 
 
 def pair_weights(U: Float32, V: Float32, q_ids: AnyInt, d_ids: AnyInt) -> Float64:
-    """Return U_i . V_j of each pair of word ids, (n_q, n_d) float64; 0 where a word has no learned row."""
+    """Return U_i . V_j for each pair of word ids, (n_q, n_d) float64; 0 for words without a learned row."""
     weights: Float64 = word_rows(q_ids, U) @ word_rows(d_ids, V).T
     return weights
 
 
 def word_rows(ids: AnyInt, table: Float32) -> Float64:
-    """Return the learned rows of words, (n, N) float64; 0 for those that have none."""
+    """Return the learned rows of words, (n, N) float64; 0 for words without one."""
     rows = np.zeros((len(ids), table.shape[1]))
     known = ids < len(table)
     rows[known] = table[ids[known]]
@@ -308,22 +322,32 @@ ACTIVATIONS: tuple[str, ...] = ("linear", "sigmoid")
 
 @dataclass(frozen=True, eq=False)
 class Projection(VectorScorer):
-    """Scores f(q, d) = g(q).h(d) / (|g(q)| |h(d)|), with g(q) = s(A^T q) and h(d) = s(B^T d).
+    """Scorer f(q, d) = g(q).h(d) / (|g(q)| |h(d)|), with g(q) = s(A^T q) and h(d) = s(B^T d).
 
     LSI, CL-LSI, PCA, OPCA, CCA, HDLR and S2Net differ only in A and B. Both sides are embedded as unit vectors, so the
-    score is an inner product that any engine route can serve. A text of which no word is known (A^T q = 0) has the
-    vector 0 and scores 0. `ShapeMismatch` is raised if A or B is not a C-contiguous float32 matrix, or their dimensions
-    differ; `InputError` if a value is NaN or infinite; `ConfigError` if the activation is not one of the two.
+    score is an inner product, which every engine route can serve. A text without known words (A^T q = 0) has the
+    vector 0 and scores 0.
 
+    Raises
+    ------
+    ShapeMismatch
+        If A or B is not a C-contiguous float32 matrix, or their numbers of columns differ.
+    InputError
+        If a value is NaN or infinite.
+    ConfigError
+        If the activation is unknown.
+
+    Notes
+    -----
     Source: spec 2.7 (similarity of S2Net), B03, B07-B10.
     """
 
     A: Float32
-    """(n_query_words, k) float32: Row = word of the query side. Words past the last row are skipped."""
+    """Query side, (n_query_words, k) float32, one row per word. Words with higher numbers are skipped."""
     B: Float32
-    """(n_document_words, k) float32: The same for documents; the very same array where both sides share one matrix."""
+    """Document side, (n_document_words, k) float32; the same array as A if both sides share one matrix."""
     activation: Activation = "linear"
-    """"linear" or "sigmoid": s: the identity, or 1 / (1 + exp(-x)) (an option of S2Net, spec M25)."""
+    """s: ``linear`` is the identity, ``sigmoid`` is 1 / (1 + exp(-x)) (an option of S2Net, spec M25)."""
     identity: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -341,18 +365,18 @@ class Projection(VectorScorer):
 
     @property
     def n_dims(self) -> int:
-        """k, the dimensions of the space."""
+        """k, the number of dimensions of the space."""
         return int(self.A.shape[1])
 
     @property
     def is_tied(self) -> bool:
-        """True where A and B are one array."""
+        """Whether A and B are the same array."""
         return self.A is self.B
 
     def first(self, n_dims: int) -> Projection:
         """Return the projection on the first (strongest, T12) ``n_dims`` columns; `ConfigError` if there are fewer."""
         if not 1 <= n_dims <= self.n_dims:
-            raise ConfigError(f"{n_dims} of {self.n_dims} dimensions cannot be had; ask for 1 to {self.n_dims}")
+            raise ConfigError(f"the projection has {self.n_dims} dimensions, not {n_dims}; ask for 1 to {self.n_dims}")
         A = np.ascontiguousarray(self.A[:, :n_dims])
         return Projection(A, A if self.is_tied else np.ascontiguousarray(self.B[:, :n_dims]), self.activation)
 
@@ -367,7 +391,7 @@ class Projection(VectorScorer):
     def _embed(self, rows: sp.csr_matrix, matrix: Float32) -> Float32:
         vectors = embed_rows(rows, matrix)
         if self.activation == "sigmoid":
-            # s(0) = 1/2 in every dimension would make texts without known words all alike: they stay 0.
+            # s(0) = 1/2 in every dimension would make all texts without known words alike, so they keep the vector 0.
             vectors = np.where(vectors.any(axis=1, keepdims=True), expit(vectors), np.float32(0.0))
         return unit(vectors)
 

@@ -1,8 +1,8 @@
-"""The file of a model's arrays, in the safetensors layout: written as a stream, hashed, and mapped into memory.
+"""The file of a model's arrays, in the safetensors layout: streamed to disk, hashed, and memory-mapped.
 
-The layout is spelt out here (a test reads each file with the library, byte for byte what it would write itself) because
-the library neither maps arrays without a copy, nor writes without one, nor bounds what an untrusted header may cost:
-measured, a 33 MB header takes it 10 s and 1.2 GB.
+The layout is implemented here because the safetensors library cannot map arrays or write them without a copy, and does
+not limit the cost of an untrusted header (measured: a 33 MB header takes it 10 s and 1.2 GB). A test reads each file
+with the library and compares it, byte for byte, with what the library would write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from reranker.errors import ArtifactError
 
 
 def tensor_file_name(sha256: str) -> str:
-    """Return the name of the file of arrays that has this hash."""
+    """Return the name of the tensor file with this hash."""
     return f"tensors-{sha256[:12]}.safetensors"
 
 
@@ -57,7 +57,7 @@ Tensors = Mapping[str, AnyArray]
 
 @dataclass(frozen=True, slots=True)
 class _TensorSpec:
-    """Where one array lies in a file: its type, shape and byte range."""
+    """Type, shape and byte range of one array in a file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -68,8 +68,8 @@ class _TensorSpec:
 def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the file that holds ``tensors``: the header, then each array in pieces, without a copy.
 
-    Equal arrays give equal bytes: the order is that of safetensors (wider types first, floats before integers, then by
-    name). `ArtifactError` is raised if an array has a type that the format does not hold.
+    Equal arrays give equal bytes. The order of arrays is that of safetensors: wider types first, floats before
+    integers, then by name. `ArtifactError` is raised if an array has a type that the format does not support.
     """
     stored: dict[str, AnyArray] = {}
     for name, array in tensors.items():
@@ -106,7 +106,7 @@ def digest_of(tensors: Tensors) -> tuple[str, int]:
 
 
 def _open_regular(path: Path) -> int:
-    """Return a descriptor of a regular file; `FileNotFoundError` for none, `ArtifactError` for links and devices."""
+    """Return a descriptor of a regular file; raises `FileNotFoundError`, or `ArtifactError` for links and devices."""
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
     try:
         descriptor = os.open(path, flags)
@@ -122,17 +122,17 @@ def _open_regular(path: Path) -> int:
 
 
 def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
-    """Return where each array of an open file of ``n_bytes`` lies, after checking that all of it fits together.
+    """Return the position of each array of an open file of ``n_bytes``, after validating the header.
 
     `ArtifactError` is raised if the header is larger than `MAX_HEADER_BYTES`, is not JSON of the format, names more
-    than `MAX_TENSORS` arrays, or its shapes and ranges do not tile the file exactly.
+    than `MAX_TENSORS` arrays, or its byte ranges do not cover the file exactly.
     """
     prefix = os.pread(descriptor, 8, 0)
     length = int.from_bytes(prefix, "little")
     if len(prefix) < 8 or length > MAX_HEADER_BYTES or 8 + length > n_bytes:
         raise ArtifactError(
-            f"a tensor file of {n_bytes} bytes announces a header of {length}; at most {MAX_HEADER_BYTES} are read: "
-            f"{REMEDY}"
+            f"the header of a tensor file of {n_bytes} bytes is said to have {length} bytes; at most "
+            f"{MAX_HEADER_BYTES} are read: {REMEDY}"
         )
     try:
         header = json.loads(os.pread(descriptor, length, 8))
@@ -148,12 +148,12 @@ def _read_header(descriptor: int, n_bytes: int) -> dict[str, _TensorSpec]:
             raise ArtifactError(f"{message}; {REMEDY}")
         end = spec.stop
     if 8 + length + end != n_bytes:
-        raise ArtifactError(f"a tensor file has {n_bytes} bytes where its header tells of {8 + length + end}; {REMEDY}")
+        raise ArtifactError(f"a tensor file has {n_bytes} bytes where its header requires {8 + length + end}; {REMEDY}")
     return specs
 
 
 def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int) -> dict[str, AnyArray]:
-    """Return the arrays of a checked file as read-only views of one memory map, which outlives descriptor and name."""
+    """Return the arrays of a validated file as read-only views of one memory map; it outlives the descriptor."""
     mapped = mmap.mmap(descriptor, n_bytes, access=mmap.ACCESS_READ)
     data = n_bytes - max((spec.stop for spec in specs.values()), default=0)
     return {
@@ -165,7 +165,7 @@ def _map_tensors(descriptor: int, specs: Mapping[str, _TensorSpec], n_bytes: int
 
 
 def _spec(entry: Mapping[str, Any]) -> _TensorSpec:
-    """Return one header entry; raises any of the errors of a malformed one, which `_read_header` names."""
+    """Return one header entry; a malformed one raises any of the errors that `_read_header` handles."""
     start, stop = entry["data_offsets"]
     shape = tuple(entry["shape"])
     numbers = (start, stop, *shape)

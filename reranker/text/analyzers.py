@@ -1,18 +1,18 @@
-"""Analyzers: how texts become words. One configuration, kept in the model, used alike wherever a text is read.
+"""Analyzers split texts into words. The model stores one configuration, which is used wherever a text is read.
 
-``unicode`` (the default) cuts a text of any script by a rule of its own, in linear time; ``japanese`` cuts Japanese
-script with MeCab; ``engine`` asks a search engine for the words its own analysis chain of a field makes. The rule:
-
+``unicode`` (the default) splits text of any script by the rule below, in linear time. ``japanese`` splits Japanese
+script with MeCab. ``engine`` uses the analysis chain of a field of a search engine. The rule:
 1. Invisible characters inside words (soft hyphen, joiners, direction marks, byte order mark) are removed.
-2. The text is brought to Unicode form NFKC (full-width, half-width and composed spellings become one) and lower-cased.
-3. A word is a longest run of letters, digits, combining marks and underscores, of at most `MAX_WORD_CHARS`
-   characters (a longer run is cut, as Lucene's standard tokenizer does). Everything else separates words: white
-   space, punctuation, symbols, hyphens, apostrophes, NUL, and lone surrogates.
-4. A Chinese character or a Hiragana is a word by itself, again as in Lucene's standard tokenizer: these scripts
-   have no spaces. Katakana and Hangul runs stay whole.
+2. The text is normalised to Unicode form NFKC (which unifies full-width, half-width and composed characters) and
+   lower-cased.
+3. A word is a longest run of letters, digits, combining marks and underscores. Runs of more than `MAX_WORD_CHARS`
+   characters are split, as by Lucene's standard tokenizer. All other characters separate words: white space,
+   punctuation, symbols, hyphens, apostrophes, NUL, and lone surrogates.
+4. A Chinese character or a Hiragana is a word by itself, again as in Lucene's standard tokenizer, because these
+   scripts have no spaces. Katakana and Hangul runs stay whole.
 
-So the part number ``AB-1234`` gives the words ``ab`` and ``1234``, and finds ``AB 1234``; ``UWOP_PUSH_NONVOL`` and
-``a1b2`` stay one word; ``don't`` gives ``don`` and ``t``.
+For example, the part number ``AB-1234`` gives the words ``ab`` and ``1234``, and finds ``AB 1234``;
+``UWOP_PUSH_NONVOL`` and ``a1b2`` stay one word; ``don't`` gives ``don`` and ``t``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STEMMERS = tuple(
     "yiddish".split()
 )
 STOP_WORDS: Mapping[str, tuple[str, ...]] = {
-    # Lucene's list (`_english_` in Elasticsearch and OpenSearch), so that both sides drop the same words.
+    # Lucene's list (`_english_` in Elasticsearch and OpenSearch), so that reranker and engine drop the same words.
     "english": tuple(
         "a an and are as at be but by for if in into is it no not of on or such that the their then there these "
         "they this to was will with".split()
@@ -53,7 +53,7 @@ _SYNTAX = (
     "engine:INDEX/FIELD"
 )
 BETWEEN = "\u2423"
-"""Stands between the two words of a bigram, as in ``life␣insurance``: no word has it."""
+"""Separator of the two words of a bigram, as in ``life␣insurance``; no word contains it."""
 
 _MAX_MARKS = 30  # Unicode's stream-safe limit; normalising longer runs of combining marks takes quadratic time
 _ASCII_WORD = re.compile(rf"[A-Za-z0-9_]{{1,{MAX_WORD_CHARS}}}")
@@ -61,7 +61,7 @@ _ASCII_BLANKED = bytes(code if chr(code).isalnum() or code == ord("_") else ord(
 _PLAIN_WORD = re.compile(rf"\w{{1,{MAX_WORD_CHARS}}}")
 _BEYOND_LATIN = re.compile("[^\x00-\u02ff]+")
 _INVISIBLE = re.compile("[\u00ad\u200c-\u200f\u2060\ufeff]+")
-# Whole blocks, so that characters newer than this Python's Unicode tables are words already.
+# Whole blocks, so that characters newer than this Python's Unicode tables count as words.
 _HAN = (
     "\u3005\u3007\u3021-\u3029\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufad9\U00020000-\U0002fa1f\U00030000-\U0003347f"
 )
@@ -88,10 +88,10 @@ def normalised(text: str, *, lowercase: bool = True) -> str:
 def words(text: str) -> list[str]:
     """Return the words of a normalised text in order: steps 3 and 4 of the rule."""
     if text.isascii():
-        # Three times as fast as the expression, which is needed only where a word is too long.
+        # Three times as fast as the expression, which is needed only if a word is too long.
         blanked = text.encode("ascii").translate(_ASCII_BLANKED)
         return _ASCII_WORD.findall(text) if _may_be_long(blanked) else blanked.decode("ascii").split()
-    # Marks and unspaced scripts need slow expressions; most texts have at most dashes and quotes beyond Latin.
+    # Marks and unspaced scripts need slow expressions; beyond Latin, most texts have only dashes and quotes.
     beyond_latin = "".join(_BEYOND_LATIN.findall(text))
     if not beyond_latin or not _patterns()["special"].search(beyond_latin):
         return _PLAIN_WORD.findall(text)
@@ -99,7 +99,7 @@ def words(text: str) -> list[str]:
 
 
 def japanese_runs(text: str) -> list[tuple[str, bool]]:
-    """Return the words of a normalised text, but each run of Kanji and Kana in one piece, and whether it is one."""
+    """Return the words of a normalised text, each with whether it is a whole run of Kanji and Kana."""
     return [(run, _JAPANESE.match(run) is not None) for run in _patterns()["japanese_run"].findall(text)]
 
 
@@ -110,18 +110,18 @@ def _may_be_long(blanked: bytes) -> bool:
 
 
 def character_class(codes: Iterable[int]) -> str:
-    """Return the inside of a character class, for `re`, that holds the characters of these codes, which ascend."""
+    """Return the inside of a character class of `re` with the characters of these ascending codes."""
     runs = [[code for _, code in run] for _, run in groupby(enumerate(codes), lambda pair: pair[1] - pair[0])]
     return "".join(f"{re.escape(chr(run[0]))}-{re.escape(chr(run[-1]))}" for run in runs)
 
 
 @cache
 def _patterns() -> dict[str, re.Pattern[str]]:
-    """Return the expressions that know every combining mark: they take a moment, and most texts need none of them."""
+    """Return the expressions that contain every combining mark; compiling them takes time, and few texts need them."""
     codes = [code for plane in (range(0x20000), range(0xE0000, 0xE0200)) for code in plane]
     marks = character_class(code for code in codes if unicodedata.category(chr(code))[0] == "M")
     unspaced, japanese = _HAN + _HIRAGANA, _HAN + _HIRAGANA + _KATAKANA
-    # A mark after a Chinese character or a Hiragana (voicing, variation selectors) belongs to it.
+    # A mark after a Chinese character or a Hiragana (voicing, variation selector) belongs to it.
     single = f"[{unspaced}][{marks}]{{0,{_MAX_MARKS}}}"
     run_of_japanese = f"[{japanese}][{japanese}{marks}]{{0,{MAX_WORD_CHARS - 1}}}"
     patterns = {
@@ -136,20 +136,23 @@ def _patterns() -> dict[str, re.Pattern[str]]:
 
 @dataclass(frozen=True, slots=True)
 class AnalyzerConfig:
-    """What makes an analyzer; equal configurations give equal words.
+    """Configuration of an analyzer; equal configurations give equal words.
 
-    ``kind`` says where words are cut. ``stop_words``, the name of a list in `STOP_WORDS` or the words themselves, are
-    dropped before ``stemmer``, the language of a Snowball stemmer, is applied. ``engine_field`` is ``INDEX/FIELD``
-    whose analysis chain is used; required by, and only legal for, kind ``engine``. With ``lowercase`` case is folded
-    before cutting. `ConfigError` is raised for an unknown value or an impossible combination.
+    `ConfigError` is raised for an unknown value or an impossible combination.
     """
 
     kind: str = "unicode"
+    """How texts are split into words, one of `KINDS`."""
     stemmer: str | None = None
+    """Language of a Snowball stemmer, one of `STEMMERS`; applied after stop words are dropped."""
     stop_words: str | tuple[str, ...] | None = None
+    """Name of a list in `STOP_WORDS`, or the words."""
     engine_field: str | None = None
+    """``INDEX/FIELD`` whose analysis chain is used; required for kind ``engine``, and not allowed for others."""
     lowercase: bool = True
+    """Whether texts are lower-cased before they are split."""
     bigrams: bool = False
+    """Whether pairs of neighbouring words are words as well."""
 
     def __post_init__(self) -> None:
         _check_choice("analyzer kind", self.kind, KINDS)
@@ -179,16 +182,19 @@ class AnalyzerConfig:
             raise ConfigError(f"{message}: set them in the mapping of {self.engine_field}, and drop them here")
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal configuration."""
+        """Return the configuration as a JSON object for `from_json`."""
         stop = list(self.stop_words) if isinstance(self.stop_words, tuple) else self.stop_words
         kept = {**asdict(self), "stop_words": stop}
         if not self.bigrams:
-            del kept["bigrams"]  # models from before have no such key, and their ids are made of this
+            del kept["bigrams"]  # older models have no such key, and their ids are computed from this object
         return kept
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> AnalyzerConfig:
-        """Return the configuration of a JSON object, absent keys by default; `ConfigError` for illegal ones."""
+        """Return the configuration of a JSON object; missing keys get their defaults.
+
+        `ConfigError` is raised for unknown keys and invalid values.
+        """
         legal = tuple(cls.__slots__)
         if not isinstance(value, Mapping):
             raise ConfigError(f"an analyzer is {type(value).__name__}: it must be an object with {', '.join(legal)}")
@@ -199,9 +205,11 @@ class AnalyzerConfig:
 
 
 def parse_analyzer(text: str) -> AnalyzerConfig:
-    """Return the configuration spelt by ``unicode,stem=english,stop=english``, ``japanese`` or ``engine:INDEX/FIELD``.
+    """Return the configuration of an option value.
 
-    A language of `STEMMERS` alone stands for its stems and stop words. `ConfigError` shows the whole syntax.
+    Examples are ``unicode,stem=english,stop=english``, ``japanese`` and ``engine:INDEX/FIELD``.
+    The name of a language in `STEMMERS` selects its stemmer and stop words. The `ConfigError` for invalid text shows
+    the whole syntax.
     """
     if text.startswith("engine:"):
         return AnalyzerConfig(kind="engine", engine_field=text.removeprefix("engine:"))
@@ -215,10 +223,10 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
             values[name] = name
             continue
         if name not in ("stem", "stop", "case") or not equals or not value or name in values:
-            raise ConfigError(f"the analyzer option {option!r} in {text!r} is not legal: write {_SYNTAX}", value=text)
+            raise ConfigError(f"the analyzer option {option!r} in {text!r} is invalid: write {_SYNTAX}", value=text)
         values[name] = value
     if values.get("case", "keep") != "keep":
-        raise ConfigError(f"case={values['case']!r} in {text!r} is not legal: write case=keep, or leave it out")
+        raise ConfigError(f"case={values['case']!r} in {text!r} is invalid: write case=keep, or leave it out")
     stop = values.get("stop")
     return AnalyzerConfig(
         kind=kind,
@@ -244,7 +252,7 @@ def _check_stop_words(stop: object) -> None:
 
 
 def _read_stop_words(path: str) -> tuple[str, ...]:
-    """Return the words of a UTF-8 file, one a line, sorted and cut like any text so that they can match."""
+    """Return the words of a UTF-8 file, one word per line, sorted; they are split like any text so that they match."""
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError, ValueError) as error:
@@ -256,15 +264,15 @@ def _read_stop_words(path: str) -> tuple[str, ...]:
 
 
 EngineAnalyze = Callable[[Sequence[str]], list[list[str]]]
-"""Texts to the tokens an engine's analysis chain makes of each, in order."""
+"""Function from texts to the tokens of each, by an engine's analysis chain."""
 
 
 class Analyzer(Protocol):
-    """Texts to words, the same way every time."""
+    """Splits texts into words; equal texts give equal words."""
 
     @property
     def config(self) -> AnalyzerConfig:
-        """What this analyzer was made from."""
+        """The configuration of this analyzer."""
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order; an empty list for a text without words."""
@@ -273,8 +281,8 @@ class Analyzer(Protocol):
 def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:
     """Return the analyzer of a configuration.
 
-    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``. `ConfigError` is raised where kind
-    ``engine`` comes without its callable, `MissingExtra` where the Japanese dictionary is not installed.
+    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``. `ConfigError` is raised if this
+    function is missing, `MissingExtra` if the Japanese dictionary is not installed.
     """
     if config.kind == "engine":
         if engine_analyze is None:
@@ -285,13 +293,13 @@ def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None =
 
 
 class UnicodeAnalyzer:
-    """Words by this module's rule, without stop words, stemmed; then, if wanted, pairs in a row joined by `BETWEEN`."""
+    """Words by this module's rule, without stop words, stemmed; then, if wanted, their bigrams joined by `BETWEEN`."""
 
     def __init__(self, config: AnalyzerConfig) -> None:
         self.config = config
         listed = STOP_WORDS[config.stop_words] if isinstance(config.stop_words, str) else config.stop_words
         self._stop = frozenset(listed or ())
-        self._local = threading.local()  # a stemmer, or a MeCab tagger, serves one thread at a time
+        self._local = threading.local()  # stemmers and MeCab taggers are not thread-safe
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the words of each text, in text order, then its bigrams."""
@@ -342,7 +350,7 @@ class JapaneseAnalyzer(UnicodeAnalyzer):
             try:
                 import fugashi
 
-                # Named, so that a larger dictionary on the same machine does not cut other words.
+                # A fixed dictionary, so that a larger one on the same machine does not split words differently.
                 dictionary = import_module("unidic_lite").DICDIR
             except ImportError as error:
                 raise MissingExtra(error.name or "fugashi", "japanese") from error
@@ -351,18 +359,18 @@ class JapaneseAnalyzer(UnicodeAnalyzer):
 
 
 class EngineAnalyzer:
-    """The words that a search engine's own analysis chain makes; errors of ``engine_analyze`` pass through."""
+    """Words by the analysis chain of a search engine; errors of ``engine_analyze`` are not caught."""
 
     def __init__(self, config: AnalyzerConfig, engine_analyze: EngineAnalyze) -> None:
         self.config = config
         self._analyze = engine_analyze
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the words of each text, in text order; `InputError` if the engine answers for more or fewer."""
-        # A lone surrogate cannot be sent as UTF-8; it is no word in any chain, so a replacement changes nothing.
+        """Return the words of each text, in text order; raises `InputError` unless there is one answer per text."""
+        # A lone surrogate cannot be sent as UTF-8. It is part of no word in any chain, so replacing it changes nothing.
         clean = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         answer = self._analyze(clean)
         if len(answer) != len(clean):
             message = f"engine:{self.config.engine_field} answered for {len(answer)} texts, asked for {len(clean)}"
-            raise InputError(f"{message}: the answer must hold one list of tokens a text; check the engine's version")
+            raise InputError(f"{message}: the answer must hold one list of tokens per text; check the engine's version")
         return [[token[:MAX_WORD_CHARS] for token in tokens if token] for tokens in answer]

@@ -1,4 +1,4 @@
-"""Tools for sparse rows (CSR): combine, select, normalise, multiply."""
+"""Functions on sparse rows (CSR): combine, select, normalise, multiply."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int64, offsets_
 from reranker.errors import ShapeMismatch
 
 _ROW_SHIFT = 31
-"""A sortable number of a stored value: row << _ROW_SHIFT | word."""
+"""Position of the row number in a sortable key of a stored value: row << _ROW_SHIFT | word."""
 
 
 NARROW = 1_000_000
-"""Columns that scipy's work arrays may have: a few MB."""
+"""Largest number of columns for scipy's own products; their work arrays then take a few MB."""
 
 
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
-    """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``, not normalised again.
+    """Return d = Σ_k weight_k · row_k, ``(n, N_TERM_IDS) float32``; the sum is not normalised.
 
-    ``rows`` are the unit rows of each field; `ShapeMismatch` where numbers of fields, weights or rows differ.
+    ``rows`` are the rows of each field. `ShapeMismatch` is raised if the numbers of fields, weights or rows differ.
     """
     if not rows or len(rows) != len(weights) or len({field.shape for field in rows}) != 1:
         shapes = [field.shape for field in rows]
         raise ShapeMismatch(
-            f"fields of shapes {shapes} with {len(weights)} weights: give equal shapes, one weight each"
+            f"fields of shapes {shapes} with {len(weights)} weights: give equal shapes, one weight per field"
         )
     n = rows[0].shape[0]
     if len(rows) == 1:
@@ -46,12 +46,12 @@ def row_of(rows: sp.csr_matrix) -> Int64:
 
 
 def keys_of(rows: sp.csr_matrix) -> Int64:
-    """Return the sortable number of each stored value."""
+    """Return the sortable key of each stored value, row << 31 | word."""
     return row_of(rows) << _ROW_SHIFT | rows.indices
 
 
 def rows_of_keys(keys: Int64, data: Float32, n: int) -> sp.csr_matrix[np.float32]:
-    """Return n rows of the values at ascending `keys_of`."""
+    """Return n rows from values and their ascending `keys_of`."""
     indptr = np.searchsorted(keys, np.arange(n + 1, dtype=np.int64) << _ROW_SHIFT).astype(np.int32)
     return term_rows(data, (keys & N_TERM_IDS).astype(np.int32), indptr)
 
@@ -62,7 +62,7 @@ def with_data(rows: sp.csr_matrix, data: AnyArray) -> sp.csr_matrix:
 
 
 def keep_values(rows: sp.csr_matrix, kept: Bool) -> sp.csr_matrix:
-    """Return the rows with those stored values alone that ``kept``, (nnz,) bool, says."""
+    """Return the rows with only those stored values for which ``kept``, (nnz,) bool, is true."""
     indptr = offsets_of(kept)[rows.indptr].astype(rows.indptr.dtype)
     return sp.csr_matrix((rows.data[kept], rows.indices[kept], indptr), shape=rows.shape)
 
@@ -76,7 +76,7 @@ def unit_rows(rows: sp.csr_matrix) -> sp.csr_matrix:
 
 
 def stack_rows(parts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
-    """Return the matrices one below the other."""
+    """Return the matrices stacked vertically."""
     if not parts:
         return sp.csr_matrix((0, N_TERM_IDS), dtype=np.float32)  # type: ignore[arg-type]
     lengths = np.concatenate([np.diff(part.indptr) for part in parts])
@@ -85,7 +85,7 @@ def stack_rows(parts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
 
 
 def used_columns(matrices: Sequence[sp.csr_matrix]) -> Int64:
-    """Return the sorted distinct columns that hold a stored value in any of the matrices, (m,) int64."""
+    """Return the sorted distinct columns with a stored value in any of the matrices, (m,) int64."""
     if not matrices:
         return np.empty(0, dtype=np.int64)
     return np.unique(np.concatenate([np.unique(matrix.indices) for matrix in matrices])).astype(np.int64)
@@ -94,8 +94,8 @@ def used_columns(matrices: Sequence[sp.csr_matrix]) -> Int64:
 def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
     """Return the matrix restricted to ``columns`` and renumbered: new column j is old column ``columns[j]``.
 
-    ``columns`` ascend and are distinct, as `used_columns` returns them; values in others are left out. The result is
-    float32, with sorted indices if the input's were.
+    ``columns`` are ascending and distinct, as `used_columns` returns them. Values in other columns are left out. The
+    result is float32; its indices are sorted if those of the input were.
     """
     if len(columns) == 0:
         return sp.csr_matrix(np.empty((matrix.shape[0], 0), dtype=np.float32))
@@ -108,10 +108,10 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
 
 
 def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
-    """Return the matrices with their columns renumbered to those in use in any of them, in the same order.
+    """Return the matrices with their columns renumbered to those used in any of them, in the same order.
 
-    Inner products between rows are unchanged: compact(A) compact(B)^T = A B^T. Matrices narrow enough to be worked
-    with as they are (at most `NARROW` columns) are returned unchanged.
+    Inner products between rows are unchanged: compact(A) compact(B)^T = A B^T. Matrices with at most `NARROW` columns
+    are returned unchanged.
     """
     if all(matrix.shape[1] <= NARROW for matrix in matrices):
         return list(matrices)
@@ -120,7 +120,7 @@ def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:
 
 
 def inner_products(left: sp.csr_matrix, right: sp.csr_matrix) -> Float32:
-    """Return the dot products of all rows of both, (n, m) float32; `ShapeMismatch` if their widths differ."""
+    """Return all inner products of rows of both, (n, m) float32; raises `ShapeMismatch` if their widths differ."""
     if left.shape[1] != right.shape[1]:
         raise ShapeMismatch(
             f"rows of {left.shape[1]} and {right.shape[1]} columns have no dot product; use one vocabulary"

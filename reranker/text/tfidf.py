@@ -1,4 +1,4 @@
-"""Texts to rows of word counts, and counts to unit tf-idf rows."""
+"""Rows of word counts from texts, and unit tf-idf rows from counts."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ TERM_FREQUENCIES = ("raw", "log")
 
 
 class TfIdf:
-    """Turns tokens into rows w_i = g(tf_i) ln(N_docs / df_i), divided by their length.
+    """Encoder of tokens as rows w_i = g(tf_i) ln(N_docs / df_i), divided by their length.
 
     g is the identity (``raw``, the papers' term frequency) or 1 + ln (``log``, which measures better). A word that
-    stands in every document has idf 0 and is left out. A text without words, or with no other words than those, has an
-    empty row: its score is 0 with everything. `ConfigError` is raised for another ``tf``.
+    occurs in every document has idf 0 and is left out. A text without any other word has an empty row and scores 0 with
+    everything. `ConfigError` is raised for an unknown ``tf``.
 
     Source: spec 1.1; rows are sorted by id as in spec 1.8.
     """
@@ -39,11 +39,11 @@ class TfIdf:
         self.tf = tf
 
     def rows(self, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
-        """Return one unit row a text, ``(n, N_TERM_IDS) float32``, ids ascending in each row."""
+        """Return one unit row per text, ``(n, N_TERM_IDS) float32``, ids ascending in each row."""
         return self.rows_of_counts(count_rows(self.vocabulary, tokens))
 
     def rows_of_counts(self, counts: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
-        """Return `rows` of texts whose words are counted (`count_rows`)."""
+        """Return the unit rows of texts given as word counts (`count_rows`)."""
         tf = counts.data.astype(np.float64)
         weights = (tf if self.tf == "raw" else 1.0 + np.log(tf)) * self.vocabulary.idf_of(counts.indices)
         terms, row = counts.indices, row_of(counts)
@@ -58,7 +58,7 @@ class TfIdf:
 
 
 def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.csr_matrix[np.float32]:
-    """Return how often each word stands in each text, (n, N_TERM_IDS) float32, without bigrams that are not listed."""
+    """Return the word counts of each text, (n, N_TERM_IDS) float32; bigrams that are not listed are left out."""
     lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
     keys = np.repeat(np.arange(len(tokens), dtype=np.int64) << _ROW_SHIFT, lengths)
     ids = vocabulary.ids(list(chain.from_iterable(tokens)))
@@ -72,7 +72,7 @@ def count_rows(vocabulary: Vocabulary, tokens: Sequence[Sequence[str]]) -> sp.cs
 def text_counts(
     vocabulary: Vocabulary, analyzer: Analyzer, texts: Sequence[Sequence[str]], n_fields: int
 ) -> list[sp.csr_matrix[np.float32]]:
-    """Return the word counts of ``texts[document][field]``, (n, N_TERM_IDS) a field, those of all bigrams last."""
+    """Return the word counts of ``texts[document][field]``, (n, N_TERM_IDS) per field, then those of all bigrams."""
     flat = [text[field] for field in range(n_fields) for text in texts]
     counts, n = count_rows(vocabulary, analyzer.tokens(flat)), len(texts)
     fields = [counts[field * n : (field + 1) * n] for field in range(n_fields)]
@@ -96,6 +96,6 @@ def field_counts(
 
 
 def learned_rows(tfidf: TfIdf, counts: Sequence[sp.csr_matrix], weights: Sequence[float]) -> sp.csr_matrix:
-    """Return d', the weighted sum of the fields' unit rows, (n, N_TERM_IDS) float32; that of bigrams weighs 1."""
+    """Return d', the weighted sum of the fields' unit rows, (n, N_TERM_IDS) float32; bigrams have the weight 1."""
     more = [1.0] * (len(counts) - len(weights))
     return combine([tfidf.rows_of_counts(field) for field in counts], [*weights, *more])

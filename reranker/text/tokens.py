@@ -1,4 +1,4 @@
-"""All documents of a file as numbered words: cut once, then counted, stemmed or paired as often as training needs."""
+"""All documents of a file as word numbers: analyzed once, then counted, stemmed or paired as training needs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from reranker.text.rows import _ROW_SHIFT, rows_of_keys, stack_rows
 from reranker.text.vocabulary import _LEFT_OUT, MIN_BIGRAM_DOCUMENTS, Vocabulary
 
 _BLOCK = 2**14
-"""Documents that are counted at a time: the arrays of one block take some tens of MB."""
+"""Number of documents counted at a time; the arrays of one block take some tens of MB."""
 _MAX_BIGRAMS = 20_000_000
-"""Different bigrams whose counts are kept at a time, 320 MB; past it the rarer half is dropped (lossy counting)."""
+"""Number of distinct bigrams whose counts are kept, 320 MB; above it the rarer half is dropped (lossy counting)."""
 _PAIR_SHIFT = 32
-"""A bigram's number: left word << _PAIR_SHIFT | right word."""
+"""Position of the left word in a bigram's key: left word << _PAIR_SHIFT | right word."""
 
 
 class _Numbers(dict[str, int]):
-    """Word to number; a new word gets the next number."""
+    """Word numbers by word; a new word gets the next number."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)
@@ -37,7 +37,7 @@ class _Numbers(dict[str, int]):
 class TokenReader:
     """Collects the words of documents, batch by batch.
 
-    Words of a configuration with bigrams are cut without them: `DocumentTokens` forms them itself.
+    For a configuration with bigrams only single words are collected; `DocumentTokens` forms the bigrams itself.
     """
 
     def __init__(self, analyzer: Analyzer, n_fields: int) -> None:
@@ -50,12 +50,12 @@ class TokenReader:
         self._tokens = array("i")
         self._lengths = array("i")
         self.ids: list[str] = []
-        """Ids of the documents so far."""
+        """Ids of the documents added so far."""
         self.n_with_words = np.zeros(n_fields, np.int64)
-        """(n_fields,) int64: documents so far that have a word in each field."""
+        """Number of documents added so far that have a word in each field, (n_fields,) int64."""
 
     def add(self, ids: Sequence[str], texts: Sequence[Sequence[str]]) -> None:
-        """Add documents; ``texts[document][field]`` are the texts of their fields."""
+        """Add documents; ``texts[document][field]`` is the text of a field."""
         tokens = self._analyzer.tokens([*chain.from_iterable(texts)])
         lengths = [*map(len, tokens)]
         self._tokens.extend(map(self._numbers.__getitem__, chain.from_iterable(tokens)))
@@ -64,7 +64,7 @@ class TokenReader:
         self.ids += ids
 
     def tokens(self) -> DocumentTokens:
-        """Return all that was added."""
+        """Return the words of all documents that were added."""
         offsets = np.zeros(len(self._lengths) + 1, np.int64)
         np.cumsum(np.array(self._lengths, np.int64), out=offsets[1:])
         numbers = np.array(self._tokens, np.int32)
@@ -78,37 +78,39 @@ class DocumentTokens:
     ids: tuple[str, ...]
     """Document ids in file order."""
     words: tuple[str, ...]
-    """The different words; a word's number is its place."""
+    """Distinct words; a word's number is its position."""
     numbers: Int32
-    """(n_tokens,) int32: word numbers, document after document, and in a document field after field."""
+    """Word numbers, (n_tokens,) int32, by document and then by field."""
     offsets: Int64
-    """(n_documents * n_fields + 1,) int64: where the text of each field begins in ``numbers``, and the end."""
+    """Start of each field's text in ``numbers``, and the end, (n_documents * n_fields + 1,) int64."""
     n_fields: int
-    """Text fields of a document."""
+    """Number of text fields of a document."""
     config: AnalyzerConfig
-    """The analyzer that these words are of. With ``bigrams`` pairs of neighbours in a text are words, too."""
+    """Analyzer of these words. With ``bigrams``, pairs of neighbours in a text are words as well."""
 
     def stemmed(self, language: str) -> DocumentTokens:
-        """Return the documents with each word replaced by its stem, as an analyzer with this stemmer cuts them.
+        """Return the documents with each word replaced by its stem, as an analyzer with this stemmer would return them.
 
-        `ConfigError` is raised where words are stemmed already, or were cut by another kind than ``unicode``.
+        `ConfigError` is raised if the words are stemmed already, or the analyzer's kind is not ``unicode``.
         """
         if self.config.stemmer is not None or self.config.kind != "unicode":
-            raise ConfigError(f"words of {self.config} cannot be stemmed: cut them by the kind 'unicode' without stems")
+            raise ConfigError(
+                f"words of {self.config} cannot be stemmed: use an analyzer of the kind 'unicode' without a stemmer"
+            )
         stems = tuple(Stemmer.Stemmer(language).stemWords(list(self.words)))
         config = replace(self.config, stemmer=language)
         return DocumentTokens(self.ids, stems, self.numbers, self.offsets, self.n_fields, config)._renumbered()
 
     def with_bigrams(self) -> DocumentTokens:
-        """Return the same documents whose neighbouring words are bigrams, too."""
+        """Return the same documents with the bigrams of neighbouring words."""
         config = replace(self.config, bigrams=True)
         return DocumentTokens(self.ids, self.words, self.numbers, self.offsets, self.n_fields, config)
 
     def vocabulary(self, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
         """Return the words in at least ``min_df`` documents, at most ``max_words``, by decreasing frequency.
 
-        Ties are ordered by word (code points). Bigrams must stand in `MIN_BIGRAM_DOCUMENTS` documents at least.
-        Equal to what `VocabularyBuilder` builds from the same documents while its counts are exact.
+        Ties are ordered by word (code points). Bigrams must occur in at least `MIN_BIGRAM_DOCUMENTS` documents. The
+        result equals that of `VocabularyBuilder` for the same documents while its counts are exact.
         """
         counted = [(-n, word) for n, word in zip(self._word_frequency.tolist(), self.words, strict=True) if n >= min_df]
         if self.config.bigrams:
@@ -120,10 +122,10 @@ class DocumentTokens:
         return Vocabulary(tuple(word for _, word in chosen), frequency, len(self.ids))
 
     def counts(self, vocabulary: Vocabulary) -> list[sp.csr_matrix]:
-        """Return how often each word stands in each field, a matrix (n_documents, N_TERM_IDS) float32 a field.
+        """Return the word counts of each field, one (n_documents, N_TERM_IDS) float32 matrix per field.
 
-        With bigrams one more matrix follows, of the bigrams of all fields together; bigrams that the vocabulary does
-        not list are left out. Equal to `reranker.text.tfidf.text_counts` of the same texts.
+        With bigrams, one more matrix holds the bigrams of all fields; bigrams that the vocabulary does not list are
+        left out. The result equals that of `reranker.text.tfidf.text_counts` for the same texts.
         """
         id_of = vocabulary.ids(self.words).astype(np.int64)
         parts: list[list[sp.csr_matrix]] = []
@@ -158,7 +160,7 @@ class DocumentTokens:
 
     @cached_property
     def _word_frequency(self) -> Int64:
-        """(n_words,) int64: documents that hold each word."""
+        """Number of documents that hold each word, (n_words,) int64."""
         frequency = np.zeros(len(self.words), np.int64)
         for first, last in self._blocks():
             numbers, text = self._block(first, last)
@@ -168,7 +170,7 @@ class DocumentTokens:
 
     @cached_property
     def _bigram_frequency(self) -> tuple[Int64, Int64]:
-        """Numbers of the bigrams (ascending), and the documents that hold each, (n,) and (n,) int64."""
+        """Keys of the bigrams, ascending, and number of documents that hold each, (n,) and (n,) int64."""
         keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for first, last in self._blocks():
             pairs, document = self._pairs(first, last)
@@ -187,25 +189,25 @@ class DocumentTokens:
         return [f"{self.words[a]}{BETWEEN}{self.words[b]}" for a, b in zip(left, right, strict=True)]
 
     def _pairs(self, first: int, last: int) -> tuple[Int64, Int64]:
-        """Return the number of each bigram of some documents, in text order, and its document within them."""
+        """Return the key of each bigram of a block of documents, in text order, and its document within the block."""
         numbers, text = self._block(first, last)
         is_pair = text[1:] == text[:-1]
         pairs = numbers[:-1].astype(np.int64) << _PAIR_SHIFT | numbers[1:]
         return pairs[is_pair], text[1:][is_pair] // self.n_fields
 
     def _block(self, first: int, last: int) -> tuple[Int32, Int64]:
-        """Return the word numbers of some documents, and the text of each: document * n_fields + field."""
+        """Return the word numbers of a block of documents, and the text of each word: document * n_fields + field."""
         offsets = self.offsets[first * self.n_fields : last * self.n_fields + 1]
         text = np.repeat(np.arange(len(offsets) - 1, dtype=np.int64), np.diff(offsets))
         return self.numbers[offsets[0] : offsets[-1]], text
 
     def _blocks(self) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last document (exclusive) of each block; there is at least one block."""
+        """Yield the first and last document (exclusive) of each block; there is at least one block."""
         for first in range(0, max(len(self.ids), 1), _BLOCK):
             yield first, min(first + _BLOCK, len(self.ids))
 
     def _renumbered(self) -> DocumentTokens:
-        """Return the same words, each with one number."""
+        """Return the same documents with one number per distinct word."""
         numbers = _Numbers()
         place_of = np.fromiter(map(numbers.__getitem__, self.words), np.int32, len(self.words))
         return DocumentTokens(
@@ -214,7 +216,7 @@ class DocumentTokens:
 
 
 def _count(keys: Int64, n_rows: int) -> sp.csr_matrix:
-    """Return how often each key (row << _ROW_SHIFT | word) occurs, as rows of words, (n_rows, N_TERM_IDS) float32."""
+    """Return the number of occurrences of each key (row << _ROW_SHIFT | word) as (n_rows, N_TERM_IDS) float32 rows."""
     keys = np.sort(keys)
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     return rows_of_keys(keys[first], np.diff(first, append=len(keys)).astype(np.float32), n_rows)
@@ -223,7 +225,7 @@ def _count(keys: Int64, n_rows: int) -> sp.csr_matrix:
 def tokens_of(
     documents: Iterable[tuple[Sequence[str], Sequence[Sequence[str]]]], analyzer: Analyzer, n_fields: int
 ) -> DocumentTokens:
-    """Return the tokens of batches of documents, each batch (ids, ``texts[document][field]``)."""
+    """Return the tokens of batches of documents; each batch is (ids, ``texts[document][field]``)."""
     reader = TokenReader(analyzer, n_fields)
     for ids, texts in documents:
         reader.add(ids, texts)

@@ -1,4 +1,4 @@
-"""The text view: which fields of a document the model reads, how much each weighs, and their text, without HTML."""
+"""The text view: the fields of a document that the model reads, their weights, and their text without HTML."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _INLINE = frozenset(
 
 
 def strip_html(text: str) -> str:
-    """Return the text of an HTML fragment; a text without ``<`` and ``&`` comes back as it is.
+    """Return the text of an HTML fragment; a text without ``<`` and ``&`` is returned unchanged.
 
-    Tags, comments and declarations go; so does the content of script, style, template and noscript. An inline tag
-    (``b``, ``span``) joins what stands around it, any other separates words by a line break. Entities are decoded once.
-    A ``<`` that opens no tag, comment or declaration, and a tag that is never closed, stay as text; an unclosed
-    comment, script or style hides the rest, as in a browser.
+    Tags, comments and declarations are removed, and so is the content of script, style, template and noscript. An
+    inline tag (``b``, ``span``) joins the text on both sides; any other tag is replaced by a line break. Entities are
+    decoded once. A ``<`` that opens no tag, comment or declaration stays as text, and so does a tag that is never
+    closed. An unclosed comment, script or style hides the rest, as in a browser.
     """
     if "<" not in text:
         return unescape(text)
@@ -44,7 +44,7 @@ def strip_html(text: str) -> str:
 
 
 def _markup_at(text: str, start: int, closed: int) -> tuple[int, str]:
-    """Return where the markup at ``start`` ends and what it leaves; ``closed`` is the place of the last ``>``."""
+    """Return the end of the markup at ``start`` and its replacement; ``closed`` is the position of the last ``>``."""
     if text.startswith("<!--", start):
         end = text.find("-->", start + 4)
         return (end + 3, "\n") if end >= 0 else (len(text), "\n")
@@ -63,14 +63,14 @@ def _markup_at(text: str, start: int, closed: int) -> tuple[int, str]:
 
 
 def _tag_end(text: str, position: int, closed: int) -> int:
-    """Return the place after a tag's ``>``, quoted values skipped, or -1 where the tag is never closed."""
+    """Return the position after a tag's ``>``, skipping quoted values, or -1 if the tag is never closed."""
     if position > closed:
         return -1
     here = position
     while (match := _QUOTE_OR_END.search(text, here)) is not None:
         if match[0] == ">":
             return match.end()
-        # Only a quote that opens an attribute's value hides ">"; a stray one (<a title=it's>) does not.
+        # Only a quote that opens an attribute value hides ">"; a stray one (<a title=it's>) does not.
         opens_value = text[position : match.start()].rstrip()[-1:] == "=" if match.start() - position < 4096 else False
         close = text.find(match[0], match.end()) if opens_value else match.start()
         if close < 0:
@@ -80,25 +80,25 @@ def _tag_end(text: str, position: int, closed: int) -> int:
 
 
 DEFAULT_MAX_CHARS = 20_000
-_MAX_DEPTH = 64  # of arrays and objects below a path; deeper values are left out
-_WORD_BACK = 255  # how far a cut moves back so as not to make half a word
+_MAX_DEPTH = 64  # nesting of arrays and objects below a path; deeper values are ignored
+_WORD_BACK = 255  # how many characters a cut moves back so that it does not split a word
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSpec:
     """One field of a text view.
 
-    ``path`` is a name, with dots for nested objects (``details.maker``); arrays on the way are read item by item.
-    ``weight`` is a factor of the field's unit row, above 0; None where training chooses it (1 until then).
     `ConfigError` is raised for an empty path or path part, or a weight that is not a finite number above 0.
     """
 
     path: str
+    """Field name, with dots for nested objects (``details.maker``); arrays on the way are read item by item."""
     weight: float | None = None
+    """Factor above 0 of the field's unit row; None if training chooses it (1 until then)."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not all(self.path.split(".")):
-            raise ConfigError(f"the field path {self.path!r} is not legal: write names joined by single dots")
+            raise ConfigError(f"the field path {self.path!r} is invalid: write names joined by single dots")
         weight = self.weight
         if weight is None:
             return
@@ -110,15 +110,16 @@ class FieldSpec:
 
 @dataclass(frozen=True, slots=True)
 class TextView:
-    """The fields read from a document, and what is done to their text before analysis.
+    """The fields read from a document, and how their text is prepared for analysis.
 
-    With ``strip_html`` HTML is turned into plain text first (`strip_html`). Each field's text is cut at ``max_chars``
-    characters, after HTML stripping; a word is not cut in two. `ConfigError` for no field, a path twice, or length 0.
+    `ConfigError` is raised if there is no field, a path occurs twice, or ``max_chars`` is below 1.
     """
 
     fields: tuple[FieldSpec, ...] = (FieldSpec("title"), FieldSpec("text"))
     strip_html: bool = False
+    """Whether HTML is first turned into plain text (`strip_html`)."""
     max_chars: int = DEFAULT_MAX_CHARS
+    """Largest number of characters of a field's text, after HTML is stripped; longer text is cut between words."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.fields, tuple) or not self.fields:
@@ -134,48 +135,48 @@ class TextView:
 
     @classmethod
     def parse(cls, specs: Sequence[str], *, strip_html: bool = False, max_chars: int = DEFAULT_MAX_CHARS) -> TextView:
-        """Return the view spelt by ``["title^2", "text"]``; `ConfigError` for a weight that is no legal number."""
+        """Return the view written as ``["title^2", "text"]``; raises `ConfigError` for an invalid weight."""
         return cls(tuple(map(_parse_field, specs)), strip_html, max_chars)
 
     @property
     def weights(self) -> tuple[float, ...]:
-        """The weight of each field, 1 where none is set."""
+        """The weight of each field; 1 if none is set."""
         return tuple(1.0 if spec.weight is None else float(spec.weight) for spec in self.fields)
 
     @property
     def is_default(self) -> bool:
-        """True for the default fields, of which documents may have a part."""
+        """Whether these are the default fields; a document may have only some of them."""
         return [spec.path for spec in self.fields] == [spec.path for spec in TextView().fields]
 
     def with_weights(self, weights: Sequence[float]) -> TextView:
-        """Return the view with these weights in field order; `ConfigError` unless there is a legal one each."""
+        """Return the view with these weights in field order; raises `ConfigError` unless each field has a valid one."""
         if len(weights) != len(self.fields):
-            raise ConfigError(f"{len(weights)} weights for {len(self.fields)} fields: give one a field, in their order")
+            raise ConfigError(f"{len(weights)} weights for {len(self.fields)} fields: give one per field, in order")
         pairs = zip(self.fields, weights, strict=True)
         return replace(self, fields=tuple(FieldSpec(spec.path, float(weight)) for spec, weight in pairs))
 
     def texts(self, source: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return one text a field, in field order; an empty one where the field is missing or holds no text.
+        """Return the text of each field, in field order; empty if the field is missing or holds no text.
 
-        Several values (arrays, arrays of objects) are joined by line breaks in document order. Strings are taken as
-        they are, numbers as Python writes them (``2022``, ``6.5``), booleans as ``true`` and ``false``, null and NaN as
-        nothing. A path that names an object takes all values in it, by key in sorted order. A key that itself holds
+        Several values (arrays, arrays of objects) are joined by line breaks in document order. Strings are unchanged,
+        numbers are written as by Python (``2022``, ``6.5``), booleans as ``true`` and ``false``; null and NaN are
+        ignored. The path of an object reads all values in it, in sorted order of the keys. A key that itself contains
         dots (``{"a.b": 1}``) is found as well as its nested form.
         """
         return tuple(self._text(source, spec.path) for spec in self.fields)
 
     def source_hash(self, source: Mapping[str, Any]) -> str:
-        """Return 16 hex digits of BLAKE2b over the texts in order, each after its length (``_src`` of a version)."""
+        """Return 16 hex digits of BLAKE2b over the texts, each preceded by its length (``_src`` of a version)."""
         return texts_hash(self.texts(source))
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON object that `from_json` turns back into an equal view."""
+        """Return the view as a JSON object for `from_json`."""
         fields = [{"path": spec.path, "weight": spec.weight} for spec in self.fields]
         return {"fields": fields, "strip_html": self.strip_html, "max_chars": self.max_chars}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextView:
-        """Return the view of a JSON object; `ConfigError` for missing or unknown keys or illegal values."""
+        """Return the view of a JSON object; raises `ConfigError` for missing or unknown keys and invalid values."""
         try:
             fields = tuple(FieldSpec(**spec) for spec in value["fields"])
             return cls(**{**value, "fields": fields})
@@ -185,7 +186,7 @@ class TextView:
 
     def _text(self, source: Mapping[str, Any], path: str) -> str:
         value = source.get(path)
-        if not isinstance(value, str):  # the common case needs no walk
+        if not isinstance(value, str):  # the common case needs no traversal
             value = "\n".join(filter(None, _leaves(source, path.split("."), 0)))
         if self.strip_html:
             value = strip_html(value)
@@ -193,7 +194,7 @@ class TextView:
 
 
 def paths_of(value: object, depth: int = 0) -> Iterator[str]:
-    """Yield the paths of a document's fields, objects with the paths below them; arrays are read item by item."""
+    """Yield the paths of a document's fields; those of nested objects follow their parent, arrays are read by item."""
     if depth > _MAX_DEPTH:
         return
     if isinstance(value, Mapping):
@@ -206,7 +207,7 @@ def paths_of(value: object, depth: int = 0) -> Iterator[str]:
 
 
 def nearest_paths(path: str, paths: Collection[str]) -> str:
-    """Return the paths nearest to one that is none of them, or the first few, with commas: for a message."""
+    """Return the existing paths that are most similar to an unknown one, or the first few, comma-separated."""
     return ", ".join(get_close_matches(path, sorted(paths)) or sorted(paths)[:5])
 
 
@@ -225,12 +226,12 @@ def _parse_field(spec: str) -> FieldSpec:
     try:
         return FieldSpec(path, float(weight) if caret else None)
     except ValueError:
-        message = f"the weight in field {spec!r} is no number: write PATH^NUMBER, as in title^2"
+        message = f"the weight in field {spec!r} is not a number: write PATH^NUMBER, as in title^2"
         raise ConfigError(message, value=spec) from None
 
 
 def _cut(text: str, max_chars: int) -> str:
-    """Return the first ``max_chars`` characters, less a last word cut in two (unless it is longer than any word)."""
+    """Return the first ``max_chars`` characters without a partial last word (unless it is longer than any word)."""
     head = text[:max_chars]
     if not (head[-1].isalnum() and text[max_chars].isalnum()):
         return head
@@ -267,5 +268,5 @@ def _leaf_text(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    # Python refuses to write integers of more than 4,300 digits; nobody searches for them either.
+    # Python refuses to write integers of more than 4,300 digits, and nobody searches for them.
     return "" if isinstance(value, int) and value.bit_length() > 4096 else str(value)

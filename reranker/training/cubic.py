@@ -1,4 +1,4 @@
-"""The class ``cubic``: from a trained U^T V + I on to f = (Uq).(Vd o (1 + Yd)) + a q.d (spec 2.5, M18)."""
+"""The model class ``cubic``: f = (Uq).(Vd o (1 + Yd)) + a q.d, trained from a U^T V + I model (spec 2.5, M18)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from reranker.training.problem import Problem, TwoRows, as_trained, csr_of
 from reranker.training.trainer import CHUNKS, Epoch, is_finite, steps_of
 
 MAX_TRIALS = 32
-"""Candidates scored a step at most: their products with q are made for a whole block at once."""
-_BLOCK = 2_000
+"""Largest number of candidates scored per step; their products with q are computed for a whole block at once."""
+_BLOCK = 2_000  # steps
 _RATE = 0.5
-"""Share of the first stage's rate: U and V are trained already."""
+"""Learning rate as a share of the first stage's, because U and V are trained already."""
 
 
 def fit_cubic(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return degree 3, learned from where ``low_rank`` ended and Y = 0: the best of all epochs on validation.
+    """Return a model of degree 3, trained from the end of ``low_rank`` and Y = 0; the best epoch on validation is kept.
 
-    Steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d, at half the first stage's rate falling to 0. Of
-    ``max_trials`` candidates (32 at most) the first that violates the margin is the negative. There is no dropout and
-    no cap on row norms: what overfits is stopped by validation, the start included.
+    The steps are those of `low_rank_steps` on (Uq).(Vd o (1 + Yd)) + a q.d. The learning rate starts at half the first
+    stage's and falls to 0. The negative is the first of ``max_trials`` candidates (at most 32) that violates the
+    margin. There is no dropout and no limit on row norms: validation stops overfitting, and may choose the start.
 
     Source: spec 2.5 (update of k = 3, shared); A11.
     """
@@ -52,7 +52,7 @@ def fit_cubic(context: TrainingContext, first: TrainedParameters | None) -> Trai
         started = time.perf_counter()
         made = steps.epoch(epoch, n_steps, context.progress_of("cubic"))
         if made is None:
-            break  # diverged: the best epoch so far stands
+            break  # diverged: keep the best epoch so far
         (n_violating, hinges), rate = made
         spent += time.perf_counter() - started
         tables = (steps.U.copy(), *steps.factors())
@@ -70,12 +70,13 @@ def fit_cubic(context: TrainingContext, first: TrainedParameters | None) -> Trai
 
 
 class _Steps:
-    """U and T = [V, Y], and blocks of tuples with violating negatives that move them."""
+    """U and T = [V, Y], trained in blocks of tuples with margin-violating negatives."""
 
     def __init__(self, problem: Problem, schedule: Schedule, U: Float32, V: Float32, rng: np.random.Generator) -> None:
         self.n_trials = min(schedule.max_trials, MAX_TRIALS)
         self.problem, self.schedule, self.rng = problem, schedule, rng
-        # Models of a seed have always been learned after these draws, and from Y = 0 of their signs.
+        # These draws have no effect but keep the later ones: models of a seed stay the same. The signs of Y = 0 matter,
+        # too.
         rng.standard_normal(U.shape, dtype=np.float32)
         self.T = rng.standard_normal((len(V), 2 * V.shape[1]), dtype=np.float32) * np.float32(0)
         self.T[:, : V.shape[1]] = V
@@ -89,12 +90,16 @@ class _Steps:
         self._vectors: Float32 = np.empty((0, 0), np.float32)
 
     def factors(self) -> tuple[Float32, Float32]:
-        """Return copies of V and Y as they are."""
+        """Return copies of the current V and Y."""
         V, Y = np.hsplit(self.T, 2)
         return np.ascontiguousarray(V), np.ascontiguousarray(Y)
 
     def epoch(self, number: int, n_steps: int, progress: Progress) -> tuple[Float64, float] | None:
-        """Make an epoch's steps; return (steps that moved the model, sum of hinges), last rate; None if diverged."""
+        """Run the steps of an epoch.
+
+        Returns ((number of steps that changed the model, sum of hinge losses), last rate), or None if training
+        diverged.
+        """
         stats, rate = np.zeros(2), 0.0
         for block in range(0, n_steps, _BLOCK):
             rate = _RATE * self.schedule.rate_start * (1 - (number + block / n_steps) / self.schedule.epochs)
@@ -109,7 +114,7 @@ class _Steps:
         return (stats, rate) if is_finite(self.U) and is_finite(self.T) else None
 
     def _make(self, n: int, rate: float) -> Float64:
-        """Make n steps; return how many moved the model, and the sum of their hinges."""
+        """Run n steps; return the number of steps that changed the model, and the sum of their hinge losses."""
         tuples = self._draw(n)
         query, positive = self.problem.tuples.query[tuples], self.problem.tuples.document[tuples]
         rows = as_trained(self._q.part(query), query < self.problem.n_document_queries, self.schedule, self.rng)
@@ -141,7 +146,7 @@ class _Steps:
         return drawn
 
     def _hard_negatives(self, tuples: Int64, query: Int64, positive: Int64, rows: TwoRows) -> Int64:
-        """Return the first candidate of each tuple that is less than 1 below d+, -1 where there is none."""
+        """Return the first candidate of each tuple whose score is less than 1 below that of d+, or -1 without one."""
         candidates, usable = self._candidates(tuples, query, positive)
         n, m = candidates.shape
         vectors = embed_rows(rows.learned, self.U)
@@ -157,7 +162,7 @@ class _Steps:
         return np.where(violates.any(axis=1), candidates[np.arange(n), violates.argmax(axis=1)], -1)
 
     def _candidates(self, tuples: Int64, query: Int64, positive: Int64) -> tuple[Int64, Bool]:
-        """Return candidates of each tuple, (n, m), and which may be taken; stated worse ones in their share."""
+        """Return candidates of each tuple, (n, m), and which are usable; a share of them are stated worse documents."""
         pool, stated = self.problem.negatives.pool, self.problem.tuples
         candidates = pool[self.rng.integers(len(pool), size=(len(tuples), self.n_trials))]
         keys = query[:, None] * np.int64(self._d.shape[0]) + candidates

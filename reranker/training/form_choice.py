@@ -72,7 +72,7 @@ class FormChoice:
     tests: Mapping[str, Mapping[str, PairedTest]]
     """Paired test against the best lexical form, by name of the form and measure."""
     sentence: str
-    """What was written, and why."""
+    """The form that was written, and the reason."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the choice as the manifest keeps it."""
@@ -132,7 +132,7 @@ def _crosses(division: Division) -> bool:
 
 
 class _Fitted(NamedTuple):
-    """What was fitted to some evidence."""
+    """The parts of the score that were fitted to some evidence."""
 
     evidence: TrainingSet
     parameters: TrainedParameters

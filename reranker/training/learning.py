@@ -49,12 +49,12 @@ class PreparedRows:
     word_weights: Float32 | None
     """(n_words,) float32: what the words of queries count; None: 1 each."""
     notes: tuple[str, ...]
-    """What the user should know."""
+    """Notes for the user."""
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedPart:
-    """What the race and the training ended with."""
+    """Results of the race and of the training."""
 
     parameters: TrainedParameters
     schedule: Schedule

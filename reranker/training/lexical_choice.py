@@ -65,7 +65,7 @@ class LexicalChoice:
     """Every form tuned, where the baselines would be tuned alike; None: they are tuned for themselves."""
     reading: AnalyzedDocuments
     notes: tuple[str, ...] = ()
-    """What the user should know."""
+    """Notes for the user."""
 
 
 def read_by(run: TrainingRun, tokens: DocumentTokens) -> AnalyzedDocuments:
@@ -177,9 +177,9 @@ def searched(
 def chosen_word_weights(
     run: TrainingRun, choice: LexicalChoice, division: Division, asked: QuerySet, documents: TwoRows
 ) -> tuple[Float32 | None, tuple[str, ...]]:
-    """Return what the words of text queries count, (n_words,) float32, and a note; None: 1 each.
+    """Return the weights of the words of text queries, (n_words,) float32, and a note; None: 1 each.
 
-    Of the weights tried, those of the highest validation MAP by words alone are used if they gain more than two
+    Of the weights tried, those of the highest validation MAP by the lexical score are used if they gain more than two
     standard errors: they are the best of several. Where documents are the queries, U and V learn what weights would
     express, and the model is worse with them.
     """
@@ -207,8 +207,8 @@ def chosen_word_weights(
             best, chosen = after, tried
     gains = best - before
     is_better = bool(gains.mean() > 2 * standard_error(gains))
-    maps = f"validation MAP of words alone is {best.mean():.4f} beside {before.mean():.4f}"
-    note = f"words of queries {'are weighed' if is_better else 'count alike'}: by weights {maps}"
+    maps = f"validation MAP of the lexical score is {best.mean():.4f}, {before.mean():.4f} without"
+    note = f"words of queries {'are weighed' if is_better else 'count alike'}: with weights the {maps}"
     say(note)
     return (chosen if is_better else None), (note,)
 
@@ -268,8 +268,8 @@ def _better_reading(
     in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
     share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
     is_better = max(in_errors) > 1 and min(in_errors) >= -1 and share > least
-    maps = "; ".join(f"{a.mean():.4f} beside {b.mean():.4f}" for a, b in zip(changed, values, strict=True))
-    note = f"words are {said.taken if is_better else said.left}: by {said.way} training MAP is {maps}"
+    maps = "; ".join(f"{a.mean():.4f}, {b.mean():.4f} without" for a, b in zip(changed, values, strict=True))
+    note = f"words are {said.taken if is_better else said.left}: with {said.way} training MAP is {maps}"
     notes.append(note)
     run.listener.say(note)
     if not is_better:

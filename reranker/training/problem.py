@@ -33,11 +33,14 @@ class TwoRows(NamedTuple):
     """
 
     learned: sp.csr_matrix
-    """What U or V reads."""
+    """Learned rows, the input of U or V."""
     lexical: sp.csr_matrix
-    """What counts in the lexical part."""
+    """Lexical rows."""
     squares: sp.csr_matrix
-    """What each word adds to the squared length by which a query that is cut to some of its words is divided."""
+    """Contribution of each word to the squared length of its query.
+
+    A query that keeps only some of its words is divided by the root of the sum of their contributions.
+    """
 
     def part(self, rows: Int64) -> TwoRows:
         """Return the rows of some row numbers."""
@@ -104,9 +107,9 @@ class Problem:
     """
 
     queries: Rows
-    """What U reads."""
+    """Learned rows of the queries, the input of U."""
     documents: Rows
-    """What V reads."""
+    """Learned rows of the documents, the input of V."""
     lexical: LexicalValues
     """q and d, at the same words."""
     tuples: Tuples

@@ -1,4 +1,4 @@
-"""What a training run learned, tried and is worth: one sentence, and one HTML file without network or scripts."""
+"""Report of a training run: one sentence, and one HTML page that loads nothing from the network and has no scripts."""
 
 from __future__ import annotations
 
@@ -27,21 +27,28 @@ from reranker.training.trainer import Epoch
 from reranker.words import Neighbour, similar_words, strongest_pairs
 
 EXTRA = "evaluation"
-"""The optional part of the package that brings what reports are made with."""
+"""Optional dependency group of the package that reports need."""
 MAX_LISTED = 12
-"""Queries listed on either side, and words with their nearest."""
+"""Largest number of queries listed as won or lost, and of words listed with their nearest neighbours."""
 MAX_QUERY = 120
-"""Characters shown of a query."""
+"""Number of characters of a query that are shown."""
 TITLE_LENGTH = 64
+"""Number of characters of a title that are shown."""
 MAX_SOURCES = 1_000
+"""Number of training queries whose texts are read from the documents."""
 FEW_PREFERENCES = 1_000
+"""Below this number of preferences the report advises to collect more."""
 FEW_QUERIES = 100
+"""Below this number of compared queries the report warns that small differences are not visible."""
 MANY_DROPPED = 0.05
+"""Above this share of unused preferences the report asks to check the ids."""
 OFTEN = 0.1
+"""Words in more than this share of the documents are not listed."""
 LEVEL = 0.95
+"""Level of confidence intervals."""
 
 
-# Pictures, of this report and of a retraining's
+# Charts, also used by the report of a retraining
 
 
 @chart("learning", EXTRA)
@@ -64,7 +71,7 @@ def learning_curve(axes: Any, history: Sequence[Epoch]) -> None:
 
 @chart("differences", EXTRA)
 def differences(axes: Any, label: str, values: Sequence[float]) -> None:
-    """Draw the differences of all queries, largest loss first, as one profile."""
+    """Draw the differences of all queries as one profile, from the largest loss to the largest gain."""
     ordered = np.sort(np.asarray(values, dtype=float))
     places = np.arange(len(ordered))
     axes.fill_between(places, ordered, where=ordered <= 0, color=RED, alpha=0.75, step="mid", linewidth=0)
@@ -77,7 +84,7 @@ def differences(axes: Any, label: str, values: Sequence[float]) -> None:
 
 @chart("intervals", EXTRA, height=lambda _, rows: 0.9 + 0.42 * len(rows))
 def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, float]]) -> None:
-    """Draw differences (name, estimate, lower, upper) with their bounds, one below the other."""
+    """Draw differences (name, estimate, lower, upper) with their intervals, one below the other."""
     for place, (_, estimate, lower, upper) in enumerate(rows):
         colour = BLUE if lower > 0 else RED if upper < 0 else GREY
         axes.plot([lower, upper], [place, place], color=colour, linewidth=3, solid_capstyle="butt", alpha=0.5)
@@ -90,19 +97,19 @@ def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, flo
 
 
 @chart("trials", EXTRA)
-def tried_settings(axes: Any, trials: Sequence[Trial], words_alone: float, final: float) -> None:
-    """Draw the validation MAP of each short run, those that went on filled, beside words alone and the final run."""
+def tried_settings(axes: Any, trials: Sequence[Trial], lexical_map: float, final: float) -> None:
+    """Draw the validation MAP of each trial (filled if it was continued), the lexical score and the model."""
     places = np.arange(1, len(trials) + 1)
     values = np.array([trial.map for trial in trials])
     kept = np.array([trial.kept for trial in trials], dtype=bool)
-    axes.axhline(words_alone, color=GREY, linestyle="--", linewidth=1, label="words alone")
+    axes.axhline(lexical_map, color=GREY, linestyle="--", linewidth=1, label="lexical score")
     axes.scatter(places[~kept], values[~kept], s=28, facecolors="none", edgecolors=GREY, label="dropped")
     axes.scatter(places[kept], values[kept], s=32, color=BLUE, label="kept")
     axes.scatter([len(trials) + 1], [final], s=42, color=RED, marker="D", label="the model")
     for place, (before, after) in enumerate(itertools.pairwise(trials), 1):
         if before.rung != after.rung:
             axes.axvline(place + 0.5, color="#e8ecf1", linewidth=1.2)
-    axes.set_xlabel("run")
+    axes.set_xlabel("trial")
     axes.set_ylabel("validation MAP")
     axes.grid(visible=False, axis="x")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8, ncols=4)
@@ -113,27 +120,27 @@ def tried_settings(axes: Any, trials: Sequence[Trial], words_alone: float, final
 
 
 def summary_of(model: RankingModel, report: TrainingReport) -> str:
-    """Return in one sentence what the data allowed: from how much, whether anything was learned, and what it adds."""
+    """Return one sentence: the amount of data, whether anything was learned, and the gain over the lexical score."""
     data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
     where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
-    tried = f" ({len(report.trials)} trial runs tried settings)" if report.trials else ""
+    tried = f" ({len(report.trials)} trials compared settings)" if report.trials else ""
     if not _has_learned(report):
         return (
-            f"{data} nothing was learned that helps {where}{tried}: the model ranks by words alone, MAP "
-            f"{report.lexical_map:.4f}."
+            f"{data} nothing was learned that improves the ranking {where}{tried}: the model ranks by its "
+            f"lexical score only, MAP {report.lexical_map:.4f}."
         )
     change = report.valid_map / report.lexical_map - 1 if report.lexical_map else 0.0
     percent = f" ({change:+.0%})" if change else ""
     return (
-        f"{data} the model learned to rank {where} at MAP {report.valid_map:.4f}, words alone at "
-        f"{report.lexical_map:.4f}{percent}{tried}."
+        f"{data} the model learned to rank {where} with MAP {report.valid_map:.4f}; its lexical score has "
+        f"MAP {report.lexical_map:.4f}{percent}{tried}."
     )
 
 
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
-    """Return what to do next, each a sentence or two that follow from the run's numbers; never empty."""
+    """Return what to do next, based on the numbers of the run; one or two sentences each, never empty."""
     advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
-    nothing = "Nothing in these numbers asks for a change: index the model (ssi index), and let clicks improve it"
+    nothing = "These numbers do not call for a change: index the model (ssi index), and let clicks improve it"
     return advice or [f"{nothing} (ssi retrain)."]
 
 
@@ -141,22 +148,22 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
     n = report.evidence.train.n_preferences
     if n < FEW_PREFERENCES:
         yield (
-            f"The model learned from {_evidence(report, n)}: that is little. More of them help most: other kinds of "
-            f"links, judgements, or clicks (ssi clicks pairs, ssi retrain)."
+            f"The model learned from only {_evidence(report, n)}. More data helps most: other kinds of links, "
+            f"judgments, or clicks (ssi clicks pairs, ssi retrain)."
         )
     dropped = sum(report.dropped.values())
     if dropped > MANY_DROPPED * n:
         reasons = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(report.dropped.items()))
-        yield f"{dropped:,} preferences were not used: {reasons}. Check that the ids are those of the documents."
+        yield f"{dropped:,} preferences were not used: {reasons}. Check that their ids are ids of documents."
     if not report.judged_apart:
         yield (
-            "There were too few held-out queries to judge by others than those that chose settings and epoch: the "
-            "figures here flatter the model. Give more evidence, or judge it by ssi evaluate with queries of your own."
+            "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "
+            "epoch, so the figures are too optimistic. Give more data, or run ssi evaluate with queries of your own."
         )
     elif report.comparison is not None and len(report.comparison.task.query_ids) < FEW_QUERIES:
         yield (
-            f"The comparison has {len(report.comparison.task.query_ids)} queries: small differences cannot be seen. "
-            f"Give more evidence, or judge by ssi evaluate with queries of your own."
+            f"The comparison has {len(report.comparison.task.query_ids)} queries: small differences are not visible. "
+            f"Give more data, or run ssi evaluate with queries of your own."
         )
 
 
@@ -165,39 +172,39 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
     verdict = None if report.comparison is None else report.comparison.verdict
     if not _has_learned(report):
         yield (
-            "Words alone are as good as anything that was learned: serve this model for its tuned lexical score, and "
-            "learn again when there are more links, judgements or clicks."
+            "The lexical score is as good as anything that was learned: serve this model for its tuned lexical score, "
+            "and train again when there are more links, judgments or clicks."
         )
     elif verdict == "no difference":
         yield (
-            "On these queries the model cannot be told from the best lexical baseline: do not expect users to see a "
-            "difference before there is more to learn from."
+            "On these queries the model does not differ significantly from the best lexical baseline: do not expect "
+            "users to see a difference before there is more training data."
         )
     elif verdict == "worse":
         yield (
-            "A lexical baseline is better: use that ranking, or give more links or judgements, another --queries or "
+            "A lexical baseline is better: use that ranking, or give more links or judgments, or another --queries or "
             "--generalise."
         )
     if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
         yield (
-            f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may learn more with "
+            f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may improve with "
             f"--epochs {2 * result.best_epoch}."
         )
 
 
 def _advice_on_settings(model: RankingModel, report: TrainingReport) -> Iterator[str]:
     for note in report.notes:
-        yield f"Lexical score: {note}. State weights in --fields where you know better."
+        yield f"Lexical score: {note}. Set weights with --fields if you know better ones."
     for name, option, value, end in _values_at_an_end(report.trials):
-        yield f"Of the settings tried, {name} {value:g} won and was the {end}: try values beyond it with --{option}."
+        yield f"Of the settings tried, {name} {value:g} was best and the {end}: try values beyond it with --{option}."
     lexical = model.encoder.lexical
     weights = () if lexical is None else zip(model.encoder.view.fields, lexical.field_weights, strict=False)
     if empty := ", ".join(spec.path for spec, weight in weights if not weight):
-        yield f"The lexical score does better without {empty}: look whether the field holds what its name says."
+        yield f"The lexical score is better without {empty}: check that the field contains what its name says."
 
 
 def _values_at_an_end(trials: Sequence[Trial]) -> Iterator[tuple[str, str, float, str]]:
-    """Yield (name, option, value, smallest or largest) of the winner's settings that end the range tried."""
+    """Yield (name, option, value, "smallest" or "largest") for settings of the best trial at an end of the range."""
     for setting, option in (("identity_scale", "margin-identity"), ("rate", "rate")):
         tried = sorted({trial.settings[setting] for trial in trials if setting in trial.settings})
         if len(tried) >= 3:
@@ -215,11 +222,11 @@ def _evidence(report: TrainingReport, n: int) -> str:
     return f"{n:,} {'links' if report.evidence.train.texts is None else 'preferences'}"
 
 
-# What the page shows
+# Content of the page
 
 
-class Beside(NamedTuple):
-    """The model less a baseline in one measure; ``lower`` and ``upper`` end the 95 % interval."""
+class BaselineDifference(NamedTuple):
+    """Difference of the model and a baseline in one measure, with its 95 % confidence interval."""
 
     measure: str
     baseline: str
@@ -229,33 +236,34 @@ class Beside(NamedTuple):
     p: float
 
 
-def beside_baselines(comparison: SystemComparison) -> list[Beside]:
-    """Return the differences in every measure from each baseline, with Student's interval."""
+def baseline_differences(comparison: SystemComparison) -> list[BaselineDifference]:
+    """Return the differences from each baseline in every measure, with intervals of Student's t distribution."""
     rows = []
     for name, tests in comparison.tests.items():
         for measure in (*MEASURES, RANK_LOSS):
             test = tests[measure]
             reach = test.standard_error * float(student.ppf((1 + LEVEL) / 2, max(test.n - 1, 1)))
             low, high = test.difference - reach, test.difference + reach
-            rows.append(Beside(measure, name, test.difference, low, high, test.p_t_test))
+            rows.append(BaselineDifference(measure, name, test.difference, low, high, test.p_t_test))
     return rows
 
 
 def title_of(view: TextView, source: Mapping[str, Any], default: str) -> str:
-    """Return the first text of a document, cut to one line; ``default`` where there is none."""
+    """Return the first text of a document as one line of limited length; ``default`` if it has no text."""
     text = next((text for text in view.texts(source) if text.strip()), default)
     return cut(" ".join(text.split()), TITLE_LENGTH)
 
 
 def cut(text: str, length: int) -> str:
-    """Return a text of ``length`` characters at most."""
+    """Return the text, shortened to at most ``length`` characters."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, list[Neighbour]]]:
-    """Return frequent words of the documents, each with its five nearest by the cosine of their rows of V.
+    """Return frequent words of the documents, each with the five nearest words by the cosine of their rows of V.
 
-    Most frequent first; without those of more than a tenth of the documents, numbers, and unlearned ones.
+    The most frequent come first. Words of more than a tenth of the documents, numbers, and words without a learned row
+    are left out.
     """
     vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
     frequency = np.asarray(vocabulary.document_frequency[: len(V)])
@@ -266,14 +274,14 @@ def frequent_words(model: RankingModel, n: int = MAX_LISTED) -> list[tuple[str, 
 
 
 def _listed(changes: Float64) -> list[int]:
-    """Return the places of queries that gained, largest gain first."""
+    """Return the positions of the queries that gained, largest gain first."""
     return [i for i in np.argsort(-changes, kind="stable")[:MAX_LISTED].tolist() if changes[i] > 0]
 
 
 def _read_texts(
     documents: Path, view: TextView, report: TrainingReport, shown: Set[str], id_field: str | None
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the titles of the documents that are shown, and texts of training queries, by one pass."""
+    """Return the titles of the documents in ``shown``, and the texts of training queries; reads the file once."""
     train = report.evidence.train
     sources = set(train.query_ids[:MAX_SOURCES]) if train.texts is None else set()
     asked = [train.texts[query] for query in train.query_ids] if train.texts is not None else []
@@ -294,11 +302,27 @@ def render_training(
     rejected: Mapping[str, int] = MappingProxyType({}),
     id_field: str | None = None,
 ) -> str:
-    """Return the report of a run as HTML, over whatever is there; equal runs give equal text.
+    """Return the report of a run as HTML; equal runs give equal text.
 
-    ``documents`` are the file trained on, with its ``id_field``, read once more for titles, ``refusal`` says why the
-    model was not written, if it was not, and ``rejected`` are refused lines of the input, by kind. `MissingExtra` is
-    raised where jinja2 or matplotlib is not installed.
+    Parameters
+    ----------
+    model : RankingModel
+        The trained model.
+    report : TrainingReport
+        Results of the run.
+    documents : Path
+        The file trained on; it is read again for titles.
+    refusal : str
+        Why the model was not written; empty if it was.
+    rejected : mapping
+        Number of rejected input lines, by kind.
+    id_field : str, optional
+        Field of the document id in ``documents``.
+
+    Raises
+    ------
+    MissingExtra
+        If jinja2 or matplotlib is not installed.
     """
     comparison = report.comparison
     best = None if comparison is None else comparison.best_baseline
@@ -323,7 +347,7 @@ def render_training(
             rejected=rejected,
             summary=summary_of(model, report),
             advice=advice_of(model, report),
-            beside=[] if comparison is None else beside_baselines(comparison),
+            comparisons=[] if comparison is None else baseline_differences(comparison),
             gains=[_change(comparison, i, relevant[i], titles, texts) for i in gains] if comparison else [],
             losses=[_change(comparison, i, relevant[i], titles, texts) for i in losses] if comparison else [],
             pairs=strongest_pairs(model, None, asked)[0] if is_linear else [],
@@ -336,7 +360,7 @@ def render_training(
 
 
 def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int, list[str]]:
-    """Return the first three relevant documents of some queries."""
+    """Return the first three relevant documents of the given queries."""
     relevant, ids = comparison.task.relevant(), comparison.task.document_ids
     return {i: [ids[j] for j in relevant[i].indices[:3].tolist()] for i in queries}
 
@@ -348,7 +372,7 @@ def _change(
     titles: Mapping[str, str],
     texts: Mapping[str, str] | None,
 ) -> dict[str, Any]:
-    """Return a query, what is relevant, and its average precision by the best baseline and by the model."""
+    """Return a query, its relevant documents, and its average precision by the best baseline and by the model."""
     query = comparison.task.query_ids[number]
     return {
         "query": titles.get(query, query) if texts is None else texts[query],
@@ -359,10 +383,10 @@ def _change(
 
 
 def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
-    """Return the pictures as markup that is not escaped: their texts are ours or numbers."""
+    """Return the charts as markup that is not escaped: their texts are fixed or numbers."""
     from markupsafe import Markup
 
-    rows = [] if report.comparison is None else beside_baselines(report.comparison)
+    rows = [] if report.comparison is None else baseline_differences(report.comparison)
     shown = [(f"{row.measure} against {row.baseline}", *row[2:5]) for row in rows if row.measure != RANK_LOSS]
     history = report.result.history
     made = {
@@ -375,7 +399,7 @@ def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
 
 
 def trials_picture(report: TrainingReport) -> str:
-    """Return the picture of what a run tried; nothing where it tried nothing."""
+    """Return the chart of the trials; an empty string if there were none."""
     return tried_settings(report.trials, report.lexical_map, report.valid_map) if report.trials else ""
 
 
@@ -383,7 +407,7 @@ def trials_picture(report: TrainingReport) -> str:
 
 
 def page_environment(package: str) -> Any:
-    """Return the jinja2 environment of a package's templates and of shared ones; `MissingExtra` without jinja2."""
+    """Return the jinja2 environment for a package's templates and the shared ones; `MissingExtra` without jinja2."""
     try:
         import jinja2
         import markupsafe
@@ -410,5 +434,5 @@ def page_environment(package: str) -> Any:
 
 
 def _signed(value: float, digits: int = 4) -> str:
-    # U+2212 is as wide as the plus sign.
+    # U+2212 is as wide as the plus sign, so columns align.
     return f"{value:+.{digits}f}".replace("-", "\u2212")

@@ -1,4 +1,4 @@
-"""What a training run begins with, checked: settings, evidence, random streams, and the split for validation."""
+"""The inputs of a training run, checked: settings, evidence, random streams, and the split for validation."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TrainingRun:
 
     corpus: Corpus
     evidence: TrainingSet
-    """What is learned from, before the split for validation."""
+    """Evidence of the training, before the split for validation."""
     config: TrainConfig
     valid: TrainingSet | None
     """Evidence to stop by, never trained on; None: a part of ``evidence``."""

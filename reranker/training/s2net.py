@@ -1,7 +1,7 @@
-"""S2Net (spec 2.7, M21-M25): a siamese projection learned from similar pairs by L-BFGS, and the class ``s2net``.
+"""S2Net (spec 2.7, M21-M25): a siamese projection trained on similar pairs by L-BFGS, and the class ``s2net``.
 
-Training pairs give the loss of unit vectors and its slopes as if the vectors were free; `S2NetObjective` leads the
-gradient back through the normalisation to the matrices.
+Training pairs give the loss of unit vectors and its gradient with respect to these vectors; `S2NetObjective` propagates
+the gradient through the normalisation to the matrices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Validate = Callable[[Scorer], float]
 
 
 class TrainingPairs(Protocol):
-    """What is more similar than what: the rows of both sides, and the loss of their unit vectors."""
+    """Training data: rows of queries and documents, and the loss of their unit vectors."""
 
     @property
     def q_rows(self) -> sp.csr_matrix: ...  # noqa: D102
@@ -42,24 +42,30 @@ class TrainingPairs(Protocol):
     def d_rows(self) -> sp.csr_matrix: ...  # noqa: D102
 
     def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
-        """Return (loss, dL/dX, dL/dZ) of the unit vectors of both sides, as if they were free."""
+        """Return (loss, dL/dX, dL/dZ) of the unit vectors of both sides, treating them as free variables."""
 
 
 @dataclass(frozen=True, eq=False)
 class GradedPairs:
-    """Judged documents of queries: within a query, each document of a higher grade against each of a lower one.
+    """Judged documents of queries; each document is preferred to every document of the same query with a lower grade.
 
-    `ShapeMismatch` is raised if the three lists have different lengths, `InputError` if a row does not exist or a grade
-    is negative or not finite, `TrainingError` if no query has two documents of different grades.
+    Raises
+    ------
+    ShapeMismatch
+        If the three lists have different lengths.
+    InputError
+        If a row does not exist, or a grade is negative or not finite.
+    TrainingError
+        If no query has two documents of different grades.
     """
 
     q_rows: sp.csr_matrix
     d_rows: sp.csr_matrix
     query: Int64
     document: Int64
-    """(m,) int64: Rows of the judged pairs."""
+    """Rows of the judged pairs, (m,) int64; so is ``query``."""
     grade: Float64
-    """(m,) float64: At least 0."""
+    """Grades of the pairs, (m,) float64, at least 0."""
     better: Int64 = field(init=False, repr=False)
     worse: Int64 = field(init=False, repr=False)
 
@@ -76,14 +82,15 @@ class GradedPairs:
             raise InputError("a grade is negative, NaN or infinite; grades are 0 or more")
         better, worse = _preferences(self.query, self.grade)
         if len(better) == 0:
-            raise TrainingError("no query has documents of two different grades; there is no preference to learn")
+            raise TrainingError("no query has documents of two different grades; there is no preference to learn from")
         object.__setattr__(self, "better", better)
         object.__setattr__(self, "worse", worse)
 
     def terms(self, X: AnyFloat, Z: AnyFloat, settings: S2NetSettings) -> Terms:
-        """Return the mean logistic loss over all preferences, or that of 1/2 (y - cosine)^2 over the judged pairs.
+        """Return the mean logistic loss over all preferences, or the mean of 1/2 (y - cosine)^2 over the judged pairs.
 
-        y = grade / greatest grade. The slopes are dL/dX = R Z and dL/dZ = R^T X for the sparse R of each pair's slope.
+        y = grade / largest grade. The gradients are dL/dX = R Z and dL/dZ = R^T X, where the sparse R holds the
+        derivative for each pair's cosine.
         """
         cosine = np.einsum("ij,ij->i", X[self.query], Z[self.document])
         if settings.loss == "squared":
@@ -98,7 +105,7 @@ class GradedPairs:
 
 
 def _preferences(query: Int64, grade: Float64) -> tuple[Int64, Int64]:
-    """Return the judged pairs (positions in the lists) of every preference within a query."""
+    """Return the preferences within queries as positions of the better and the worse judged pair."""
     order = np.argsort(query, kind="stable")
     groups = np.split(order, np.flatnonzero(np.diff(query[order])) + 1) if len(order) else []
     better, worse = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -110,12 +117,12 @@ def _preferences(query: Int64, grade: Float64) -> tuple[Int64, Int64]:
 
 
 def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
-    """Return ln(1 + exp(-gamma delta)) and its slope -gamma / (1 + exp(+gamma delta)), without overflow.
+    """Return ln(1 + exp(-gamma delta)) and its derivative -gamma / (1 + exp(+gamma delta)), without overflow.
 
-    Source: spec 2.7 and A01: the paper's appendix prints the slope with the wrong sign in the exponent.
+    Source: spec 2.7 and A01; the paper's appendix prints the derivative with the wrong sign in the exponent.
     """
     scaled = delta * delta.dtype.type(gamma)
-    # In place: these arrays are blocks of n columns, and memory traffic is what they cost.
+    # In place: these arrays are blocks of n columns, and their cost is memory traffic.
     small = np.abs(scaled)
     np.negative(small, out=small)
     np.exp(small, out=small)
@@ -130,25 +137,26 @@ def logistic(delta: AnyFloat, gamma: float) -> tuple[AnyFloat, AnyFloat]:
 
 @dataclass(frozen=True, slots=True)
 class S2NetSettings:
-    """Settings of the training; `ConfigError` for a value out of its range."""
+    """Settings of the training; raises `ConfigError` for a value out of range."""
 
     loss: Literal["logistic", "squared"] = "logistic"
-    """"logistic" or "squared": ln(1 + exp(-gamma (sim+ - sim-))), or 1/2 (y - sim)^2 (M22)."""
+    """``logistic``: ln(1 + exp(-gamma (sim+ - sim-))), or ``squared``: 1/2 (y - sim)^2 (M22)."""
     gamma: float = 10.0
-    """> 0; large values make the loss a count of wrong orders."""
+    """Above 0; with large values the loss approaches the number of wrongly ordered pairs."""
     beta: float = 0.0
-    """>= 0, the weight of (beta / 2) |A - A0|^2, the pull towards the start (M23); 0 leaves it to early stopping."""
+    """Weight, at least 0, of (beta / 2) |A - A0|^2, which keeps A near the start (M23); 0: only early stopping does."""
     max_iterations: int = 100
-    """Of L-BFGS; about 80 were needed at k = 1000."""
+    """Largest number of iterations of L-BFGS; about 80 were needed at k = 1000."""
     every: int = 5
+    """Number of iterations between validations."""
     patience: int = 3
-    """Validate every so many iterations; stop after so many validations without a better value."""
+    """Training stops after this number of validations without a better value."""
     memory: int = 8
-    """Pairs of vectors that L-BFGS keeps, each as large as the matrices in float64."""
+    """Number of vector pairs that L-BFGS stores, each as large as the matrices in float64."""
     block: int = 1_024
-    """Rows of the matrix of cosines made at a time."""
+    """Number of rows of the cosine matrix computed at a time."""
     dtype: Literal["float32", "float64"] = "float32"
-    """"float32" or "float64": Of the products; the optimiser itself always works in float64."""
+    """Precision of the products, ``float32`` or ``float64``; the optimiser itself always uses float64."""
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES or self.dtype not in ("float32", "float64"):
@@ -168,14 +176,33 @@ def fit_s2net(
     validate: Validate | None = None,
     progress: Callable[[int, float, float | None], None] | None = None,
 ) -> Projection:
-    """Return the projection that L-BFGS reaches from the start, or its best one on validation.
+    """Return the projection that L-BFGS reaches from the start or, with ``validate``, the best one on validation.
 
-    A start whose sides share one array (`Projection.is_tied`) is trained as one matrix, the siamese network of the
-    paper; any other as two (M25); its activation is kept. The start is A0 (and B0), as wide as the rows' words.
-    ``validate``, lower for better, is called with the start, every few iterations and with the last one; ``progress``
-    after each iteration with its number, the loss and the validation value (None where not taken). `ShapeMismatch` is
-    raised if the start does not fit the rows, `TrainingError` if the loss is not finite.
+    If both sides of the start share one array (`Projection.is_tied`), one matrix is trained, the siamese network of the
+    paper; otherwise two are (M25). The activation of the start is kept.
 
+    Parameters
+    ----------
+    data : TrainingPairs
+        Rows and loss.
+    start : Projection
+        A0 (and B0), with one row for each column of the rows.
+    settings : S2NetSettings, optional
+        Settings of the training.
+    validate : callable, optional
+        Returns a value of a scorer, smaller is better; called with the start, every few iterations, and with the last.
+    progress : callable, optional
+        Called after each iteration with its number, the loss, and the validation value (None if not validated).
+
+    Raises
+    ------
+    ShapeMismatch
+        If the start does not fit the rows.
+    TrainingError
+        If the loss is not finite.
+
+    Notes
+    -----
     Source: spec 2.7, M21 (logistic, early stopping), M22 (squared), M23 (beta), M25 (two matrices, sigmoid); A01, A30.
     """
     settings = settings or S2NetSettings()
@@ -193,7 +220,7 @@ def fit_s2net(
         return value
 
     def watch(intermediate_result: scipy.optimize.OptimizeResult) -> None:
-        """Take note of one iteration (scipy passes its state by this name); stop where patience ends."""
+        """Record one iteration (scipy passes its state by this name); stop when patience is exhausted."""
         nonlocal iteration
         iteration += 1
         value = judge(intermediate_result.x) if iteration % settings.every == 0 else None
@@ -208,7 +235,7 @@ def fit_s2net(
         jac=True,
         method="L-BFGS-B",
         callback=watch,
-        # Slopes of a mean over n^2 pairs are tiny: only the loss itself (or validation) ends the search.
+        # Gradients of a mean over n^2 pairs are tiny: only the loss itself (or validation) ends the search.
         options={
             "maxiter": settings.max_iterations,
             "maxcor": settings.memory,
@@ -225,14 +252,14 @@ def fit_s2net(
 
 
 class S2NetObjective:
-    """The loss and its gradient over all entries of the matrices; `ShapeMismatch` if A0 and B0 misfit the data."""
+    """The loss and its gradient with respect to the matrices; `ShapeMismatch` if A0 and B0 do not fit the data."""
 
     def __init__(self, data: TrainingPairs, origin: Projection, settings: S2NetSettings) -> None:
         widths = (data.q_rows.shape[1], data.d_rows.shape[1])
         if (len(origin.A), len(origin.B)) != widths:
             raise ShapeMismatch(
                 f"a start over {len(origin.A)} and {len(origin.B)} words does not fit rows of {widths[0]} and "
-                f"{widths[1]}; make it from the same rows"
+                f"{widths[1]}; compute it from the same rows"
             )
         self.data, self.origin, self.settings = data, origin, settings
         sides = (origin.A,) if origin.is_tied else (origin.A, origin.B)
@@ -241,7 +268,7 @@ class S2NetObjective:
         self._q, self._d = (rows.astype(self._dtype) for rows in (data.q_rows, data.d_rows))
 
     def __call__(self, theta: Float64) -> tuple[float, Float64]:
-        """Return the loss at theta and its gradient, as long as theta; `TrainingError` if the loss is not finite."""
+        """Return the loss at theta and its gradient, of theta's shape; `TrainingError` if the loss is not finite."""
         A, B = self._matrices(theta)
         X, back_x = self._forward(self._q, A)
         Z, back_z = self._forward(self._d, B)
@@ -269,9 +296,9 @@ class S2NetObjective:
         return A, A if self.origin.is_tied else theta[cut:].reshape(-1, k).astype(self._dtype)
 
     def _forward(self, rows: sp.csr_matrix, matrix: AnyFloat) -> tuple[AnyFloat, Callable[[AnyFloat], AnyFloat]]:
-        """Return the unit vectors of the rows and the map that leads a gradient back to rows @ matrix.
+        """Return the unit vectors of the rows, and the function from their gradient to that of rows @ matrix.
 
-        For x^ = x / |x|: dL/dx = (dL/dx^ - (dL/dx^ . x^) x^) / |x|; the sigmoid adds its slope s (1 - s).
+        For x^ = x / |x|: dL/dx = (dL/dx^ - (dL/dx^ . x^) x^) / |x|; the sigmoid adds its derivative s (1 - s).
         """
         linear = rows @ matrix
         outer = linear
@@ -290,20 +317,21 @@ class S2NetObjective:
 
 
 MAX_WORDS = 20_000
-"""Words with a row at most, the most frequent: L-BFGS keeps some twenty copies of the matrix in float64."""
+"""Largest number of words with a row, the most frequent; L-BFGS stores about twenty copies of the matrix in float64."""
 MAX_TEXTS = 20_000
-"""Documents whose words the start is made from."""
+"""Largest number of documents from whose words the start is computed."""
 NEGATIVES = 30
-"""Documents that a query's relevant ones are compared with."""
+"""Number of documents with which the relevant ones of a query are compared."""
 _DRAWN = 200
-"""Candidates of a query's negatives: half of them are the ones that the start takes for nearest."""
+"""Number of random candidates for a query's negatives; half of the negatives are those nearest by the start."""
 ITERATIONS = (20, 100)
+"""Smallest and largest number of iterations of L-BFGS."""
 IDENTITIES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""Weights a of q.d beside the cosine that are tried on validation."""
+"""Weights a of q.d, compared with the cosine's 1, that are tried on validation."""
 
 
 def fit_s2net_class(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return the cosine of one projection, from LSI of the texts."""
+    """Return the parameters of one projection, trained from LSI of the texts and scored by its cosine."""
     rng = context.fresh_rng()
     start = start_of_texts(context.problem, context.n_rows, context.config.dim, rng)
     identities: tuple[float, ...] = IDENTITIES if first is None else (first.identity,)
@@ -329,7 +357,7 @@ def fit_s2net_class(context: TrainingContext, first: TrainedParameters | None) -
 
 
 def iterations_of(schedule: Schedule) -> int:
-    """Return the iterations that look at as many pairs as the epochs of SGD: epochs x candidates / negatives."""
+    """Return how many iterations process as many pairs as the epochs of SGD: epochs x candidates / negatives."""
     return int(np.clip(schedule.epochs * schedule.max_trials // NEGATIVES, *ITERATIONS))
 
 
@@ -358,14 +386,33 @@ def fit_siamese(
     evaluate: Callable[[Float32, float], float] | None = None,
     progress: Progress = no_progress,
 ) -> tuple[TrainResult, float]:
-    """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d beside its cosine.
+    """Return the projection A that L-BFGS reaches from the start, and the weight a of q.d in the score.
 
-    A query's relevant documents are each compared with the stated worse ones and `NEGATIVES` others, half random, half
-    those of 200 random ones that the start puts highest. Queries that are documents are asked whole, and once more cut
-    to words where the schedule trains on keywords. Weights of preferences are not used. The start is A0 of the most
-    frequent words, (n_words, N) float32. ``evaluate`` (A, a) -> validation MAP, called at the start, every five
-    iterations and at the last, chooses a of ``identities``; without it the last A and the middle a are taken.
+    Each relevant document of a query is compared with the stated worse ones and with `NEGATIVES` other documents. Half
+    of these are random; the other half are those of 200 random ones that the start ranks highest. Queries that are
+    documents are used as whole texts and, if the schedule trains on keywords, a second time as keyword queries. Weights
+    of preferences are ignored.
 
+    Parameters
+    ----------
+    problem, schedule
+        The training data, and how it is used.
+    start : array
+        A0 of the most frequent words, (n_words, N) float32.
+    settings : S2NetSettings
+        Settings of the optimiser.
+    rng : numpy.random.Generator
+        Draws negatives and keywords.
+    identities : tuple of float
+        Values of a to try.
+    evaluate : callable, optional
+        Returns the validation MAP of (A, a). It is called at the start, every five iterations and at the last one, and
+        chooses A and a. Without it the last A and the middle value of a are returned.
+    progress : Progress
+        Receives the number of iterations done.
+
+    Notes
+    -----
     Source: spec 2.7, M21 (logistic loss, early stopping), M23 (beta).
     """
     data = _pairs(problem, schedule, start, rng)
@@ -392,13 +439,13 @@ def fit_siamese(
     a = _best(fitted.A, identities, evaluate)
     measured = [line for line in history if line.map is not None]
     best = max(measured, key=lambda line: line.map or 0.0, default=None)
-    # The last iteration is judged after the search, without a line of its own; the start is iteration 0.
+    # The last iteration is validated after the search and has no history entry; the start is iteration 0.
     number = 0 if np.array_equal(fitted.A, start) else best.number if best is not None else len(history)
     return TrainResult(fitted.A, fitted.A, number, evaluate(fitted.A, a), history), a
 
 
 def _best(A: Float32, tried: tuple[float, ...], evaluate: Callable[[Float32, float], float] | None) -> float:
-    """Return the weight of q.d with the best validation MAP, the smallest among equals; the middle one without."""
+    """Return the weight of q.d with the best validation MAP, on ties the smallest; the middle one if not validated."""
     if evaluate is None:
         return tried[len(tried) // 2]
     values = [evaluate(A, a) for a in tried]
@@ -434,7 +481,7 @@ def _pairs(problem: Problem, schedule: Schedule, start: Float32, rng: np.random.
 
 
 def _negatives(problem: Problem, query: int, q_vector: Float32, d_vectors: Float32, rng: np.random.Generator) -> Int64:
-    """Return documents that are not known to belong to a query: half the nearest of some random ones, half random."""
+    """Return negatives of a query: half are the nearest of some random documents, half are random."""
     pool, known = problem.negatives.pool, problem.negatives
     drawn = np.unique(pool[rng.integers(len(pool), size=min(_DRAWN, 2 * len(pool)))])
     own = known.known[known.known_indptr[query] : known.known_indptr[query + 1]]

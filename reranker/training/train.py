@@ -66,7 +66,7 @@ class TrainingReport:
     """How a model came about."""
 
     split: str
-    """What validation was made of: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``."""
+    """Contents of the validation side: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``."""
     lexical_map: float
     """Validation MAP by the lexical score only."""
     valid_map: float
@@ -80,14 +80,14 @@ class TrainingReport:
     dropped: dict[str, int]
     """Preferences that could not be used, by reason."""
     evidence: Split
-    """What was learned from, and what was held out."""
+    """The training side and the validation side."""
     model_class: str = DEFAULT_CLASS
     judged_apart: bool = True
     """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
     trials: tuple[Trial, ...] = ()
     """Settings that were tried."""
     notes: tuple[str, ...] = ()
-    """What the user should know of the lexical score."""
+    """Notes about the lexical score."""
     memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
     """Whether documents remember queries."""
     form: FormChoice | None = None

@@ -282,7 +282,7 @@ class Split:
     """Evidence split into a training side and a validation side."""
 
     kind: str
-    """What was held out: ``documents`` (with all their links), ``links`` or ``queries``; or ``given``."""
+    """Kind of data held out: ``documents`` (with all their links), ``links`` or ``queries``; or ``given``."""
     train: TrainingSet
     valid: TrainingSet
     held_out: frozenset[str]

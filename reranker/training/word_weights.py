@@ -1,4 +1,4 @@
-"""What each word of a query should count in the lexical score, learned from which documents queries are relevant to."""
+"""Weights of query words in the lexical score, learned from the documents that queries are relevant to."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from reranker.lexical.tuning import LexicalTask
 from reranker.text.rows import row_of
 
 PRIORS = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3)
-"""How strongly weights are held to 1, in queries: what is tried, the strongest first."""
+"""Strengths of the prior that holds weights to 1, in queries; tried from the strongest to the weakest."""
 MAX_QUERIES = 6_000
+"""Largest number of queries that weights are learned from."""
 N_RELEVANT = 5
-"""Relevant documents of a query at most; of more, a random part."""
+"""Largest number of relevant documents of a query; of more, a random sample is used."""
 N_OTHERS = 20
-"""Documents that stand highest for a query by the lexical score, and are not relevant."""
+"""Number of documents with the highest lexical scores for a query that are not relevant to it."""
 _SHARPNESS = 10.0
-"""What the highest score of a query, the median over queries, is made before the softmax."""
-_MAX_STEPS = 40
-_BLOCK = 256
+"""Factor of scores before the softmax: the median over queries of their highest score becomes this number."""
+_MAX_STEPS = 40  # of L-BFGS, for each prior
+_BLOCK = 256  # queries scored at a time
 
 
 class Choices(NamedTuple):
-    """Queries with relevant documents among those that stand highest, one row a document, together by query.
-
-    ``products`` (n, n_words) float64 are q_i d_i, ``starts`` (n_queries,) int64 the first row of each query, and
-    ``target`` (n,) float64 is 1 over the number of relevant documents for each of them, 0 for the others.
-    """
+    """Queries with relevant documents and the other documents of highest score; one row per document, by query."""
 
     products: sp.csr_matrix
+    """q_i d_i for each word i, (n, n_words) float64."""
     starts: Int64
+    """First row of each query, (n_queries,) int64."""
     target: Float64
+    """1 / (number of relevant documents of the query) for relevant documents, 0 for others, (n,) float64."""
 
 
 def choices_of(
     corpus: LexicalCorpus, task: LexicalTask, settings: LexicalSettings, rng: np.random.Generator
 ) -> Choices:
-    """Return what weights are learned from: up to 6,000 queries with 5 + 20 documents at most."""
+    """Return the training data: up to 6,000 queries, each with up to 5 relevant and 20 other documents."""
     asked, rows_of, n_words = task.sample(rng, MAX_QUERIES), corpus.rows(settings), len(corpus.columns)
     q = _narrow(rows_of.queries(asked.queries), n_words)
     d = _narrow(rows_of.documents([field[asked.documents] for field in corpus.fields]), n_words)
@@ -75,11 +75,11 @@ def choices_of(
 
 
 def word_weights(choices: Choices) -> Iterator[Float32]:
-    """Yield weights of all words, (n_words,) float32 above 0, for each of `PRIORS`.
+    """Yield the weights of all words for each of `PRIORS`, (n_words,) float32, above 0.
 
-    w = exp(t), t being what makes sum over queries of cross entropy(target, softmax(c sum_i w_i q_i d_i)) + prior / 2
-    |t|^2 least, as far as 40 steps of L-BFGS go from the weights of the prior before. A word that decides nothing keeps
-    the weight 1. c makes the highest score of a query 10, the median over the queries.
+    w = exp(t), where t minimizes the sum over queries of cross entropy(target, softmax(c sum_i w_i q_i d_i)), plus
+    prior / 2 |t|^2. Up to 40 steps of L-BFGS start from the weights of the previous prior. A word without influence
+    keeps the weight 1. c is chosen such that the median over queries of their highest score is 10.
 
     Source: the conditional logit of McFadden 1974 (ListNet's top-1 loss, Cao et al. 2007), for spec M02's diagonal.
     """

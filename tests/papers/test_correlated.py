@@ -102,7 +102,7 @@ def test_M14_the_weight_of_a_mixture_is_learned_by_the_hinge() -> None:
     assert learn_mix(nothing, harmful, data, rng=seeded_rng(), n_steps=200, rate=0.1).weights[1] == pytest.approx(-2.0)
     enough = Diagonal(np.array([2, 0], np.float32))  # A alone keeps the margin
     assert learn_mix(enough, exact, data, rng=seeded_rng(), n_steps=200).weights == (1.0, 0.0)
-    with pytest.raises(ConfigError, match="learn no mixture"):
+    with pytest.raises(ConfigError, match="cannot train a mixture"):
         learn_mix(nothing, exact, data, rng=seeded_rng(), n_steps=1)
 
 

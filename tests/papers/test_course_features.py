@@ -57,9 +57,9 @@ def test_B23_the_page_rank_stays_with_its_document() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     features = fit_features(COUNTS)
-    with pytest.raises(ShapeMismatch, match="one column more in documents"):
+    with pytest.raises(ShapeMismatch, match="one more column for documents"):
         features.pairs(QUERIES[:1], COUNTS[:1])
-    with pytest.raises(ShapeMismatch, match="one a document"):
+    with pytest.raises(ShapeMismatch, match="one per document"):
         with_pagerank(COUNTS, RANKS[:2])
     with pytest.raises(ConfigError, match="lam above 0"):
         fit_features(COUNTS, lam=0.0)

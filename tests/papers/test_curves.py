@@ -88,9 +88,9 @@ def test_what_has_no_curve_is_refused() -> None:
         auc(np.arange(3.0), np.ones(3, np.bool_))
     with pytest.raises(InputError, match="NaN"):
         roc_curve(np.array([np.nan, 1.0]), np.array([True, False]))
-    with pytest.raises(ShapeMismatch, match="one label a score"):
+    with pytest.raises(ShapeMismatch, match="one label per score"):
         auc(np.arange(3.0), np.ones(2, np.bool_))
-    with pytest.raises(ShapeMismatch, match="the same things"):
+    with pytest.raises(ShapeMismatch, match="the same items"):
         kendall_tau(np.arange(3.0), np.arange(2.0))
     with pytest.raises(InputError, match="two or more"):
         kendall_tau(np.arange(1.0), np.arange(1.0))

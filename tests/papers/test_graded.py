@@ -59,7 +59,7 @@ def test_E07_relevance_starts_at_the_grade_asked_for() -> None:
 
 
 def test_no_cut_below_one_and_no_grade_without_value() -> None:
-    with pytest.raises(ConfigError, match="at least 1 document"):
+    with pytest.raises(ConfigError, match="k is 0: it must be at least 1"):
         dcg([1.0], 0)
     with pytest.raises(InputError, match="not all finite"):
         dcg([np.nan], 1)

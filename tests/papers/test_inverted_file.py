@@ -85,7 +85,7 @@ def test_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
         build_in_blocks([(3, 0, 1.0)], tmp_path, n_words=3, n_documents=1)
     with pytest.raises(InputError, match="document number -1"):
         build_in_blocks([(0, -1, 1.0)], tmp_path, n_words=3, n_documents=1)
-    with pytest.raises(ConfigError, match="at least 1 entry"):
+    with pytest.raises(ConfigError, match="block_entries is 0: it must be at least 1"):
         build_in_blocks([], tmp_path, n_words=3, n_documents=1, block_entries=0)
     file = invert(sp.csr_matrix(np.zeros((2, 3), np.float32)))
     with pytest.raises(InputError, match="word number 3"):

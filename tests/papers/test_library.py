@@ -85,7 +85,8 @@ def test_a_data_set_that_cannot_be_fetched_gets_a_clear_error(monkeypatch: pytes
         raise RuntimeError("All download sources failed", ["…"])
 
     monkeypatch.setattr(ir_datasets.load(NAME), "docs_iter", fail)
-    with pytest.raises(InputError, match=r"could not be fetched or read \(RuntimeError: All download sources failed\)"):
+    message = r"could not be downloaded or read \(RuntimeError: All download sources failed\)"
+    with pytest.raises(InputError, match=message):
         read_library(NAME)
 
 

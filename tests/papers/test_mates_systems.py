@@ -214,7 +214,7 @@ def test_links_to_documents_that_must_not_be_seen_are_no_training_data(study: St
 def test_without_mates_there_is_an_error_and_the_system_says_what_it_lacks(study: Study) -> None:
     without = replace(study, mates=None)
     assert BY_NAME["mates-opca"].lacks(without) == ("mates",)
-    with pytest.raises(TrainingError, match="no mates to learn from"):
+    with pytest.raises(TrainingError, match="no mates to train on"):
         BY_NAME["mates-opca"].fit(job_of(without))
 
 

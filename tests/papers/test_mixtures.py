@@ -89,7 +89,7 @@ def test_B04_B16_alpha_is_chosen_on_validation() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ConfigError, match="between 0 and 1"):
         mixture(TABLE, TABLE, 1.1)
-    with pytest.raises(ConfigError, match="not a part"):
+    with pytest.raises(ConfigError, match="are not a range"):
         OnView(TABLE, 3, 3)
     with pytest.raises(ShapeMismatch, match="columns 3 to 5"):
         OnView(TABLE, 3, 6).score_matrix(BOTH, DOCUMENTS)

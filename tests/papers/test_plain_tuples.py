@@ -109,5 +109,5 @@ def test_pairs_without_a_weight_that_can_be_drawn_are_refused() -> None:
     pairs = Triples(*(np.arange(2) for _ in range(3)))
     with pytest.raises(TrainingError, match="above 0"):
         PreferenceSampler(pairs, np.zeros(2))
-    with pytest.raises(ShapeMismatch, match="one a pair"):
+    with pytest.raises(ShapeMismatch, match="one per pair"):
         PreferenceSampler(pairs, np.ones(3))

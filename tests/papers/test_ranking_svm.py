@@ -71,7 +71,7 @@ def test_B24_one_pair_is_enough() -> None:
 
 
 def test_B22_says_no_when_there_is_nothing_to_tell_apart() -> None:
-    with pytest.raises(TrainingError, match="pairs of both kinds"):
+    with pytest.raises(TrainingError, match="pairs of both classes"):
         fit_pointwise_svm(np.ones((3, 2)), np.ones(3, np.bool_), rng=rng())
 
 
@@ -151,7 +151,7 @@ def test_what_no_machine_can_use_is_refused() -> None:
         fit_ranking_svm(features, np.ones(7), QUERIES)
     with pytest.raises(ConfigError, match="C is 0"):
         fit_ranking_svm(features, GRADES, QUERIES, C=0.0)
-    with pytest.raises(InputError, match="finite numbers"):
+    with pytest.raises(InputError, match="NaN or infinity, which an SVM cannot use"):
         fit_ranking_svm(features * np.nan, GRADES, QUERIES)
     with pytest.raises(InputError, match="comparable"):
         preference_pairs(GRADES * np.nan, QUERIES)
@@ -159,9 +159,9 @@ def test_what_no_machine_can_use_is_refused() -> None:
         fit_ranking_svm(features, GRADES - 1, QUERIES, weighted=True)
     with pytest.raises(ShapeMismatch, match="one of each"):
         preference_pairs(GRADES, QUERIES[:3])
-    with pytest.raises(ShapeMismatch, match="one a pair"):
+    with pytest.raises(ShapeMismatch, match="one per pair"):
         fit_pointwise_svm(features, np.ones(3, np.bool_), rng=rng())
-    with pytest.raises(ShapeMismatch, match="one row a pair"):
+    with pytest.raises(ShapeMismatch, match="one row per pair"):
         fit_pointwise_svm(np.ones(7), np.ones(7, np.bool_), rng=rng())
     assert LinearRanker(np.ones(1), np.zeros(1), np.ones(1)).bias == 0.0
 

@@ -98,7 +98,7 @@ def test_the_list_names_tasks_and_systems_with_their_ids() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "no task is named"),
+        ((), 2, "no task is given"),
         (("T1x",), 2, "did you mean T1"),
         (("T1a", "--systems", "utv-plus"), 2, "did you mean utv"),
         (("T1a",), 2, "--corpus DIR, or set SSI_DATA"),

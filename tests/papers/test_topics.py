@@ -178,9 +178,9 @@ def test_a_pair_with_an_empty_side_is_not_coupled() -> None:
 
 def test_what_cannot_be_learned_is_refused() -> None:
     x, y = two_sides()
-    with pytest.raises(ShapeMismatch, match="do not pair"):
+    with pytest.raises(ShapeMismatch, match="texts are not pairs"):
         fit_topic_model((x, y[:3]), SMALL, rng=seeded_rng())
-    with pytest.raises(InputError, match="no word at all"):
+    with pytest.raises(InputError, match="a side has no word"):
         fit_topic_model((x, y * 0), SMALL, rng=seeded_rng())
     with pytest.raises(InputError, match="negative"):
         fit_topic_model([-x], SMALL, rng=seeded_rng())

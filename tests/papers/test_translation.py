@@ -142,9 +142,9 @@ def test_what_does_not_fit_is_refused() -> None:
         fit_ibm_table(GERMAN[:0], ENGLISH[:0])
     with pytest.raises(ConfigError, match="at least 1 translation"):
         fit_dice_table(GERMAN, ENGLISH, n_candidates=0)
-    with pytest.raises(ConfigError, match="at least 1 step"):
+    with pytest.raises(ConfigError, match="n_iterations is 0: it must be at least 1"):
         fit_ibm_table(GERMAN, ENGLISH, n_iterations=0)
-    with pytest.raises(ConfigError, match="at least 1 step"):
+    with pytest.raises(ConfigError, match="n_iterations is 0: it must be at least 1"):
         TextTable(sp.csr_matrix(np.eye(2)), 0)
     with pytest.raises(ShapeMismatch, match="the table over 4"):
         fit_dice_table(GERMAN, ENGLISH).translate(GERMAN[:, :3])

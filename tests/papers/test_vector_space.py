@@ -60,7 +60,7 @@ def test_unknown_words_and_wrong_rows() -> None:
         VectorSpace().score_matrix(counts, COUNTS)
     with pytest.raises(ShapeMismatch, match="one vocabulary"):
         score_by_postings(counts, invert(COUNTS))
-    with pytest.raises(ShapeMismatch, match="give one a word"):
+    with pytest.raises(ShapeMismatch, match="give one per word"):
         tfidf_rows(counts, np.ones(3))
     with pytest.raises(InputError, match="negative"):
         check_counts(-counts, "counts")

@@ -164,7 +164,7 @@ def test_cached_documents_serve_as_a_bilinear_model_does(name: str) -> None:
     cached = scorer.embed_queries(Q) @ vectors.T + scorer.identity * (Q @ D.T).toarray()
     np.testing.assert_allclose(scorer.score_matrix(Q, D), cached, rtol=1e-4, atol=1e-5)
     np.testing.assert_array_equal(scorer.score_matrix(Q, D, vectors), scorer.score_matrix(Q, D))
-    with pytest.raises(ShapeMismatch, match="8 document vectors for 3"):
+    with pytest.raises(ShapeMismatch, match=r"8 document vectors of shape .* for 3 documents"):
         scorer.score_matrix(Q, D[:3], vectors)
 
 
@@ -180,7 +180,7 @@ def test_hostile_parameters_are_refused() -> None:
         DenseWordPairs(np.eye(3))  # type: ignore[arg-type]
     with pytest.raises(ShapeMismatch, match="the same"):
         Polynomial(U, (V[:, :2].copy(),))
-    with pytest.raises(InputError, match="no document factor"):
+    with pytest.raises(InputError, match="needs at least one document factor"):
         Polynomial(U, ())
     with pytest.raises(InputError, match="not usable"):
         SeparateCubic(U, V, Y, U2, V2, -1.0)

@@ -40,7 +40,7 @@ def test_T10_spaces_are_the_tables_of_a_system(bilingual_folder: Path) -> None: 
         space = word_space(Fitted(scorer), study)
         assert space.U is U and space.V is V
         assert space.query_words[0].startswith("v") and space.document_words[0].startswith("w")
-    with pytest.raises(TrainingError, match="no vector a word"):
+    with pytest.raises(TrainingError, match="no word vectors"):
         word_space(Fitted(object()), study)  # type: ignore[arg-type]
 
 
@@ -74,7 +74,7 @@ def test_T10_a_system_without_word_vectors_leaves_the_tables_of_the_others(  # n
     asked = ("bm25", "utv-plus-i", "mates-plsa", "cl-lsi")
     section = T10.run(TaskRequest(bilingual_folder, tmp_path, asked, small=True), quiet)
     assert [table.title.split(":")[0] for table in section.tables] == ["UᵀV + I (PSI k = 2)", "CL-LSI"]
-    assert [one.split(":")[0] for one in section.sentences if "no vector a word" in one] == [
+    assert [one.split(":")[0] for one in section.sentences if "no word vectors" in one] == [
         "BM25 has no table",
         "PLSA of joined pairs has no table",
     ]

@@ -229,7 +229,8 @@ def test_the_lexical_settings_are_part_of_the_id_whatever_the_type_of_their_numb
     assert len({one.encoder_id for one in encoders}) == len(encoders)
     whole = replace(BM25, field_weights=(float(np.float32(2)), 1), factor=np.float64(0.5))
     assert small_encoder(lexical=whole).encoder_id == encoders[1].encoder_id
-    with pytest.raises(ConfigError, match=r"text view has 1 fields \(title\) .* weights of 2: give one weight a field"):
+    message = r"text view has 1 fields \(title\) .* weights of 2: give one weight per field"
+    with pytest.raises(ConfigError, match=message):
         replace(encoders[1], view=TextView.parse(["title"]))
 
 

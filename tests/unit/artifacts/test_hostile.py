@@ -465,7 +465,7 @@ def test_a_sparse_file_of_arrays_is_refused_by_its_size(tmp_path: Path, refused:
     content = good_content()
     next(iter(content["files"].values()))["bytes"] = 1 << 40
     write_manifest(folder, content)
-    refused("header tells of")
+    refused("its header requires")
 
 
 def test_a_saved_model_does_not_write_through_a_link(tmp_path: Path) -> None:

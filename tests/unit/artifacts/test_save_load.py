@@ -213,11 +213,11 @@ def test_words_of_queries_count_what_the_model_says() -> None:
 @pytest.mark.parametrize(
     ("weights", "lexical", "message"),
     [
-        (np.ones((1, 20)), BM25, r"word_weights are \(1, 20\): give 20, one a word"),
-        (np.ones(19), BM25, r"word_weights are \(19,\): give 20, one a word"),
+        (np.ones((1, 20)), BM25, r"word_weights have shape \(1, 20\): give 20, one per word"),
+        (np.ones(19), BM25, r"word_weights have shape \(19,\): give 20, one per word"),
         (np.zeros(20), BM25, "word_weights hold a value that is not finite and above 0"),
         (np.full(20, np.inf), BM25, "word_weights hold a value that is not finite and above 0"),
-        (np.ones(20), None, "word_weights are of the lexical settings' q, and there are none"),
+        (np.ones(20), None, "word_weights need lexical settings, and this model has none"),
     ],
 )
 def test_weights_of_words_that_fit_nothing_are_refused(weights: Any, lexical: Any, message: str) -> None:
@@ -277,7 +277,7 @@ def test_what_json_does_not_know_is_kept_as_what_is_closest(tmp_path: Path) -> N
     found = describe_model(tmp_path)
     assert found["metrics"] == {"MAP": 0.5, "n": 3, "curve": [1.0, None], "loss": None, "7": [1, 2]}
     assert found["training"] == {"data": "a/b"}
-    with pytest.raises(ArtifactError, match=r"type set cannot be kept in manifest.json"):
+    with pytest.raises(ArtifactError, match=r"type set cannot be stored in manifest.json"):
         save_model(small_model(metrics={"x": {1}}), tmp_path)
     with pytest.raises(ArtifactError, match=r"manifest would have .* keep less"):
         save_model(small_model(training={"history": list(range(200_000))}), tmp_path)

@@ -179,7 +179,7 @@ def test_dimensions_that_cannot_be_had(n_dimensions: int) -> None:
 def test_an_empty_corpus_is_refused() -> None:
     with pytest.raises(InputError, match="at least one document with a word"):
         LexicalCorpus([sp.csr_matrix(np.zeros((3, 4), dtype=np.float32))])
-    with pytest.raises(ShapeMismatch, match="one row a document"):
+    with pytest.raises(ShapeMismatch, match="one row per document"):
         LexicalCorpus([sp.csr_matrix(np.ones((n, 4), dtype=np.float32)) for n in (2, 3)])
 
 

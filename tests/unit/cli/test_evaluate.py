@@ -127,7 +127,7 @@ def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder:
         ((*LINKS, "--queries", "words"), 2, "keywords:K"),
         ((*LINKS, "--baselines", "bm52"), 2, "'bm52' is not known"),
         ((*LINKS, "--baselines", "bm25+queries"), 2, "give --tune in addition to --qrels"),
-        ((*LINKS, "--baselines", "lsi:900"), 2, "cannot be had"),
+        ((*LINKS, "--baselines", "lsi:900"), 2, "lsi:900 is not possible"),
         (("--links-test", "missing.tsv"), 3, "missing.tsv"),
         (("--links-test", "queries.tsv"), 3, "no query is left"),
     ],

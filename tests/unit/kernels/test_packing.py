@@ -181,7 +181,7 @@ def test_every_cut_and_every_longer_string_is_refused_or_another_vector_length(q
     for length in range(len(row)):
         with pytest.raises(InputError):
             unpack_terms([row[:length]])
-    with pytest.raises(InputError, match="announce"):
+    with pytest.raises(InputError, match="do not hold the terms that its header states"):
         unpack_terms([row + b"\0"])
     vector = pack_vector(np.ones(4, np.float32), quantisation)
     for length in range(len(vector)):

@@ -122,7 +122,7 @@ def test_an_unusable_identity_is_refused(identity: float) -> None:
 def test_tables_must_fit() -> None:
     with pytest.raises(ShapeMismatch, match="U has 4 dimensions and V 6"):
         FormScorer(table(0, 4), DocumentForm("unit", V))
-    with pytest.raises(ShapeMismatch, match="each of shape"):
+    with pytest.raises(ShapeMismatch, match="document vectors of shape"):
         form_scorer("cubic").score_matrix(Q, D, np.zeros((7, 5), np.float32))
 
 

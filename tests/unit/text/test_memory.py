@@ -111,7 +111,7 @@ def test_damaged_arrays_are_refused(arrays: dict[str, np.ndarray]) -> None:
 
 
 def test_a_memory_of_other_documents_than_its_rows_is_refused() -> None:
-    with pytest.raises(ShapeMismatch, match="one row an id"):
+    with pytest.raises(ShapeMismatch, match="one row per id"):
         QueryMemory.of(("a",), counts_of("red", "hat"), [counts_of("red")])
 
 
@@ -154,12 +154,12 @@ def test_a_memory_needs_a_field_of_bm25_and_one_vocabulary() -> None:
         encoder.encoder_id
         != replace(encoder, memory=replace(small_memory(), added_frequency=np.array([1, 1, 1, 1]))).encoder_id
     )
-    with pytest.raises(ConfigError, match=r"2 fields \(title, text, and the memory of queries\) .* weights of 2"):
+    with pytest.raises(ConfigError, match=r"2 fields \(title, text, and the query memory\) .* weights of 2"):
         small_encoder(lexical=BM25, memory=small_memory())
     with pytest.raises(ConfigError, match=r"2 fields \(title, text\) .* weights of 3"):
         small_encoder(lexical=MEMORY_BM25)
     for lexical in (None, replace(MEMORY_BM25, form="tfidf")):
-        with pytest.raises(ConfigError, match="field of the lexical form 'bm25'"):
+        with pytest.raises(ConfigError, match="needs the lexical form 'bm25'"):
             small_encoder(lexical=lexical, memory=small_memory())
-    with pytest.raises(ConfigError, match="no words of documents"):
+    with pytest.raises(ConfigError, match="this model has two"):
         small_model(encoder=encoder, query_vocabulary=VOCABULARY, U=encoder.V[:3].copy(), identity=0.0)

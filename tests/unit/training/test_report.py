@@ -15,7 +15,7 @@ from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.ranking_model import RankingModel
 from reranker.training.race import Trial
-from reranker.training.report import advice_of, beside_baselines, frequent_words, render_training, summary_of
+from reranker.training.report import advice_of, baseline_differences, frequent_words, render_training, summary_of
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_judgements, from_links
@@ -121,9 +121,9 @@ def test_every_part_is_there_and_linked(part: str, html: str) -> None:
     "shown",
     [
         "60 links over 60 documents",
-        "refused lines: bad json2",
-        "not learned from: one document twice4",
-        "split by linkslinksqueries learned from4040 held out2020",
+        "rejected lines: bad json2",
+        "not used: one document twice4",
+        "split by linkslinksqueries training4040 held out2020",
         "margin identity 24, rate 0.05",
         "0.3500",
         "k1 3.25",
@@ -179,7 +179,7 @@ def test_a_run_with_nothing_to_show(model: RankingModel, documents: Path) -> Non
     )
     assert Page(page).open == []
     assert "svg" not in Page(page).tags
-    for said in ("nothing was learned", "Not compared", "None: all were stated"):
+    for said in ("nothing was learned", "Not compared", "None: all settings were given"):
         assert said in text_of(page)
 
 
@@ -197,7 +197,7 @@ def test_nearest_words_are_those_of_frequent_learned_ones(model: RankingModel) -
 
 
 def test_intervals_are_students() -> None:
-    row = beside_baselines(comparison_of(BETTER, WORSE))[0]
+    row = baseline_differences(comparison_of(BETTER, WORSE))[0]
     test = paired_test(BETTER, WORSE)
     assert row.measure == "AP"
     assert row.difference == pytest.approx(float((BETTER - WORSE).mean()))
@@ -207,13 +207,13 @@ def test_intervals_are_students() -> None:
 
 def test_the_summary_says_what_the_data_allowed(model: RankingModel) -> None:
     assert summary_of(model, report_of()) == (
-        "From 60 links over 60 documents the model learned to rank on held-out links at MAP 0.3600, words alone at "
-        "0.2400 (+50%) (4 trial runs tried settings)."
+        "From 60 links over 60 documents the model learned to rank on held-out links with MAP 0.3600; its lexical "
+        "score has MAP 0.2400 (+50%) (4 trials compared settings)."
     )
     nothing = summary_of(model, report_of(scale=0.0, valid_map=0.24, trials=()))
     assert nothing == (
-        "From 60 links over 60 documents nothing was learned that helps on held-out links: the model ranks by words "
-        "alone, MAP 0.2400."
+        "From 60 links over 60 documents nothing was learned that improves the ranking on held-out links: the model "
+        "ranks by its lexical score only, MAP 0.2400."
     )
 
 
@@ -233,17 +233,17 @@ GOOD: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("changes", "advice"),
     [
-        ({}, "Nothing in these numbers asks for a change"),
-        ({"evidence": report_of().evidence}, "40 links: that is little"),
+        ({}, "These numbers do not call for a change"),
+        ({"evidence": report_of().evidence}, "learned from only 40 links"),
         ({"dropped": {"unknown document": 300}}, "300 preferences were not used: unknown document (300)"),
-        ({"judged_apart": False}, "flatter the model"),
+        ({"judged_apart": False}, "the figures are too optimistic"),
         ({"comparison": comparison_of(BETTER, WORSE)}, "The comparison has 20 queries"),
-        ({"comparison": comparison_of(BETTER, BETTER)}, "cannot be told from the best lexical baseline"),
+        ({"comparison": comparison_of(BETTER, BETTER)}, "does not differ significantly from the best lexical baseline"),
         ({"comparison": comparison_of(BETTER, BETTER + 0.3)}, "A lexical baseline is better"),
-        ({"scale": 0.0}, "Words alone are as good"),
+        ({"scale": 0.0}, "The lexical score is as good"),
         ({"result": report_of().result}, "--epochs 6"),
         ({"notes": report_of().notes}, "k1 ended at 500"),
-        ({"trials": report_of().trials}, "margin identity 24 won and was the largest"),
+        ({"trials": report_of().trials}, "margin identity 24 was best and the largest"),
     ],
 )
 def test_advice_follows_from_the_numbers(model: RankingModel, changes: dict[str, Any], advice: str) -> None:

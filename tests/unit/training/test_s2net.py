@@ -229,7 +229,7 @@ def test_what_cannot_be_learned_is_refused() -> None:
     data = mates()
     x, y = data.q_rows, data.d_rows
     one, grades = np.zeros(1, np.int64), np.ones(1)
-    with pytest.raises(ShapeMismatch, match="do not pair"):
+    with pytest.raises(ShapeMismatch, match="are not pairs"):
         Mates(x, y[:3])
     with pytest.raises(TrainingError, match="no negative"):
         Mates(x[:1], y[:1])
