@@ -509,7 +509,7 @@ def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) ->
     assert report.lexical_map > without.lexical_map + 0.2
     (note,) = (line for line in said.messages if line.startswith("words of queries are weighed"))
     assert note in report.notes
-    assert f"is {report.lexical_map:.4f} beside {without.lexical_map:.4f}" in note
+    assert f"is {report.lexical_map:.4f}, {without.lexical_map:.4f} without" in note
     again, _ = train(path, evidence, base=model, epochs=1)
     np.testing.assert_array_equal(again.word_weights, model.word_weights)
     save_model(model, tmp_path / "model")
