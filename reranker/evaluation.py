@@ -494,6 +494,13 @@ class PairedTest:
     n: int
     """Number of queries compared."""
 
+    @property
+    def interval(self) -> float:
+        """Half the width of the 95 % confidence interval of the difference (Student); 0 for fewer than two queries."""
+        from scipy import stats
+
+        return self.standard_error * float(stats.t.ppf(0.975, max(self.n - 1, 1)))
+
 
 def standard_error(values: Float64) -> float:
     """Return the standard error s / sqrt(n) of the mean, where s divides by n - 1; 0 for n < 2. Source: spec A04."""

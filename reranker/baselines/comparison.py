@@ -302,7 +302,8 @@ def _joined(parts: Sequence[EncodedQueries]) -> EncodedQueries:
 MODEL = "model"
 HEADLINE = "AP"
 RANK_LOSS = "rank_loss"
-LEVEL = 0.01
+LEVEL = 0.05
+"""Two-sided p below which the model is called better or worse than a baseline."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +335,7 @@ class SystemComparison:
 
     @property
     def verdict(self) -> str:
-        """``better``, ``worse`` or ``no difference`` (paired t-test of AP at p < .01); ``alone`` without baselines."""
+        """``better``, ``worse`` or ``no difference`` (paired t-test of AP at `LEVEL`); ``alone`` without baselines."""
         test = self.headline
         if test is None:
             return "alone"
@@ -351,10 +352,12 @@ class SystemComparison:
             return f"The model reaches MAP {value:.4f} {where}; it was not compared with a baseline."
         against = self.systems[best].mean(HEADLINE)
         p = "< .0001" if test.p_t_test < 0.0001 else f"= {test.p_t_test:.4f}"
-        difference = f"{test.difference:+.4f} ± {test.standard_error:.4f}"
+        difference = f"{test.difference:+.4f} ± {test.interval:.4f}"
         numbers = f"MAP {value:.4f} against {against:.4f}, difference {difference}, p {p}"
         if self.verdict == "no difference":
-            return f"The model and the best lexical baseline ({best}) do not differ significantly {where}: {numbers}."
+            return (
+                f"No difference is shown between the model and the best lexical baseline ({best}) {where}: {numbers}."
+            )
         return f"The model is {self.verdict} than the best lexical baseline ({best}) {where}: {numbers}."
 
     def to_json(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from scipy import stats
 
 from reranker.arrays import Float64
+from reranker.baselines.comparison import LEVEL
 from reranker.errors import TrainingError
 from reranker.evaluation import PairedTest, paired_test
 from reranker.lexical.memory import QueryMemory
@@ -29,8 +29,6 @@ from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for
 
 MEASURES: Final = ("AP", "nDCG@10")
 """Measures of the forms; the first one chooses."""
-LEVEL: Final = 0.05
-"""Two-sided p below which a difference is called better or worse."""
 ENOUGH_QUERIES: Final = 500
 """Judging queries that are enough to choose by; with fewer, the queries of training take part by cross-fitting."""
 
@@ -297,14 +295,8 @@ def comparison_of(test: PairedTest, other: str) -> str:
     return f"{'better' if test.difference > 0 else 'worse'} than the {other}"
 
 
-def interval_of(test: PairedTest) -> float:
-    """Return half the width of the 95 % interval of a difference (Student)."""
-    return test.standard_error * float(stats.t.ppf(1 - LEVEL / 2, max(test.n - 1, 1)))
-
-
 def _differences(tests: Mapping[str, PairedTest]) -> str:
     names = {"AP": "MAP"}
     return ", ".join(
-        f"{names.get(measure, measure)} {test.difference:+.4f} ± {interval_of(test):.4f}"
-        for measure, test in tests.items()
+        f"{names.get(measure, measure)} {test.difference:+.4f} ± {test.interval:.4f}" for measure, test in tests.items()
     )

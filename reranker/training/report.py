@@ -120,20 +120,21 @@ def tried_settings(axes: Any, trials: Sequence[Trial], lexical_map: float, final
 
 
 def summary_of(model: RankingModel, report: TrainingReport) -> str:
-    """Return one sentence: the amount of data, whether anything was learned, and the gain over the lexical score."""
+    """Return the amount of data, whether anything was learned, the gain over the lexical score, and the form."""
     data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
     where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
     tried = f" ({len(report.trials)} trials compared settings)" if report.trials else ""
+    written = f" {report.form.sentence}" if report.form and report.form.sentence else ""
     if not _has_learned(report):
         return (
             f"{data} nothing was learned that improves the ranking {where}{tried}: the model ranks by its "
-            f"lexical score only, MAP {report.lexical_map:.4f}."
+            f"lexical score only, MAP {report.lexical_map:.4f}.{written}"
         )
     change = report.valid_map / report.lexical_map - 1 if report.lexical_map else 0.0
     percent = f" ({change:+.0%})" if change else ""
     return (
         f"{data} the model learned to rank {where} with MAP {report.valid_map:.4f}; its lexical score has "
-        f"MAP {report.lexical_map:.4f}{percent}{tried}."
+        f"MAP {report.lexical_map:.4f}{percent}{tried}.{written}"
     )
 
 

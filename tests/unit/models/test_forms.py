@@ -128,5 +128,5 @@ def test_tables_must_fit() -> None:
 
 def test_what_only_linear_models_have_is_refused_with_a_way_out() -> None:
     check_linear("linear", "a weight")
-    with pytest.raises(ConfigError, match=r"a weight is the same .* 'cubic': see .* --explain"):
+    with pytest.raises(ConfigError, match=r"a weight needs the document form 'linear', .* 'cubic': see .* --explain"):
         check_linear("cubic", "a weight")
