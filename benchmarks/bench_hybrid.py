@@ -50,7 +50,7 @@ from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
 from reranker.rerank.search import NearestDocuments
-from reranker.training import Corpus, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, TrainConfig, from_links, train_model
 
 DEPTH = 100
 N_WORDS = (2, 3, 5, 10)
@@ -148,7 +148,7 @@ def trained(folder: Path, path: Path | None) -> RankingModel:
     links = from_links(list(read_links(folder / "links_train.tsv.gz")))
     valid = from_links(list(read_links(folder / "links_valid.tsv.gz")))
     config = TrainConfig(queries="mixed")
-    return train_model(Corpus(folder / "docs_en.jsonl.gz"), links, config, valid=valid, compare=False)[0]
+    return train_model(DocumentSource(folder / "docs_en.jsonl.gz"), links, config, valid=valid, compare=False)[0]
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ from reranker.evaluation import IdPair, RankingTask, link_task, without_reverse
 from reranker.formats import read_ids, read_links
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
-from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
 
 KEYWORDS = (2, 3, 5, 10)
 BASELINES = ("tfidf", "bm25", "lsi:200")
@@ -86,7 +86,7 @@ def trained(folder: Path, split: Split, queries: str, options: argparse.Namespac
         return load_model(kept), 0.0
     started = time.perf_counter()
     model, _ = train_model(
-        Corpus(folder / "docs_en.jsonl.gz"),
+        DocumentSource(folder / "docs_en.jsonl.gz"),
         from_links(split.train),
         TrainConfig(dim=options.dim, queries=queries, seed=options.seed),
         valid=from_links(split.valid) if split.valid else None,

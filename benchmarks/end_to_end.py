@@ -48,7 +48,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX
 from reranker.rerank import DEFAULT_ALPHA, Reranker, RerankSettings
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha
-from reranker.training import Corpus, TrainConfig, from_judgements, train_model
+from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 
 KINDS: tuple[dict[str, Any], ...] = (
     {"type": "most_fields"},
@@ -69,7 +69,7 @@ def train(data: Collection, part: int | None, folder: Path, seed: int) -> Rankin
         queries = [q for q in data.side(test=False) if data.part(q) != part]
         evidence = from_judgements({q: data.grades[q] for q in queries}, data.texts)
         started = time.perf_counter()
-        model, report = train_model(Corpus(data.docs), evidence, TrainConfig(seed=seed), compare=False)
+        model, report = train_model(DocumentSource(data.docs), evidence, TrainConfig(seed=seed), compare=False)
         save_model(model, path)
         weights = ", ".join(f"{s.path} {s.weight:g}" for s in model.encoder.view.fields)
         print(

@@ -22,7 +22,7 @@ import numpy as np
 from reranker.baselines.comparison import experiment_of, read_corpus, read_judgements
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
 from reranker.formats import read_queries
-from reranker.training import Corpus, Listener, TrainConfig, from_judgements
+from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements
 from reranker.training.form_choice import forms_of
 from reranker.training.run import checked_run
 from reranker.training.train import run_stages, written_model
@@ -54,7 +54,7 @@ def row_of(name: str, n: int | None, seed: int) -> dict[str, Any]:
     chosen = train if n is None else train[:n]
     evidence = from_judgements({query: grades[query] for query in chosen}, texts)
     started = time.monotonic()
-    run = checked_run(Corpus(docs), evidence, TrainConfig(seed=seed), None, None, None, Listener())
+    run = checked_run(DocumentSource(docs), evidence, TrainConfig(seed=seed), None, None, None, Listener())
     stages = run_stages(run)
     seconds = time.monotonic() - started
     measured: dict[str, Any] = {}

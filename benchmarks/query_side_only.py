@@ -52,7 +52,7 @@ from reranker.retrain.loop import Retraining, folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
 from reranker.text.view import TextView
-from reranker.training import Corpus, Listener, TrainConfig, from_judgements, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model
 from tests.click_readers import tables_of
 
 INDEX = "query-side-only"
@@ -100,7 +100,7 @@ class Site:
     def build(self) -> None:
         """Train the base model, index the documents with it, and make it live."""
         grades = {query: self.data.grades[query] for query in self.taught}
-        corpus = Corpus(self.data.docs, TextView.parse([f"title^{self.title_weight}", "text^1"]))
+        corpus = DocumentSource(self.data.docs, TextView.parse([f"title^{self.title_weight}", "text^1"]))
         evidence = from_judgements(grades, self.data.texts)
         self.base, _ = train_model(corpus, evidence, TrainConfig(dim=self.dim), compare=False)
         save_model(self.base, folder_of(self.models, self.base.model_id))

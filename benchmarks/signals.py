@@ -47,7 +47,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.rerank.signals import parse_signals, typed
-from reranker.training import Corpus, TrainConfig, from_judgements, train_model
+from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 
 WINDOW = 200
 BODY = {
@@ -221,7 +221,7 @@ def shop(seed: int, work: Path, small: bool) -> list[Row]:
     taught, known, new = names[:third], names[third : 2 * third], names[2 * third :]
     evidence = from_judgements({q: data.grades[q] for q in taught}, data.texts)
     config = TrainConfig(model_class="lexical", memory="off", seed=seed)
-    model, _ = train_model(Corpus(data.docs), evidence, config, compare=False)
+    model, _ = train_model(DocumentSource(data.docs), evidence, config, compare=False)
     to_fit, to_search = ([Topic(data.texts[q], data.grades[q]) for q in some] for some in (known, new))
     best = {str(n): sorted(truth[q], key=lambda d, of=truth[q]: -of[d])[:10] for n, q in enumerate(new)}  # type: ignore[misc]
     reachable = float(ndcg(to_search, best).mean())

@@ -23,7 +23,7 @@ from reranker.evaluation import evaluate_ranking, qrels_task
 from reranker.formats import read_links
 from reranker.models.ranking_model import RankingModel
 from reranker.text.view import TextView
-from reranker.training import Corpus, TrainingSet, from_judgements
+from reranker.training import DocumentSource, TrainingSet, from_judgements
 from tests.click_readers import tables_of
 
 Grades = Mapping[str, Mapping[str, float]]
@@ -61,9 +61,9 @@ class Site:
     pages: Mapping[str, Sequence[str]]
 
     @property
-    def corpus(self) -> Corpus:
+    def corpus(self) -> DocumentSource:
         """What models are trained on."""
-        return Corpus(self.docs, TextView.parse(list(self.view)))
+        return DocumentSource(self.docs, TextView.parse(list(self.view)))
 
     @property
     def documents(self) -> list[str]:

@@ -19,7 +19,7 @@ import reranker.training.linear as training
 from reranker.formats import read_links
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import sgd_steps
-from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
 from reranker.training.problem import Problem
 from reranker.training.trainer import Trainer
 
@@ -66,7 +66,7 @@ def main() -> None:
 
     config = TrainConfig(dim=dim, epochs=2, generalise="links")
     links = from_links(read_links(folder / "links_train.tsv.gz"))
-    corpus = Corpus(folder / "docs_en.jsonl.gz")
+    corpus = DocumentSource(folder / "docs_en.jsonl.gz")
     train_model(corpus, links, config, compare=False, listener=Listener(progress=note))
     peak = resident("VmHWM")
     print(

@@ -42,7 +42,7 @@ from reranker.errors import TrainingError
 from reranker.evaluation import evaluate_run, paired_test, qrels_task, standard_error
 from reranker.formats import RejectLog, read_queries
 from reranker.records import Pair
-from reranker.training import Corpus, TrainConfig, from_pairs, train_model
+from reranker.training import DocumentSource, TrainConfig, from_pairs, train_model
 
 FOLDS = 5
 MEASURES = ("AP", "nDCG@10")
@@ -142,7 +142,7 @@ def _measure_fold(study: Study, pairs: Sequence[Pair], lists: Sequence[Impressio
     """Add the values of one fold."""
     documents = study.folder / "docs.jsonl.gz"
     try:
-        model, _ = train_model(Corpus(documents), from_pairs(pairs), TrainConfig(seed=seed), compare=False)
+        model, _ = train_model(DocumentSource(documents), from_pairs(pairs), TrainConfig(seed=seed), compare=False)
     except TrainingError as error:
         print(f"a fold was left out: {error}")
         return

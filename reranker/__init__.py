@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reranker.records import Document, Hit, RankedHit
     from reranker.rerank import RerankedPage, Reranker, RerankSettings
     from reranker.training import (
-        Corpus,
+        DocumentSource,
         Listener,
         TrainConfig,
         TrainingReport,
@@ -38,7 +38,7 @@ _NAMES = {
     "reranker.records": ("Document", "Hit", "RankedHit"),
     "reranker.rerank": ("RerankSettings", "RerankedPage", "Reranker"),
     "reranker.training": (
-        "Corpus",
+        "DocumentSource",
         "Listener",
         "TrainConfig",
         "TrainingReport",
@@ -51,8 +51,8 @@ _NAMES = {
 """Module → the public names that it defines."""
 
 __all__ = [
-    "Corpus",
     "Document",
+    "DocumentSource",
     "EngineSettings",
     "Hit",
     "Listener",

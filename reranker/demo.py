@@ -37,7 +37,7 @@ from reranker.rerank import Reranker, RerankSettings, body_hash, default_templat
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
 from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
-from reranker.training import Corpus, Listener, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
 
 SKIPPED = frozenset(
     (
@@ -504,7 +504,7 @@ class Demo:
         """Train on the training links with early stopping on the validation links, and save the model."""
         with timed(self.seconds, "train"):
             model, report = train_model(
-                Corpus(self.places.documents, VIEW),
+                DocumentSource(self.places.documents, VIEW),
                 from_links(self.corpus.links["train"]),
                 TrainConfig(dim=self._dim, seed=self._seed),
                 valid=from_links(self.corpus.links["valid"]),

@@ -22,7 +22,7 @@ from reranker.rerank.calibration import Calibration
 from reranker.rerank.search import Reranker
 from reranker.text.view import TextView
 from reranker.training import (
-    Corpus,
+    DocumentSource,
     TrainConfig,
     TrainingReport,
     from_judgements,
@@ -81,7 +81,7 @@ def train(
     else:
         texts = {query.id: query.text for query in read_queries(Path(str(queries)))}
         evidence = from_judgements(read_judgements(Path(str(qrels))), texts)
-    corpus = Corpus(Path(docs), view=TextView.parse(list(fields)))
+    corpus = DocumentSource(Path(docs), view=TextView.parse(list(fields)))
     return train_model(corpus, evidence, config)
 
 

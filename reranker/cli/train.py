@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
     from reranker.progress import TitledProgress
     from reranker.text.view import TextView
-    from reranker.training import Corpus, TrainingReport, TrainingSet
+    from reranker.training import DocumentSource, TrainingReport, TrainingSet
 
 _DECIDED = (
     "fields",
@@ -325,11 +325,11 @@ def _read_index(
     export_documents(engine, options["index"], view, path, reading, common.say)
 
 
-def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> Corpus:
+def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:
     """Return the corpus: file, text view and analyzer. Without ``--docs``, the file is ``of_index``."""
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
-    from reranker.training import Corpus
+    from reranker.training import DocumentSource
 
     analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
@@ -341,7 +341,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> C
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     analyzer = None if analysis is None else make_analyzer(analysis, analyze)
-    return Corpus(
+    return DocumentSource(
         options["docs"] or of_index,
         view,
         analyzer,

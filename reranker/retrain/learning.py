@@ -33,7 +33,7 @@ from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_liv
 from reranker.retrain.served_ranks import weighing
 from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
 from reranker.training import (
-    Corpus,
+    DocumentSource,
     Listener,
     TrainingReport,
     TrainingSet,
@@ -423,7 +423,7 @@ class Learner:
             settings.train, identity=bool(self.base.identity), query_side_only=settings.query_side_only, **changes
         )
         return train_model(
-            Corpus(self.documents, id_field=settings.id_field),
+            DocumentSource(self.documents, id_field=settings.id_field),
             evidence,
             config,
             base=self.base,

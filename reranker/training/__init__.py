@@ -11,13 +11,13 @@ from reranker.lazy import names_of
 
 if TYPE_CHECKING:
     from reranker.training.config import TrainConfig
-    from reranker.training.reading import Corpus, Listener
+    from reranker.training.reading import DocumentSource, Listener
     from reranker.training.train import TrainingReport, train_model
     from reranker.training.training_set import TrainingSet, from_judgements, from_links, from_pairs, mix
 
 _NAMES = {
     "reranker.training.config": ("TrainConfig",),
-    "reranker.training.reading": ("Corpus", "Listener"),
+    "reranker.training.reading": ("DocumentSource", "Listener"),
     "reranker.training.train": ("TrainingReport", "train_model"),
     "reranker.training.training_set": (
         "TrainingSet",
@@ -30,7 +30,7 @@ _NAMES = {
 """The modules that define the public names."""
 
 __all__ = [
-    "Corpus",
+    "DocumentSource",
     "Listener",
     "TrainConfig",
     "TrainingReport",

@@ -32,7 +32,7 @@ _MAX_PATHS = 10_000
 
 
 @dataclass(frozen=True)
-class Corpus:
+class DocumentSource:
     """A file of documents and how it is read."""
 
     path: Path
@@ -96,7 +96,9 @@ class AnalyzedDocuments:
     data: TrainingCorpus
 
 
-def read_tokens(corpus: Corpus, analyzer: Analyzer, listener: Listener, *, check_fields: bool = True) -> DocumentTokens:
+def read_tokens(
+    corpus: DocumentSource, analyzer: Analyzer, listener: Listener, *, check_fields: bool = True
+) -> DocumentTokens:
     """Return the words of all documents of a file, which is read once, as a stream.
 
     A field with words in fewer than one document in a hundred is reported. `TrainingError` is raised if the file holds
@@ -121,7 +123,7 @@ def read_tokens(corpus: Corpus, analyzer: Analyzer, listener: Listener, *, check
     return reader.tokens()
 
 
-def vocabulary_of(corpus: Corpus, tokens: DocumentTokens) -> Vocabulary:
+def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
     """Return the words of the documents by decreasing document frequency; `TrainingError` if there is none."""
     vocabulary = tokens.vocabulary(corpus.max_words, corpus.min_df)
     if not len(vocabulary):

@@ -15,7 +15,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.training.config import Schedule, TrainConfig, schedule_of
 from reranker.training.linear import config_from
-from reranker.training.reading import Corpus, Listener, TrainingCorpus
+from reranker.training.reading import DocumentSource, Listener, TrainingCorpus
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 
 STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
@@ -54,7 +54,7 @@ class RandomStreams:
 class TrainingRun:
     """The inputs of one training. They do not change while its stages run."""
 
-    corpus: Corpus
+    corpus: DocumentSource
     evidence: TrainingSet
     """Evidence of the training, before the split for validation."""
     config: TrainConfig
@@ -90,7 +90,7 @@ class TrainingRun:
 
 
 def checked_run(
-    corpus: Corpus,
+    corpus: DocumentSource,
     evidence: TrainingSet,
     config: TrainConfig,
     valid: TrainingSet | None,

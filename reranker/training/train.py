@@ -42,7 +42,7 @@ from reranker.training.lexical_choice import (
 )
 from reranker.training.linear import words_only
 from reranker.training.race import Trial
-from reranker.training.reading import Corpus, Listener, read_tokens
+from reranker.training.reading import DocumentSource, Listener, read_tokens
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
 from reranker.training.run import Division, TrainingRun, checked_run, divided
 from reranker.training.trainer import TrainResult
@@ -120,7 +120,7 @@ class _Chosen:
 
 
 def train_model(
-    corpus: Corpus,
+    corpus: DocumentSource,
     evidence: TrainingSet,
     config: TrainConfig | None = None,
     *,
@@ -140,7 +140,7 @@ def train_model(
 
     Parameters
     ----------
-    corpus : Corpus
+    corpus : DocumentSource
         The documents and how they are read.
     evidence : TrainingSet
         Links, judgments or preference pairs.

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from reranker import Corpus, TrainConfig, from_links, read_links, save_model, train_model
+from reranker import DocumentSource, TrainConfig, from_links, read_links, save_model, train_model
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
@@ -55,7 +55,7 @@ def test_the_program_of_the_page_gives_the_score(
     links = tmp_path / "links.tsv"
     links.write_text("".join(f"d{i}\td{(i * 7 + k) % 120}\n" for i in range(120) for k in (1, 9)))
     model, _ = train_model(
-        Corpus(docs, quantisation=quantisation), from_links(read_links(links)), TrainConfig(epochs=2)
+        DocumentSource(docs, quantisation=quantisation), from_links(read_links(links)), TrainConfig(epochs=2)
     )
     memory = None
     if lexical is not None and len(lexical.field_weights) == 3:

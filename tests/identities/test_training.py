@@ -16,7 +16,7 @@ from reranker.kernels.sgd import Parameters, sgd_steps
 from reranker.models.ranking_model import RankingModel
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
-from reranker.training import Corpus, TrainConfig, from_links, train_model
+from reranker.training import DocumentSource, TrainConfig, from_links, train_model
 from reranker.training.config import schedule_of
 from reranker.training.trainer import Trainer, start_parameters
 from tests.unit.training.synthetic import STATED, corpus_of, problem_of, synonyms, write_documents
@@ -31,7 +31,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def trained(path: Path, **settings: Any) -> RankingModel:
     config = TrainConfig(**({"dim": 8, "epochs": 1} | STATED | settings))
-    return train_model(Corpus(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False)[0]
+    return train_model(
+        DocumentSource(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False
+    )[0]
 
 
 IN_A_NEW_PROCESS = """

@@ -10,7 +10,7 @@ import pytest
 from reranker.baselines.comparison import experiment_of, read_corpus, read_judgements
 from reranker.evaluation import InnerProducts, draw_tuples, evaluate, link_task, qrels_task
 from reranker.formats import read_ids, read_links, read_queries
-from reranker.training import Corpus, Listener, TrainConfig, from_judgements, from_links, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, from_links, train_model
 
 LEAST_REMEMBERED = 0.226  # measured: .244, standard error .009; the tuned words of the texts alone .136
 LEAST_MAP = 0.61  # measured: .646, standard error .017; the tuned lexical score .471
@@ -24,7 +24,7 @@ def test_new_links_between_known_documents(ssi_data: Path) -> None:
     train, valid, test = (list(read_links(folder / f"links_{part}.tsv.gz")) for part in ("train", "valid", "test"))
     config = TrainConfig(dim=50, queries="document", epochs=5, identity_scale=6.0, rate=0.05, document_dropout=0.0)
     model, report = train_model(
-        Corpus(documents),
+        DocumentSource(documents),
         from_links(train),
         config,
         valid=from_links(valid[:600]),
@@ -58,7 +58,11 @@ def test_documents_remember_judged_queries(ssi_data: Path) -> None:
     )
     config = TrainConfig(model_class="lexical")
     model, report = train_model(
-        Corpus(documents), from_judgements(train, texts), config, valid=from_judgements(valid, texts), compare=False
+        DocumentSource(documents),
+        from_judgements(train, texts),
+        config,
+        valid=from_judgements(valid, texts),
+        compare=False,
     )
     assert report.memory.is_on
     assert report.valid_map > 0.2

@@ -12,7 +12,7 @@ import pytest
 from reranker.arrays import Float64
 from reranker.models.ranking_model import RankingModel
 from reranker.training import (
-    Corpus,
+    DocumentSource,
     TrainConfig,
     TrainingReport,
     TrainingSet,
@@ -84,7 +84,7 @@ def judged() -> tuple[Sources, TrainingSet]:
 
 def train(path: Path, **settings: Any) -> tuple[RankingModel, TrainingReport]:
     config = TrainConfig(dim=4, epochs=1, identity_scale=8.0, rate=0.05, document_dropout=0.0, **settings)
-    return train_model(Corpus(path), judged()[1], config, compare=False)
+    return train_model(DocumentSource(path), judged()[1], config, compare=False)
 
 
 def test_no_query_is_scored_by_what_it_was_fitted_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

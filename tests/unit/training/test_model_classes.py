@@ -21,7 +21,7 @@ from reranker.models.scorers import FORMS
 from reranker.records import Pair
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
-from reranker.training import Corpus, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.context import TrainedParameters, simplest
 from reranker.training.problem import as_trained, csr_of, two_rows
 from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
@@ -46,7 +46,7 @@ def train(path: Path, links: Links, model_class: str, **options: Any) -> tuple[R
     given = {name: options.pop(name) for name in ("base", "listener", "checkpoint") if name in options}
     start: dict[str, Any] = {"dim": 12, "epochs": 3, "generalise": "links", "model_class": model_class, **STATED}
     config = TrainConfig(**(start | options))
-    corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
+    corpus = DocumentSource(path, TextView.parse(["title^1", "text^1"]))
     return train_model(corpus, from_links(links), config, compare=False, **given)
 
 
@@ -224,7 +224,7 @@ def test_stated_preferences_teach_too(path: Path, name: str) -> None:
         better = rng.choice([d["id"] for d in french if d["topic"] == topic])
         worse = rng.choice([d["id"] for d in french if d["topic"] != topic])
         pairs.append(Pair(f"en{topic}x{word} query{number % 50}", str(better), str(worse)))
-    corpus = Corpus(path, TextView.parse(["title^1", "text^1"]))
+    corpus = DocumentSource(path, TextView.parse(["title^1", "text^1"]))
     config = TrainConfig(dim=12, model_class=name, **STATED)
     _, report = train_model(corpus, from_pairs(pairs), config, compare=False)
     assert report.valid_map > report.lexical_map + 0.05
@@ -240,7 +240,7 @@ def test_a_part_of_the_real_documents_is_learned_by_every_class(ssi_data: Path, 
     links = [link for link in read_links(folder / "links_train.tsv.gz") if ids.issuperset(link)]
     said = Said()
     config = TrainConfig(dim=16, epochs=2, generalise="links", queries="document", model_class=AUTO, **STATED)
-    corpus = Corpus(tmp_path / "docs.jsonl", TextView.parse(["title^2", "text^1"]))
+    corpus = DocumentSource(tmp_path / "docs.jsonl", TextView.parse(["title^2", "text^1"]))
     model, report = train_model(corpus, from_links(links), config, compare=False, listener=Listener(said))
     reached = {row["class"]: row["map"] for row in model.training["choice"]["tried"]}
     assert min(reached.values()) >= reached["lexical"] - 1e-6

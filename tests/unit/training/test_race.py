@@ -15,7 +15,7 @@ import pytest
 
 from reranker.errors import TrainingError
 from reranker.records import Pair
-from reranker.training import Corpus, Listener, TrainConfig, from_links, from_pairs, linear, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_links, from_pairs, linear, train_model
 from reranker.training import race as module
 from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import SCALES, TrainingContext, Validator
@@ -210,7 +210,9 @@ def test_a_setting_that_diverges_is_the_worst(monkeypatch: pytest.MonkeyPatch, p
         raise TrainingError("training diverges")
 
     monkeypatch.setattr(module, "trainer_of", trainer_of)
-    _, report = train_model(Corpus(path), from_links(synonyms()[1]), TrainConfig(dim=8, epochs=1), compare=False)
+    _, report = train_model(
+        DocumentSource(path), from_links(synonyms()[1]), TrainConfig(dim=8, epochs=1), compare=False
+    )
     bad = [t for t in report.trials if t.settings.get("rate") == rate or t.settings["identity_scale"] == identity]
     assert bad and all((t.map, t.scale) == (0.0, 0.0) for t in bad)
     assert not any(t.kept for t in bad)
@@ -224,7 +226,11 @@ def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
     listener = Listener(said, lambda title, done, total: shown.append((title, done, total)))
     reports = [
         train_model(
-            Corpus(path), links, TrainConfig(dim=8, epochs=1, document_dropout=0.0), compare=False, listener=listener
+            DocumentSource(path),
+            links,
+            TrainConfig(dim=8, epochs=1, document_dropout=0.0),
+            compare=False,
+            listener=listener,
         )[1]
         for _ in range(2)
     ]
@@ -249,7 +255,7 @@ def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: 
         monkeypatch.setattr(module, "RACE_MB", mb)
         monkeypatch.setattr(os, "cpu_count", lambda: 4)
         monkeypatch.setattr(module, "ThreadPoolExecutor", pool_of)
-        trials.append(train_model(Corpus(path), links, config, compare=False)[1].trials)
+        trials.append(train_model(DocumentSource(path), links, config, compare=False)[1].trials)
         at_once.append(0)
     assert trials[0] == trials[1]
     end = at_once.index(0)

@@ -24,7 +24,7 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
 from reranker.training import (
-    Corpus,
+    DocumentSource,
     Listener,
     TrainConfig,
     TrainingReport,
@@ -57,7 +57,7 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
     given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))
     config = TrainConfig(**({"dim": 12, "epochs": 3} | STATED | options))
-    return train_model(Corpus(path, view), evidence, config, **given)
+    return train_model(DocumentSource(path, view), evidence, config, **given)
 
 
 @pytest.mark.parametrize("generalise", ["links", "documents"])
@@ -122,7 +122,7 @@ def test_the_file_of_documents_is_read_once(path: Path, links: Links, monkeypatc
         return read_documents(read, **options)
 
     monkeypatch.setattr(reading, "read_documents", counting)
-    _, report = train_model(Corpus(path), from_links(links), TrainConfig(**STATED))
+    _, report = train_model(DocumentSource(path), from_links(links), TrainConfig(**STATED))
     assert report.comparison is not None and len(report.notes) > 0, "stems were tried, and systems compared"
     assert opened == [path]
 
@@ -545,7 +545,7 @@ def test_words_are_stems_where_training_queries_find_more_by_them(tmp_path: Path
     assert model.encoder.analyzer.config.stemmer == "english"
     assert any(note.startswith("words are English stems") for note in report.notes)
     assert report.lexical_map > 0.9
-    stated = Corpus(tmp_path / "docs.jsonl", analyzer=make_analyzer(AnalyzerConfig()))
+    stated = DocumentSource(tmp_path / "docs.jsonl", analyzer=make_analyzer(AnalyzerConfig()))
     as_they_stand, report = train_model(
         stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical")
     )
@@ -590,10 +590,10 @@ def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Pa
     expected = corpus.scorer(asked, np.arange(len(documents)), settings).block(0, len(texts))
     scores = model.scorer.score_matrix(model.encode_queries(texts).rows, encoder.encode(documents).rows)
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-5)
-    stated = Corpus(docs, analyzer=make_analyzer(AnalyzerConfig()))
+    stated = DocumentSource(docs, analyzer=make_analyzer(AnalyzerConfig()))
     _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical"))
     assert report.lexical_map < 0.9
-    bigrams = Corpus(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
+    bigrams = DocumentSource(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
     with pytest.raises(ConfigError, match="words drawn from a document at random are no bigrams"):
         train_model(bigrams, from_links(links), TrainConfig(dim=8))
     whole = replace(TrainConfig(**STATED, dim=8, epochs=1), queries="document")
