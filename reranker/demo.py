@@ -33,7 +33,7 @@ from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, timed
 from reranker.records import Document
-from reranker.rerank import Reranker, RerankSettings, body_hash, default_template
+from reranker.rerank import Reranker, RerankSettings, default_template
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha, keep_in_release, rank_topics, sample
 from reranker.rerank.search import open_reranker
 from reranker.text.view import TextView
@@ -527,7 +527,7 @@ class Demo:
         with timed(self.seconds, "search"), closing(open_engine(self.engine_spec, self._connection)) as engine:
             topics = questions_of(self.corpus, "valid", ("train",), N_FITTED, self._seed).values()
             self.fit = fit_alpha(self._reranker(engine), list(topics), "AP", seed=self._seed, progress=progress)
-            body = body_hash(default_template(self.model.encoder.view))
+            body = default_template(self.model.encoder.view)
             keep_in_release(engine, INDEX, self.model.model_id, body, WINDOW, self.fit)
             reranker = self._reranker(engine)
             questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)

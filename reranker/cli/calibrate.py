@@ -123,7 +123,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         )
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
-        keep_in_release(engine, index, model.model_id, template, window, fit)
+        keep_in_release(engine, index, model.model_id, body or default_template(model.encoder.view), window, fit)
     if as_json:
         common.print_json(
             {

@@ -35,7 +35,7 @@ class RerankedPage:
     alpha: float | None = None
     """Weight of the model in the scores, 0 to 1."""
     alpha_origin: str = ""
-    """Where ``alpha`` comes from: ``calibrated``, ``default``, or ``given``."""
+    """Where ``alpha`` comes from: ``given``, ``calibrated``, ``nearest`` (fitted to a similar body) or ``default``."""
     model_id: str = ""
     n_candidates: int = 0
     """Number of candidates in the window."""

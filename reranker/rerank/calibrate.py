@@ -25,7 +25,7 @@ from reranker.formats import RejectSink, read_documents, read_links, read_qrels,
 from reranker.models.ranking_model import Encoder
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
-from reranker.rerank.calibration import Calibration, Probability
+from reranker.rerank.calibration import Calibration, Probability, body_hash, signature_of, window_scale
 from reranker.rerank.ranking import blend, final_order
 from reranker.rerank.search import Reranker
 from reranker.rerank.signals import Signal
@@ -222,6 +222,8 @@ class Fit:
 
     alpha: float
     """The best alpha over all queries."""
+    window_alpha: float
+    """The best alpha if the engine's scores are divided by the highest one of the window, for similar bodies."""
     measure: str
     """The measure that is maximised: ``nDCG@10`` (judgments) or ``AP`` (links)."""
     n_queries: int
@@ -487,6 +489,7 @@ def fit_alpha(
     test = paired_test(held_out, values[0])
     return Fit(
         alpha=best[0],
+        window_alpha=_window_alpha(rankings, qrels, measure, best[1:]),
         measure=measure,
         n_queries=len(topics),
         engine=float(means[0]),
@@ -513,6 +516,15 @@ def fit_alpha(
         signals_gain=Gain.of(held_out, cross_validated(values, seed)) if signals else None,
         probability=fit_probability(rankings, qrels, seed) if probability else None,
     )
+
+
+def _window_alpha(
+    rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], measure: str, weights: Sequence[float]
+) -> float:
+    """Return the best alpha for scores that are divided by the highest one of the window, with the signals' weights."""
+    windows = [window._replace(scale=window_scale(window.lexical, window.scale)) for window in rankings.windows]
+    search = BlendSearch(replace(rankings, windows=windows), qrels, measure)
+    return ALPHAS[_best(np.stack([search.values((alpha, *weights)) for alpha in ALPHAS]))]
 
 
 def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]], seed: int) -> FittedProbability:
@@ -611,14 +623,16 @@ def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Fl
 
 
 def keep_in_release(
-    engine: Engine, index: str, model_id: str, template_hash: str, window: int, fit: Fit
+    engine: Engine, index: str, model_id: str, template: Mapping[str, Any], window: int, fit: Fit
 ) -> ControlRecord:
-    """Store the fitted alpha and the signals with a weight in the model's release; return the stored record.
+    """Store the fit for a body and a window in the model's release; return the stored record.
 
     Raises `InputError` if the model has no release for the index; `EngineError` if the record cannot be written.
     """
     entry = {
         "alpha": fit.alpha,
+        "window_alpha": fit.window_alpha,
+        "clauses": sorted(signature_of(template)),
         "measure": fit.measure,
         "queries": fit.n_queries,
         "engine": round(fit.engine, 6),
@@ -630,7 +644,7 @@ def keep_in_release(
 
     def change(record: ControlRecord) -> ControlRecord:
         release = record.release(model_id)
-        kept = {**release.calibration, Calibration.key(template_hash, window): entry}
+        kept = {**release.calibration, Calibration.key(body_hash(template), window): entry}
         return record.with_release(replace(release, calibration=kept))
 
     return update_control(engine, index, change)

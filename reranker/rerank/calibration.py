@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -19,6 +19,8 @@ from reranker.engines.bodies import candidate_body
 from reranker.errors import ConfigError
 from reranker.rerank.signals import Signal
 
+PINNED_SCORE: Final = 1e30
+"""A ``_score`` above this value is not a similarity: a pinned query gives its documents scores of 1.7e38 and above."""
 DEFAULT_ALPHA: Final = 0.5
 """Weight of the model before `ssi calibrate` has fitted one. A page that uses it contains a notice."""
 
@@ -29,9 +31,11 @@ class ChosenAlpha(NamedTuple):
     value: float
     """Weight of the model, 0 to 1."""
     origin: str
-    """``given``, ``calibrated``, or ``default``."""
+    """``given``, ``calibrated`` (fitted to this body and window), ``nearest`` (to a similar one), or ``default``."""
     signals: tuple[Signal, ...] = ()
     """Signals fitted with this alpha; empty for a given alpha."""
+    by_window: bool = False
+    """The engine's scores are divided by the highest one of the window instead of c(q), see `window_scale`."""
 
 
 DEFAULT: Final = ChosenAlpha(DEFAULT_ALPHA, "default")
@@ -117,6 +121,49 @@ def _without_filters(node: Any) -> Any:
     return kept
 
 
+def window_scale(lexical: Float64, otherwise: float) -> float:
+    """Return the highest of the engine's scores in a window, (n,) float64, or ``otherwise`` if none is above 0.
+
+    Scores of pinned hits (`PINNED_SCORE`) do not count. Divided by it, the engine's scores do not depend on the boosts
+    of a body, so that an alpha that was fitted to one body can be used for a similar one.
+    """
+    usable = lexical[np.isfinite(lexical) & (lexical < PINNED_SCORE)]
+    highest = float(usable.max(initial=0.0))
+    return highest if highest > 0.0 else otherwise
+
+
+LEAST_SIMILARITY: Final = 0.5
+"""Similarity of two bodies from which the calibration of one is used for the other."""
+_NESTING = _ALL_MUST_MATCH | {"should", "dis_max", "queries", "functions", "rescore", "rescore_query", "constant_score"}
+"""Keys of a body that only contain other clauses."""
+
+
+def signature_of(template: Mapping[str, Any]) -> frozenset[str]:
+    """Return the clauses of a body that determine scores, as ``clause:field``, without boosts, values and filters."""
+    scoring = [template[name] for name in _SCORING if name in template]
+    return frozenset(_clauses(_without_filters(scoring)))
+
+
+def _clauses(node: Any) -> Iterator[str]:
+    if isinstance(node, (list, tuple)):
+        for item in node:
+            yield from _clauses(item)
+    if not isinstance(node, Mapping):
+        return
+    for name, value in node.items():
+        if name in _NESTING:
+            yield from _clauses(value)
+        elif isinstance(value, Mapping):
+            listed = value.get("fields", [value["field"]] if "field" in value else [*value][:1])
+            for path in listed if isinstance(listed, (list, tuple)) else [listed]:
+                yield f"{name}:{str(path).partition('^')[0]}"
+
+
+def similarity(first: frozenset[str], second: frozenset[str]) -> float:
+    """Return the share of common clauses among all clauses of two bodies, 0 to 1."""
+    return len(first & second) / len(first | second) if first or second else 0.0
+
+
 class Probability(NamedTuple):
     """Probability that a candidate is relevant as a function of f: 1 / (1 + e^-(slope f + offset)), slope > 0.
 
@@ -156,6 +203,10 @@ class Calibration:
     """Signals fitted together with the alpha."""
     probabilities: Mapping[str, Probability] = field(default_factory=dict)
     """Probabilities of relevance as functions of f."""
+    window_alphas: Mapping[str, float] = field(default_factory=dict)
+    """Alphas fitted with the engine's scores divided by the highest one of the window, 0 to 1; for similar bodies."""
+    signatures: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """`signature_of` of the bodies with a window alpha."""
 
     def __post_init__(self) -> None:
         for key, alpha in self.alphas.items():
@@ -165,6 +216,8 @@ class Calibration:
                     f"the calibration key {key!r} is not <16 hex digits of the body>:<window>, or its alpha is not a "
                     "number: run `ssi calibrate` again"
                 )
+            check_alpha(alpha)
+        for alpha in self.window_alphas.values():
             check_alpha(alpha)
 
     @classmethod
@@ -177,6 +230,8 @@ class Calibration:
         alphas: dict[str, float] = {}
         signals: dict[str, tuple[Signal, ...]] = {}
         probabilities: dict[str, Probability] = {}
+        window_alphas: dict[str, float] = {}
+        signatures: dict[str, frozenset[str]] = {}
         for key, entry in entries.items():
             alpha = entry.get("alpha") if isinstance(entry, Mapping) else None
             if isinstance(alpha, bool) or not isinstance(alpha, (int, float)):
@@ -188,19 +243,41 @@ class Calibration:
             signals[key] = tuple(map(Signal.from_json, listed))
             if "probability" in entry:
                 probabilities[key] = Probability.from_json(entry["probability"])
-        return cls(alphas, signals, probabilities)
+            window_alpha, clauses = entry.get("window_alpha"), entry.get("clauses")
+            is_number = isinstance(window_alpha, (int, float)) and not isinstance(window_alpha, bool)
+            if is_number and isinstance(clauses, list):
+                window_alphas[key], signatures[key] = float(window_alpha), frozenset(map(str, clauses))
+        return cls(alphas, signals, probabilities, window_alphas, signatures)
 
     @staticmethod
     def key(template_hash: str, window: int) -> str:
         """Return the key of a body and a window."""
         return f"{template_hash}:{window}"
 
-    def choose(self, template_hash: str, window: int, given: float | None = None) -> ChosenAlpha:
-        """Return the ``given`` alpha, else the fitted one with its signals, else `DEFAULT_ALPHA`."""
+    def choose(self, template: Mapping[str, Any], window: int, given: float | None = None) -> ChosenAlpha:
+        """Return the ``given`` alpha, else that of the body and window, of the nearest ones, or `DEFAULT_ALPHA`.
+
+        The nearest calibration is the one of the most similar body, and among these of the nearest window. It is not
+        used if the similarity of the bodies is below `LEAST_SIMILARITY`.
+        """
         if given is not None:
             return ChosenAlpha(check_alpha(given), "given")
-        key = self.key(template_hash, window)
-        fitted = self.alphas.get(key)
-        if fitted is None:
+        if not self.alphas:
             return DEFAULT
-        return ChosenAlpha(fitted, "calibrated", self.signals.get(key, ()))
+        key = self.key(body_hash(template), window)
+        fitted = self.alphas.get(key)
+        if fitted is not None:
+            return ChosenAlpha(fitted, "calibrated", self.signals.get(key, ()))
+        return self._nearest(template, window)
+
+    def _nearest(self, template: Mapping[str, Any], window: int) -> ChosenAlpha:
+        own = signature_of(template)
+
+        def nearness(key: str) -> tuple[float, float]:
+            of_key = max(int(key.partition(":")[2]), 1)
+            return similarity(own, self.signatures[key]), -abs(math.log(of_key / max(window, 1)))
+
+        best = max(sorted(self.window_alphas), key=nearness, default=None)
+        if best is None or nearness(best)[0] < LEAST_SIMILARITY:
+            return DEFAULT
+        return ChosenAlpha(self.window_alphas[best], "nearest", self.signals.get(best, ()), by_window=True)

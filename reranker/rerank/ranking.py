@@ -21,7 +21,7 @@ import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -29,12 +29,9 @@ from reranker.arrays import Bool, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import default_query_body, not_rerankable
 from reranker.records import Hit, RankedHit, Reason, ReasonKind
-from reranker.rerank.calibration import DEFAULT, ChosenAlpha
+from reranker.rerank.calibration import DEFAULT, PINNED_SCORE, ChosenAlpha
 from reranker.rerank.candidates import EncodedQuery, Window
 from reranker.text.view import TextView
-
-PINNED_SCORE: Final = 1e30
-"""A ``_score`` above this value is not a similarity: a pinned query gives its documents scores of 1.7e38 and above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +244,11 @@ def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) 
     if alpha.origin == "default":
         notices.append(
             f"alpha = {alpha.value:g} is the default, not fitted to this index, body and window: run `ssi calibrate`"
+        )
+    if alpha.origin == "nearest":
+        notices.append(
+            f"alpha = {alpha.value:g} was fitted to a similar body or another window: run `ssi calibrate` with this "
+            "body and window"
         )
     if query.n_listed == 0:
         notices.append("no word of the query is in the model's vocabulary, so it ranks only by exact words")

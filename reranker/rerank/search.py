@@ -40,7 +40,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
-from reranker.rerank.calibration import Calibration, ChosenAlpha, Probability, body_hash
+from reranker.rerank.calibration import DEFAULT, Calibration, ChosenAlpha, Probability, body_hash, window_scale
 from reranker.rerank.candidates import (
     Candidates,
     CandidateVectors,
@@ -447,6 +447,8 @@ class Reranker:
         if self._rescorer is None:
             raise ConfigError(f"route {self.route!r} is not computed by the engine: use route 'inside'")
         request = self._request(query, body)
+        if request.alpha.by_window:
+            request = replace(request, alpha=DEFAULT)
         if reason := self._rescorer.why_not(request):
             raise InputError(f"the engine cannot rescore this body: {reason}; use `ssi search --route inside`")
         return self._rescorer.body(request, self._query(request), stored), request.alpha
@@ -544,7 +546,7 @@ class Reranker:
 
     def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
         """Return the page's hits as ordered by the engine; None if they must be ordered here."""
-        if self._rescorer is None:
+        if self._rescorer is None or request.alpha.by_window:  # the highest score is known only after the request
             return None
         try:
             if not self._rescorer.suits(request):
@@ -575,6 +577,8 @@ class Reranker:
         hits, window, notice = self._window(request, query, hits, source)
         check_unscored(window.n_unscored, len(window.hits), self.settings.max_unscored, "run `ssi sync`")
         alpha = request.alpha
+        if alpha.by_window:
+            query = query._replace(scale=window_scale(window.lexical, query.scale))
         kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
         signals = added(alpha.signals, window.hits)
         scores = blend(window.model, window.lexical, alpha.value, query.scale, signals)
@@ -602,9 +606,7 @@ class Reranker:
         return encode_query(self.model, request.query)
 
     def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:
-        fitted = bool(self.calibration.alphas) and self.settings.alpha is None
-        template_hash = body_hash(template) if fitted else ""
-        return self.calibration.choose(template_hash, self.settings.window, self.settings.alpha)
+        return self.calibration.choose(template, self.settings.window, self.settings.alpha)
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True if it costs less to get the shown documents with the candidates than by a second request."""

@@ -43,7 +43,7 @@ from reranker.releases import (
     update_control,
     utc_now,
 )
-from reranker.rerank import body_hash, default_template
+from reranker.rerank import default_template
 from reranker.rerank.calibration import Calibration
 from reranker.retrain.documents import export_documents
 from reranker.retrain.gate import GateVerdict
@@ -343,9 +343,9 @@ class Retraining:
         calibrated = [r for r in self.before.releases if r.model_id == model.model_id and r.calibration]
         release = calibrated[0] if calibrated else live
         calibration = Calibration() if release is None else Calibration.from_release(release.calibration)
-        template = body_hash(body if body is not None else default_template(model.encoder.view))
+        template = body if body is not None else default_template(model.encoder.view)
         alpha = calibration.choose(template, self.settings.window)
-        return ServedModel(model, alpha.value, alpha.signals)
+        return ServedModel(model, alpha.value, alpha.signals, alpha.by_window)
 
     def _keep(self, model: RankingModel, base: StoredModel, comparison: ServedComparison) -> StoredModel:
         """Save the model in a folder named by its id if it may go live, else over the last refused one.

@@ -20,6 +20,7 @@ from reranker.evaluation import evaluate_run
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.progress import Progress, no_progress
 from reranker.records import Hit
+from reranker.rerank.calibration import window_scale
 from reranker.rerank.candidates import encode_query, score_vectors
 from reranker.rerank.ranking import blend, default_template, final_order, kept_in_place, preference_of, why_not
 from reranker.rerank.signals import Signal, added
@@ -47,6 +48,8 @@ class ServedModel(NamedTuple):
     """Weight of the model in the blend with the engine's score."""
     signals: tuple[Signal, ...] = ()
     """Signals that are added to the blend."""
+    by_window: bool = False
+    """The engine's scores are divided by the highest one of the window, see `ChosenAlpha`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +323,8 @@ class ServingScores:
             encoded = encode_query(served.model, query)
             if not encoded.is_empty:
                 scores = self.pools[served.model.encoder_id].score(encoded.vectors, ids)
-                order = final_order(blend(scores, lexical, served.alpha, encoded.scale, signals[number]), kept)
+                scale = window_scale(lexical, encoded.scale) if served.by_window else encoded.scale
+                order = final_order(blend(scores, lexical, served.alpha, scale, signals[number]), kept)
         ranks = np.empty(n, dtype=np.int64)
         ranks[order] = np.arange(1, n + 1)
         return ranks

@@ -312,10 +312,13 @@ def error_shapes(index: str) -> dict[str, ErrorShape]:
     return dict.fromkeys(paths, error_shape)
 
 
-def _response(state: ServiceState, content: bytes, *, reranked: bool = False) -> Response:
-    """Return a response with the product header that the engine's clients check, and whether it was reranked."""
+def _response(state: ServiceState, content: bytes, answer: Answer | None = None) -> Response:
+    """Return a response with the product header that the engine's clients check, and how it was reranked."""
     product = state.engine.capabilities().product
-    headers = {"X-SSI-Reranked": "true" if reranked else "false", **({"X-Elastic-Product": product} if product else {})}
+    headers = {"X-Elastic-Product": product} if product else {}
+    headers["X-SSI-Reranked"] = "true" if answer is not None and answer.reranked else "false"
+    if answer is not None and answer.reranked and answer.searched is not None:
+        headers["X-SSI-Alpha"] = answer.searched.outcome.page.alpha_origin
     return Response(content, media_type="application/json", headers=headers)
 
 
@@ -347,7 +350,7 @@ async def proxied_search(request: Request) -> Response:
 
     encoded, answer = await state.run(context, work)
     _keep(state, context, answer)
-    return _response(state, encoded, reranked=answer.reranked)
+    return _response(state, encoded, answer)
 
 
 def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:

@@ -235,6 +235,9 @@ def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, m
     if page.fallback:
         state.metrics.fallbacks.labels(cause).inc()
     context.notes |= {"mode": mode, "version": outcome.serving.model_id[:12], "hits": len(page.hits)}
+    if page.alpha_origin:
+        state.metrics.alphas.labels(page.alpha_origin).inc()
+        context.notes["alpha"] = page.alpha_origin
     if cause:
         context.notes["cause"] = cause
 

@@ -41,6 +41,7 @@ _AT_START: Mapping[str, tuple[str, ...]] = {
         "broken_body",
         "too_many_events",
     ),
+    "alphas": ("given", "calibrated", "nearest", "default"),
     "swaps": ("done", "refused"),
     "shadows": ("scored", "fallback", "failed", "skipped"),
     "documents": ("ids", "texts"),
@@ -98,6 +99,8 @@ class Metrics:
         self.searches = counter("ssi_searches", "Answered searches by mode.", ("mode",))
         text = "Searches answered in the engine's order because they could not be reranked."
         self.fallbacks = counter("ssi_fallbacks", text, ("cause",))
+        text = "Reranked searches by the origin of alpha, the weight of the model."
+        self.alphas = counter("ssi_alphas", text, ("origin",))
         self.refused = counter("ssi_refused", "Requests refused by admission control.", ("cause",))
         self.swaps = counter("ssi_swaps", "Versions that went live while serving, or were refused.", ("result",))
         self.engine_failures = counter("ssi_engine_failures", "Requests that the engine did not answer.")

@@ -212,7 +212,7 @@ def test_a_full_disk_is_one_clear_error_and_the_old_model_stays(
     def save_without_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
         with pytest.raises(
-            ArtifactError, match=r"cannot be written: File too large; what was there before is untouched"
+            ArtifactError, match=r"cannot be written: File too large; its old content is unchanged"
         ):
             save_model(models[1], tmp_path)
 

@@ -21,7 +21,7 @@ def test_word_pairs_of_no_document_are_refused_with_a_way_out(form: str, tmp_pat
     result = CliRunner().invoke(main, ["words", "pairs", "--query", "ash tree", "--model", str(tmp_path / "m")])
     assert result.exit_code == 2
     told = " ".join(result.output.split())
-    assert f"this model's is '{form}'" in told
+    assert f"this model has '{form}'" in told
     assert "--explain" in told
 
 

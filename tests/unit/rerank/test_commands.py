@@ -135,7 +135,7 @@ def test_calibration_is_kept_and_used(site: Site) -> None:
     assert fit["n_queries"] == 20
     answer = site.json("search", "word3", "--window", "50")
     assert (answer["alpha"], answer["alpha_origin"]) == (fit["alpha"], "calibrated")
-    assert site.json("search", "word3")["alpha_origin"] == "default"
+    assert site.json("search", "word3")["alpha_origin"] == "nearest", "fitted to another window"
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "default"
     site.json("calibrate", *files, "--body", "body.json")
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "calibrated"

@@ -121,14 +121,14 @@ def test_a_fit_is_kept_in_the_release_and_found_by_searches(served: Served) -> N
     fit = fit_alpha(reranker_of(served), topics_whose_answers_come_from(served, ALPHAS[16]), "AP", BODY)
     model = served.model
     with pytest.raises(InputError, match="is no version"):
-        keep_in_release(served.engine, served.index, model.model_id, body_hash(BODY), 60, fit)
+        keep_in_release(served.engine, served.index, model.model_id, BODY, 60, fit)
     release = Release(model.model_id, model.encoder_id, {"0" * 16 + ":10": {"alpha": 0.25}})
     update_control(served.engine, served.index, lambda record: record.with_release(release))
-    keep_in_release(served.engine, served.index, model.model_id, body_hash(BODY), 60, fit)
+    keep_in_release(served.engine, served.index, model.model_id, BODY, 60, fit)
     entries = read_control(served.engine, served.index).release(model.model_id).calibration
     assert entries.keys() == {"0" * 16 + ":10", Calibration.key(body_hash(BODY), 60)}
     calibration = calibration_of(served.engine, served.index, model.model_id)
-    assert calibration.choose(body_hash(BODY), 60).value == fit.alpha
+    assert calibration.choose(BODY, 60).value == fit.alpha
     assert calibration_of(served.engine, served.index, "other") == Calibration()
     assert calibration_of(served.engine, "unknown-index", model.model_id) == Calibration()
 

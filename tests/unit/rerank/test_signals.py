@@ -182,8 +182,8 @@ def test_a_damaged_signal_is_refused(entry: Any) -> None:
 
 
 def test_entries_without_signals_load_as_before() -> None:
-    calibration = Calibration.from_release({"0" * 16 + ":10": {"alpha": 0.5}})
-    assert calibration.choose("0" * 16, 10) == ChosenAlpha(0.5, "calibrated", ())
+    calibration = Calibration.from_release({f"{body_hash(BODY)}:10": {"alpha": 0.5}})
+    assert calibration.choose(BODY, 10) == ChosenAlpha(0.5, "calibrated", ())
     with pytest.raises(ConfigError, match="not a list"):
         Calibration.from_release({"0" * 16 + ":10": {"alpha": 0.5, "signals": {}}})
 
@@ -288,12 +288,12 @@ def test_what_counts_is_kept_and_served(served: Served, fit: Fit) -> None:
     model = served.model
     release = Release(model.model_id, model.encoder_id)
     update_control(served.engine, "docs", lambda record: record.with_release(release))
-    keep_in_release(served.engine, "docs", model.model_id, body_hash(BODY), 60, fit)
+    keep_in_release(served.engine, "docs", model.model_id, BODY, 60, fit)
     (entry,) = read_control(served.engine, "docs").release(model.model_id).calibration.values()
     assert [signal["field"] for signal in entry["signals"]] == [signal.field for signal in fit.weighted()]
     calibration = calibration_of(served.engine, "docs", model.model_id)
-    assert calibration.choose(body_hash(BODY), 60) == ChosenAlpha(fit.alpha, "calibrated", fit.weighted())
-    assert calibration.choose(body_hash(BODY), 60, given=0.3) == ChosenAlpha(0.3, "given", ())
+    assert calibration.choose(BODY, 60) == ChosenAlpha(fit.alpha, "calibrated", fit.weighted())
+    assert calibration.choose(BODY, 60, given=0.3) == ChosenAlpha(0.3, "given", ())
     # The order that is served is the one that was measured.
     topic = topics_by(served, calibrated(0.5, planted(served)), 1)[0]
     page = reranker_of(served, calibration).search(topic.query, BODY, size=5)

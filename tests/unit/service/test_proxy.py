@@ -298,6 +298,7 @@ def test_a_search_comes_in_the_order_of_the_model(client: Any, engine: Remote, i
     page = Reranker(index.engine, "docs", index.model, settings=PATIENT).search(TEXT, TEMPLATE, size=7, from_=2)
     answer = client.post("/docs/_search", json={**BODY, "size": 7, "from": 2})
     assert answer.headers["x-ssi-reranked"] == "true" and answer.headers["x-elastic-product"] == "Elasticsearch"
+    assert answer.headers["x-ssi-alpha"] == "default"
     values = answer.json()
     assert hits_of(values) == [(hit.id, hit.score) for hit in page.hits]
     assert values["hits"]["max_score"] == page.hits[0].score
