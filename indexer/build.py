@@ -15,13 +15,15 @@ from typing import Any
 from indexer.checkpoint import checkpoint_path, state_dir
 from indexer.encoding import VersionEncoder
 from indexer.load import LoadOptions, LoadReport, load_documents, source_id
+from indexer.preflight import has_text
+from indexer.suitability import SAMPLE, TextSample, vocabulary_notes
 from indexer.versions import register, with_version
 from reranker.config import DEFAULT_ROUTE
 from reranker.engines.protocol import Engine, IndexInfo
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import GateRefused, InputError, PreflightRefused
 from reranker.formats import RejectLog, read_documents
-from reranker.models.ranking_model import RankingModel
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.releases import ControlRecord, forget_control, read_control, update_control
 from reranker.text.view import TextView, nearest_paths, paths_of
@@ -68,30 +70,53 @@ def rebuilt(old: IndexInfo, properties: Mapping[str, Any]) -> tuple[dict[str, An
     return {**old.mapping, "properties": {**kept, **properties}}, settings
 
 
-def check_fields(path: Path, view: TextView, id_field: str | None = None, notice: Say | None = None) -> None:
-    """Raise `InputError` for a field of the model's view that no document of the file has; it is probably misspelt.
+@dataclass(frozen=True, slots=True)
+class FileTexts:
+    """Fields and texts of a document file, compared with those that a model reads."""
 
-    With ``notice`` (for an index that already has documents), pass the message to it instead. The file is read until
-    all fields were seen.
-    """
-    paths = set[str]()
-    missing = [spec.path for spec in view.fields]
-    for document in read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
-        here = set(paths_of(document.source))
-        missing = [name for name in missing if name not in here]
-        if not missing:
-            return
-        paths |= here if len(paths) < _MAX_PATHS else set()
-    if not paths or (view.is_default and len(missing) < len(view.fields)):
-        return
-    message = (
-        f"no document of {str(path)!r} has the field {missing[0]!r}, which the model reads. The most similar field "
-        f"names in the documents are {nearest_paths(missing[0], paths)}. Rename the field in the documents, or train a "
-        "model with --fields set to these names"
-    )
-    if notice is None:
-        raise InputError(message, field=missing[0])
-    notice(message)
+    path: Path
+    missing: tuple[str, ...]
+    """Fields of the model that no document of the file has; they are probably misspelt."""
+    paths: frozenset[str]
+    """Fields of the documents."""
+    sample: TextSample
+    """Texts of the first documents."""
+    has_none: bool
+    """True if the documents have none of the model's fields."""
+
+    @classmethod
+    def of(cls, path: Path, encoder: Encoder, id_field: str | None = None) -> FileTexts:
+        """Read a file until all fields were seen, and at least `SAMPLE` documents."""
+        view, paths = encoder.view, set[str]()
+        missing, texts = [spec.path for spec in view.fields], list[tuple[str, ...]]()
+        for document in read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field):
+            if len(texts) < SAMPLE:
+                texts.append(view.texts(document.source))
+            elif not missing:
+                break
+            here = set(paths_of(document.source))
+            missing = [name for name in missing if name not in here]
+            paths |= here if len(paths) < _MAX_PATHS else set()
+        has_none = bool(paths) and len(missing) == len(view.fields)
+        # A document may have only some of the default fields.
+        kept = missing if paths and (has_none or not view.is_default) else []
+        return cls(path, tuple(kept), frozenset(paths), TextSample.of(encoder, texts), has_none)
+
+    @property
+    def problem(self) -> str:
+        """Message about the first missing field, with its remedy; empty if no field is missing."""
+        if not self.missing:
+            return ""
+        return (
+            f"no document of {str(self.path)!r} has the field {self.missing[0]!r}, which the model reads. The most "
+            f"similar field names in the documents are {nearest_paths(self.missing[0], self.paths)}. Rename the field "
+            "in the documents, or train a model with --fields set to these names"
+        )
+
+    def check(self) -> None:
+        """Raise `InputError` if a field is missing."""
+        if self.problem:
+            raise InputError(self.problem, field=self.missing[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +171,9 @@ def build_index(
     Raises
     ------
     InputError
-        If the name stands for several indexes, the file cannot be read, or (for an index that is new, empty or rebuilt)
-        no document has one of the model's fields.
+        If the name stands for several indexes, the file cannot be read, or the documents do not have the model's
+        fields: one of them, for an index that is new, empty or rebuilt; none of them, in the file and in the index, for
+        an index that has documents.
     GateRefused
         If a rebuild is not possible or incomplete. The alias is not changed.
     PreflightRefused
@@ -176,7 +202,7 @@ class _Build:
 
     def fill(self, progress: Progress, notice: Say) -> BuildReport:
         names = self.engine.index_names(self.index)
-        self._check_fields(notice if any(map(self.engine.count, names)) else None)
+        self._check_fields([name for name in names if self.engine.count(name)], notice)
         concrete = self._ensure_index()
         load = self._load(concrete, progress, notice)
         live = False
@@ -196,7 +222,7 @@ class _Build:
                 "`ssi revectorize`",
                 index=index,
             )
-        self._check_fields(None)
+        self._check_fields((), notice)
         concrete = self._rebuild_target(old)
         load = self._load(concrete, progress, notice)
         if load.bulk.stopped is not None:
@@ -219,9 +245,17 @@ class _Build:
             forget_control(engine, [before.key])
         return BuildReport(index, concrete, tuple(name for name in old if name != concrete), live, load)
 
-    def _check_fields(self, notice: Say | None) -> None:
-        if self.model is not None:
-            check_fields(self.path, self.model.encoder.view, self.options.load.id_field, notice)
+    def _check_fields(self, filled: Sequence[str], notice: Say) -> None:
+        """Raise `InputError` if the model does not fit the file; ``filled`` are the indexes that have documents."""
+        if self.model is None or self.version is None:
+            return
+        encoder, version = self.model.encoder, self.version
+        texts = FileTexts.of(self.path, encoder, self.options.load.id_field)
+        if not filled or (texts.has_none and not any(has_text(self.engine, name, version) for name in filled)):
+            texts.check()
+        for message in (texts.problem, *vocabulary_notes(encoder, texts.sample)):
+            if message:
+                notice(message)
 
     def _new_index(self, concrete: str) -> None:
         view = self.model.encoder.view if self.model else TextView()

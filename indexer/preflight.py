@@ -1,24 +1,24 @@
 """Checks before the first write to somebody else's index: reasons for refusing it, and the cost of writing.
 
 To add fields to a stored document, the engine writes the whole document again from its ``_source``. If the ``_source``
-is not the document that its owner sent, or if a write has side effects, `preflight` refuses the index with a remedy.
+is not the document that its owner sent, or if a write has side effects, `preflight` refuses the index with a remedy. It
+also refuses a model none of whose fields the documents have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from indexer.encoding import VersionEncoder
+from indexer.suitability import SAMPLE, TextSample, document_has_text, text_notes, text_reasons
 from reranker.engines.protocol import DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import json_bytes
 from reranker.errors import EngineAuthError, EngineRejected, PreflightRefused
-
-SAMPLE = 100
-"""Number of documents that are sampled for sizes and versions."""
-
+from reranker.records import StoredDocument
+from reranker.text.view import paths_of
 
 MIN_FREE_SHARE = 0.10
 """Share of a disk that must stay free, because engines stop allocating shards at 10 % and block writes at 5 %."""
@@ -77,13 +77,16 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     reasons: list[str] = []
     notes = ["every document is rewritten once, with its own routing and only if nobody has changed it in the meantime"]
     documents = added = 0
+    sample: list[StoredDocument] = []
     for name in names:
         info = engine.index_info(name)
         reasons += mapping_reasons(info, properties)
         notes += mapping_notes(info)
         n_documents = engine.count(name)
         documents += n_documents
-        n_bytes = _added_bytes(engine, name, version) * n_documents if not reasons else 0
+        batch = [] if reasons else text_sample(engine, name, version)
+        sample += batch
+        n_bytes = _added_bytes(batch, version) * n_documents
         added += n_bytes
         reasons += version_reasons(engine, name)
         if isinstance(engine, ReportsDisk):
@@ -91,6 +94,10 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
                 reasons += disk_reasons(engine.disk_usage(name), n_bytes)
             except (EngineAuthError, EngineRejected) as error:
                 notes.append(f"{name}: free disk space is unknown ({error})")
+    texts = TextSample.of(version.encoder, [version.encoder.view.texts(document.source) for document in sample])
+    if sample and not texts.has_text:
+        reasons += text_reasons(version.encoder, texts, field_names(engine, names))
+    notes += text_notes(version.encoder, texts)
     return Plan(index, names, documents, added, properties, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(notes)))
 
 
@@ -196,12 +203,38 @@ def version_reasons(engine: Engine, name: str) -> list[str]:
     return []
 
 
-def _added_bytes(engine: Engine, name: str, version: VersionEncoder) -> int:
-    """Return the mean JSON bytes of the new fields over a sample; 0 for an empty index.
+def text_sample(engine: Engine, name: str, version: VersionEncoder) -> list[StoredDocument]:
+    """Return up to `SAMPLE` documents of an index with the fields that the model reads.
+
+    If the first documents have no text, documents that have one of the fields are returned, if there are any: an index
+    may begin with documents of another kind.
+    """
+    paths, encoder = version.text_paths, version.encoder
+    first = next(iter(engine.scan(name, source=paths, batch_size=SAMPLE)), [])
+    if not first or any(document_has_text(encoder, document.source) for document in first):
+        return first
+    query = {"bool": {"should": [{"exists": {"field": path}} for path in paths], "minimum_should_match": 1}}
+    return next(iter(engine.scan(name, query=query, source=paths, batch_size=SAMPLE)), first)
+
+
+def has_text(engine: Engine, name: str, version: VersionEncoder) -> bool:
+    """Return whether a sampled document of an index has text in a field of the model."""
+    sample = text_sample(engine, name, version)
+    return any(document_has_text(version.encoder, document.source) for document in sample)
+
+
+def field_names(engine: Engine, names: Sequence[str]) -> set[str]:
+    """Return the fields of the first documents of each index, without those of versions."""
+    batches = [next(iter(engine.scan(name, batch_size=SAMPLE)), []) for name in names]
+    paths = {path for batch in batches for document in batch for path in paths_of(document.source)}
+    return {path for path in paths if not path.startswith(FIELD_PREFIX)}
+
+
+def _added_bytes(batch: Sequence[StoredDocument], version: VersionEncoder) -> int:
+    """Return the mean JSON bytes of the new fields over a sample; 0 for an empty one.
 
     The store of ``version`` must not be open, so that no row is kept for it.
     """
-    batch = next(iter(engine.scan(name, source=version.text_paths, batch_size=SAMPLE)), [])
     if not batch:
         return 0
     sizes = [len(json_bytes(fields)) for fields in version.fields([d.id for d in batch], [d.source for d in batch])]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from indexer.build import check_fields
+from indexer.build import FileTexts
 from indexer.encoding import ENCODE_BATCH
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.files import replacing
@@ -105,7 +105,7 @@ def vectorize(
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
     pa = arrow()
     encoder = load_model(job.model).encoder
-    check_fields(job.docs, encoder.view, job.id_field)
+    FileTexts.of(job.docs, encoder, job.id_field).check()
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
     n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
     seen, group, n_rows = SeenIds(), [], 0

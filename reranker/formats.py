@@ -25,6 +25,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -641,6 +642,7 @@ def _value_at(value: dict[str, Any], path: str) -> Any:
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_N_CHECKED = 10  # first lines that are checked for commas in the place of tabs
 _PAIR_COLUMNS = ("query", "better", "worse", "weight")
 
 
@@ -693,12 +695,12 @@ def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Ju
     TREC columns can be separated by blanks; the second column is ignored. Grades are decimal numbers and can be
     negative.
     """
-    return _records(path, _judgement, rejects)
+    return _records(path, _judgement, rejects, n_blank_separated=(3, 4))
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
     """Yield the ids of a file with one id per line."""
-    return _records(path, check_id, rejects)
+    return read_records(path, lambda line: check_id(decoded(line.data)), rejects=rejects)
 
 
 def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
@@ -726,8 +728,33 @@ def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pa
     return (pair for pair in _records(path, parse, rejects) if pair is not None)
 
 
-def _records(path: _Path, parse: Callable[[str], _Record], rejects: RejectSink | None) -> Iterator[_Record]:
-    return read_records(path, lambda line: parse(decoded(line.data)), rejects=rejects)
+def _records(
+    path: _Path, parse: Callable[[str], _Record], rejects: RejectSink | None, n_blank_separated: Sequence[int] = ()
+) -> Iterator[_Record]:
+    """Yield the records of a file of columns. ``n_blank_separated``: numbers of columns that blanks may separate."""
+    _refuse_commas(path, n_blank_separated)
+    yield from read_records(path, lambda line: parse(decoded(line.data)), rejects=rejects)
+
+
+def _refuse_commas(path: _Path, n_blank_separated: Sequence[int]) -> None:
+    """Raise `InputError` if the first lines of a regular file have commas and no tabs."""
+    if not os.path.isfile(path):
+        return
+    try:
+        first = [line.data for line in islice(read_lines(path, rejects=RejectLog()), _N_CHECKED)]
+    except InputError:
+        return  # The reader reports the same error after the records before it.
+
+    def has_commas(data: bytes) -> bool:
+        return b"," in data and b"\t" not in data and len(data.split()) not in n_blank_separated
+
+    if first and all(map(has_commas, first)):
+        name = os.fspath(path)
+        raise InputError(
+            f"no tabs found in {name!r}, but commas: columns must be separated by tabs. Convert the file to "
+            "tab-separated text, without quotes (a spreadsheet saves it as 'text, tab-delimited')",
+            path=name,
+        )
 
 
 def _columns(columns: Sequence[str], legal: Sequence[int]) -> Sequence[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -129,6 +131,7 @@ HEADER = {b"query", b"better", b"worse", b"weight"}
 @example(b"query\tbetter\tworse\tweight")
 def test_any_lines_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("table") / "t"
+    data = data.replace(b",", b";")  # a file of commas and no tabs is refused as a whole
     path.write_bytes(gzip.compress(data))
     for read in (read_links, read_queries, read_qrels, read_pairs, read_documents, read_ids):
         log = RejectLog()
@@ -160,3 +163,30 @@ def test_the_real_files_are_read_whole(ssi_data: Path) -> None:
         )
         assert found == expected
     assert sum(1 for _ in read_links(ssi_data / "cppdocs" / "links_en.tsv.gz")) == 42_636
+
+
+@pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        (read_links, "a,b\nc,d\n"),
+        (read_queries, "q1,first query\nq2,second\n"),
+        (read_qrels, "q1,d1,1\nq1,d2,0\n"),
+        (read_pairs, "query,better,worse\nred shoes,d1,d2\n"),
+    ],
+)
+def test_commas_in_the_place_of_tabs_are_refused_by_name(tmp_path: Path, reader: Callable[..., Any], text: str) -> None:
+    for path, data in (("links.csv", text.encode()), ("links.csv.gz", gzip.compress(text.encode()))):
+        (tmp_path / path).write_bytes(data)
+        sink = CollectingSink()
+        with pytest.raises(InputError, match=rf"no tabs found in '.*{path}', but commas: .* Convert the file"):
+            list(reader(tmp_path / path, rejects=sink))
+        assert sink.entries == []
+
+
+def test_a_line_of_commas_in_a_file_of_tabs_is_one_bad_line(tmp_path: Path) -> None:
+    sink = CollectingSink()
+    assert list(read_links(written(tmp_path, "# from, to\na,1\tb\n"), rejects=sink)) == [Link("a,1", "b")]
+    assert sink.kinds == ["columns"]
+    assert list(read_qrels(written(tmp_path, "q,1 0 d,1 1\n"))) == [Judgement("q,1", "d,1", 1.0)]
+    assert list(read_ids(written(tmp_path, "a,b\nc,d\n"))) == ["a,b", "c,d"]
+    assert list(read_links(written(tmp_path, ""))) == []

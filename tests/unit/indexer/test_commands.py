@@ -274,3 +274,42 @@ def test_versions_tell_what_is_stale(folder: Path) -> None:
     assert "3 documents of 'docs' have changed" in ssi("promote", versions[1]["model_id"], *at, code=7).stderr
     assert ssi("promote", versions[1]["model_id"], *at, "--force").stdout.startswith("live for docs")
     assert "changed since" not in ssi("rollback", *at).stderr
+
+
+RENAMED = {name: {"titel": one["title"], "body": one["text"]} for name, one in DOCUMENTS.items()}
+FOREIGN = {name: {key: text.replace("word", "mot") for key, text in one.items()} for name, one in DOCUMENTS.items()}
+
+
+@pytest.mark.parametrize("command", [("revectorize",), ("revectorize", "--dry-run"), ("sync",)])
+def test_a_model_none_of_whose_fields_the_index_has_is_refused(folder: Path, command: tuple[str, ...]) -> None:
+    write_lines(folder / "renamed.jsonl", RENAMED)
+    ssi("index", "renamed.jsonl", *where(folder))
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        before = contents(engine, "docs")
+    message = " ".join(ssi(*command, *where(folder), "--model", "model", code=7).stderr.split())
+    assert "(title, text)" in message and "titel" in message and "--fields" in message
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        assert contents(engine, "docs") == before
+        assert not engine.index_names("ssi-control")
+        assert not [name for name in engine.index_info("docs").properties if name.startswith("ssi_")]
+
+
+def test_documents_that_fit_the_model_as_little_as_their_index_are_refused(folder: Path) -> None:
+    write_lines(folder / "renamed.jsonl", RENAMED)
+    ssi("index", "renamed.jsonl", *where(folder))
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        before = contents(engine, "docs")
+    assert "titel" in ssi("index", "renamed.jsonl", *where(folder), "--model", "model", code=3).stderr
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        assert contents(engine, "docs") == before
+
+
+def test_a_model_of_other_texts_is_noted(folder: Path) -> None:
+    write_lines(folder / "foreign.jsonl", FOREIGN)
+    words = "are in the model's vocabulary"
+    index = ssi("index", "foreign.jsonl", *where(folder), "--model", "model")
+    assert words in " ".join(index.stderr.split())
+    revectorize = ssi("revectorize", *where(folder), "--model", "model", "--dry-run")
+    assert words in " ".join(revectorize.stderr.split())
+    fitting = ssi("index", "docs.jsonl", *where(folder)[:2], "--index", "other", "--model", "model")
+    assert words not in " ".join(fitting.stderr.split())
