@@ -22,12 +22,12 @@ from reranker.models.tensor_file import REMEDY, _open_regular
 FORMAT: Final = "ssi-model"
 
 
-FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6)
 """Format versions; a program refuses versions that it does not know.
 
 1: the linear form, which every program reads. 2: another ``document_form``. 3: ``lexical`` settings, or a
 ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights`` weights of query
-words.
+words. 6: hashes of the ``training_queries``.
 """
 
 
@@ -98,7 +98,7 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
             path=str(folder),
         )
     if version != _version_of(content):
-        entries = [name for name in ("document_form", "lexical", "n_memory_documents") if name in content]
+        entries = [name for name in _VERSIONED if name in content]
         raise ArtifactError(
             f"{str(folder)!r} has format version {version} and the entries {', '.join(entries) or 'of version 1'}, "
             f"which make it version {_version_of(content)}; {REMEDY}",
@@ -107,7 +107,20 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(content)
 
 
+_VERSIONED: Final = (
+    "document_form",
+    "lexical",
+    "short_query",
+    "n_memory_documents",
+    "n_word_weights",
+    "training_queries",
+)
+"""Entries that decide the format version."""
+
+
 def _version_of(content: Mapping[str, Any]) -> int:
+    if "training_queries" in content:
+        return 6
     if "n_word_weights" in content:
         return 5
     if "n_memory_documents" in content:

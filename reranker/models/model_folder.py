@@ -3,7 +3,8 @@
 A folder holds ::
 
     manifest.json                        ids, text view, analyzer, training, measures, files
-    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory
+    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory,
+                                         hashes of the training queries
 
 The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
 tensor file is written next to the old one, and then the new manifest is renamed over the old one. A reader, or a crash
@@ -32,6 +33,7 @@ from reranker.models.manifest import _entry, describe_model
 from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
 from reranker.models.scorers import LINEAR, form_of
 from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
+from reranker.models.training_queries import TrainingQueries
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -186,15 +188,30 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         expected["U_short"] = (float32, (_entry(content, "n_query_rows", int), n_dims))
     if "n_word_weights" in content:
         expected["word_weights"] = (float32, (_entry(content, "n_word_weights", int),))
+    if "training_queries" in content:
+        expected["training_queries"] = (np.dtype("<u8"), (_number_of_queries(content),))
+    expected |= _side_vocabularies(content)
+    if "n_memory_documents" in content:
+        n_offsets = _entry(content, "n_memory_documents", int) + 1
+        for name, kind in MEMORY_TYPES.items():
+            expected[f"memory.{name}"] = (kind, (n_offsets if name.endswith("offsets") else None,))
+    return expected
+
+
+def _number_of_queries(content: Mapping[str, Any]) -> int:
+    entry = _entry(content, "training_queries", dict)
+    if entry.keys() != {"key", "n"}:
+        raise ArtifactError(f"training_queries has the entries {sorted(entry)[:3]} and not key and n; {REMEDY}")
+    return _entry(entry, "n", int)
+
+
+def _side_vocabularies(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]]:
+    expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {}
     for side in ("document",) if _entry(content, "shared_vocabulary", bool) else ("document", "query"):
         n_words = _entry(content, f"n_{side}_words", int)
         lengths = (None, n_words + 1, n_words, 1)
         for (name, kind), length in zip(_VOCABULARY_TYPES.items(), lengths, strict=True):
             expected[f"{side}.{name}"] = (kind, (length,))
-    if "n_memory_documents" in content:
-        n_offsets = _entry(content, "n_memory_documents", int) + 1
-        for name, kind in MEMORY_TYPES.items():
-            expected[f"memory.{name}"] = (kind, (n_offsets if name.endswith("offsets") else None,))
     return expected
 
 
@@ -252,6 +269,9 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             _entry(content, "metrics", dict),
             arrays.get("U_short"),
             arrays.get("word_weights"),
+            TrainingQueries(_entry(content["training_queries"], "key", str), arrays["training_queries"])
+            if "training_queries" in arrays
+            else None,
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

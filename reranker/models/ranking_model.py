@@ -28,6 +28,7 @@ from reranker.lexical.memory import QueryMemory
 from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, query_vectors, weights_in
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
+from reranker.models.training_queries import TrainingQueries
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
@@ -280,6 +281,8 @@ class RankingModel:
     """
     word_weights: Float32 | None = None
     """Weight of each query word in q, (words of ``query_vocabulary``,) float32, above 0. None: 1 each."""
+    training_queries: TrainingQueries | None = None
+    """Hashes of the queries that the model has learned from. None: unknown, as in models of earlier versions."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -369,6 +372,7 @@ class RankingModel:
             "n_query_rows": len(self.U),
             **({} if self.U_short is None else {"short_query": SHORT_QUERY}),
             **({} if self.word_weights is None else {"n_word_weights": len(self.word_weights)}),
+            **({} if (known := self.training_queries) is None else {"training_queries": known.to_json()}),
             "training": self.training,
             "metrics": self.metrics,
             "files": {tensor_file_name(sha256): {"sha256": sha256, "bytes": n_bytes}},
@@ -489,6 +493,8 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     tensors: dict[str, AnyArray] = {name: table for name, table in tables.items() if table is not None}
     if model.word_weights is not None:
         tensors["word_weights"] = model.word_weights
+    if model.training_queries is not None:
+        tensors["training_queries"] = model.training_queries.hashes
     sides = {"document": model.encoder.document_vocabulary}
     if not model.has_shared_vocabulary:
         sides["query"] = model.query_vocabulary

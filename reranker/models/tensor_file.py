@@ -39,11 +39,13 @@ MAX_TENSORS: Final = 64
 
 
 DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "F32": np.dtype("<f4"),
+    "U64": np.dtype("<u8"),
     "I64": np.dtype("<i8"),
+    "F32": np.dtype("<f4"),
     "I32": np.dtype("<i4"),
     "U8": np.dtype("u1"),
 }
+"""Types of arrays by their names in the file, in the order in which safetensors stores them."""
 
 
 _CHUNK_BYTES = 1 << 20
@@ -68,8 +70,8 @@ class _TensorSpec:
 def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """Yield the bytes of the file that holds ``tensors``: the header, then each array in pieces, without a copy.
 
-    Equal arrays give equal bytes. The order of arrays is that of safetensors: wider types first, floats before
-    integers, then by name. `ArtifactError` is raised if an array has a type that the format does not support.
+    Equal arrays give equal bytes. The order of arrays is that of safetensors: by type, in the order of `DTYPES`,
+    then by name. `ArtifactError` is raised if an array has a type that the format does not support.
     """
     stored: dict[str, AnyArray] = {}
     for name, array in tensors.items():
@@ -77,7 +79,8 @@ def chunks_of(tensors: Tensors) -> Iterator[bytes | memoryview]:
         if stored[name].dtype not in _NAMES:
             kinds = ", ".join(map(str, _NAMES))
             raise ArtifactError(f"the array {name!r} is {array.dtype}; a model file holds {kinds}")
-    order = sorted(stored, key=lambda name: (-stored[name].itemsize, stored[name].dtype.kind, name))
+    place = {dtype: number for number, dtype in enumerate(DTYPES.values())}
+    order = sorted(stored, key=lambda name: (place[stored[name].dtype], name))
     header: dict[str, Any] = {}
     end = 0
     for name in order:

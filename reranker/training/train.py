@@ -27,6 +27,7 @@ from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import TunedLexical
 from reranker.models.model_classes import DEFAULT_CLASS
 from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
 from reranker.training.form_choice import MEMORY_NAME, FormChoice, ScoreForm, chosen_form
@@ -197,8 +198,23 @@ def run_stages(run: TrainingRun) -> TrainingStages:
 def written_model(
     run: TrainingRun, stages: TrainingStages, form: ScoreForm, metrics: dict[str, Any] | None = None
 ) -> RankingModel:
-    """Return the model of a form, fitted again to all the evidence."""
-    return _assembled(run, stages, refit(run, stages, _chosen(run, stages, form)), metrics or {})
+    """Return the model of a form, fitted again to all the evidence, with the hashes of its training queries."""
+    model = _assembled(run, stages, refit(run, stages, _chosen(run, stages, form)), metrics or {})
+    return replace(model, training_queries=hashed_queries(run, model.encoder_id))
+
+
+def hashed_queries(run: TrainingRun, encoder_id: str) -> TrainingQueries | None:
+    """Return the queries of the evidence, and those of the model that the run started from.
+
+    None if the queries of that model are unknown, or if there are too many. Validation evidence that was given is not
+    included, because nothing was fitted to it except a few settings. The key is a part of ``encoder_id``.
+    """
+    earlier = run.base.training_queries if run.base is not None else None
+    if run.base is not None and earlier is None:
+        return None
+    texts = run.evidence.texts
+    asked = [] if texts is None else [texts[query] for query in run.evidence.query_ids]
+    return TrainingQueries.of(encoder_id[:KEY_DIGITS], asked, run.evidence.document_queries, earlier)
 
 
 def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:

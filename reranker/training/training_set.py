@@ -15,6 +15,7 @@ import numpy as np
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
+from reranker.models.training_queries import query_key
 from reranker.records import Pair
 
 ROUNDING = 1e-9
@@ -316,16 +317,12 @@ def part_to_judge_by(
     texts = valid.texts or {}
     asks, answers = valid.preferences.are_in(documents)
     usable = set(valid.preferences.part(answers if texts else answers & asks).queries())
-    keys = {query: _key(texts.get(query, query)) for query in valid.query_ids if query in usable}
+    keys = {query: query_key(texts.get(query, query)) for query in valid.query_ids if query in usable}
     n_distinct = len(set(keys.values()))
     if n_distinct < MIN_JUDGED:
         return valid, valid, False
     choosing, judging = _sides(keys, min(JUDGING_SHARE, MAX_JUDGING / n_distinct), rng)
     return valid.restricted(choosing), valid.restricted(judging), True
-
-
-def _key(text: str) -> str:
-    return " ".join(text.lower().split())
 
 
 def _sides(keys: Mapping[str, str], share: float, rng: np.random.Generator) -> tuple[set[str], set[str]]:
@@ -343,7 +340,7 @@ N_FOLDS = 4
 
 def folds_of(texts: Mapping[str, str], n_folds: int, rng: np.random.Generator) -> list[set[str]]:
     """Return the queries (id to text) in ``n_folds`` random parts of equal size; equal texts are in the same part."""
-    keys = {query: _key(text) for query, text in texts.items()}
+    keys = {query: query_key(text) for query, text in texts.items()}
     distinct_keys = sorted(set(keys.values()))
     order = rng.permutation(len(distinct_keys)).tolist()
     fold_of = {distinct_keys[number]: place % n_folds for place, number in enumerate(order)}
@@ -424,7 +421,7 @@ def _by_link(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generato
 def _by_query(evidence: TrainingSet, ids: frozenset[str], rng: np.random.Generator) -> Split:
     # Queries of the same text go to the same side: otherwise validation would repeat training queries.
     texts = evidence.texts or {}
-    keys = {query: _key(texts[query]) for query in evidence.query_ids}
+    keys = {query: query_key(texts[query]) for query in evidence.query_ids}
     n_distinct = len(set(keys.values()))
     if n_distinct < 2:
         raise TrainingError(f"{n_distinct} distinct query is too few to learn from and to validate on: give at least 2")

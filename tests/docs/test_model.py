@@ -16,6 +16,7 @@ from reranker import DocumentSource, TrainConfig, from_links, read_links, save_m
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.models.training_queries import TrainingQueries
 from reranker.text.tfidf import count_rows, field_counts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,12 @@ def test_the_program_of_the_page_gives_the_score(
         memory = QueryMemory.of(list(documents), rows, fields)
     weights = np.random.default_rng(0).uniform(0.5, 2, len(model.query_vocabulary)).astype(np.float32)
     encoder = replace(model.encoder, lexical=lexical, memory=memory)
-    model = replace(model, encoder=encoder, word_weights=None if lexical is None else weights)
+    asked_before = None
+    if lexical is not None:
+        asked = "hash  TREE of an unseen_word tree" if lexical.form == "bm25" else "another query"
+        asked_before = TrainingQueries.of(encoder.encoder_id[:32], [asked, "tree"], ["d1"])
+    weights_of_words = None if lexical is None else weights
+    model = replace(model, encoder=encoder, word_weights=weights_of_words, training_queries=asked_before)
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
     query = "Hash tree of an unseen_word tree"
@@ -85,4 +91,6 @@ def test_the_program_of_the_page_gives_the_score(
         queries.rows[0].multiply(encoded.rows[0]).sum()
     )
     assert queries.vectors.any()
-    assert float(done.stdout) == pytest.approx(expected, abs=1e-6)
+    printed = done.stdout.split()
+    assert float(printed[0]) == pytest.approx(expected, abs=1e-6)
+    assert printed[1:] == ([] if asked_before is None else [str(asked_before.have_texts([query])[0])])

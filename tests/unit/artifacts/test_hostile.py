@@ -314,6 +314,26 @@ ARRAYS: dict[str, Callable[[], bytes]] = {
 }
 
 
+HASHES: dict[str, tuple[Any, Any]] = {
+    "key too short": ("0" * 31, np.arange(3, dtype=np.uint64)),
+    "key of other digits": ("X" * 32, np.arange(3, dtype=np.uint64)),
+    "key as a list": ([1] * 32, np.arange(3, dtype=np.uint64)),
+    "hashes that fall": ("0" * 32, np.array([3, 2, 4], np.uint64)),
+    "one hash twice": ("0" * 32, np.array([2, 2, 4], np.uint64)),
+    "signed hashes": ("0" * 32, np.arange(3, dtype=np.int64)),
+    "a square of hashes": ("0" * 32, np.arange(9, dtype=np.uint64).reshape(3, 3)),
+    "another number of hashes": ("0" * 32, np.arange(4, dtype=np.uint64)),
+}
+
+
+@pytest.mark.parametrize("name", HASHES)
+def test_training_queries_that_break_a_rule(name: str, tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
+    key, hashes = HASHES[name]
+    entry = {"key": key, "n": 3}
+    write_package(tmp_path, good_tensors(training_queries=hashes), format_version=6, training_queries=entry)
+    refused()
+
+
 @pytest.mark.parametrize("make", ARRAYS.values(), ids=list(ARRAYS))
 def test_arrays_that_break_a_rule(
     make: Callable[[], bytes], tmp_path: Path, refused: Callable[..., ArtifactError]
@@ -328,6 +348,13 @@ FIELDS: dict[str, dict[str, Any]] = {
     "version 1 with settings": {"lexical": LEXICAL},
     "version 2 with settings": {"format_version": 2, "document_form": "unit", "lexical": LEXICAL},
     "settings of another encoder": {"format_version": 3, "lexical": LEXICAL},
+    "version 1 with training queries": {"training_queries": {"key": "0" * 32, "n": 0}},
+    "version 6 without training queries": {"format_version": 6},
+    "training queries without their array": {"format_version": 6, "training_queries": {"key": "0" * 32, "n": 0}},
+    "training queries null": {"format_version": 6, "training_queries": None},
+    "training queries a list": {"format_version": 6, "training_queries": ["0" * 32, 0]},
+    "training queries without a key": {"format_version": 6, "training_queries": {"n": 0}},
+    "training queries with an absurd number": {"format_version": 6, "training_queries": {"key": "0" * 32, "n": True}},
     "settings null": {"format_version": 3, "lexical": None},
     "settings a list": {"format_version": 3, "lexical": [LEXICAL]},
     "settings unknown form": {"format_version": 3, "lexical": LEXICAL | {"form": "bm26"}},
@@ -407,8 +434,8 @@ def test_manifests_that_break_a_rule(
 
 
 def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=6)
-    error = refused(r"format version 6; this program reads 1 and 2 and 3 and 4 and 5: install")
+    write_package(tmp_path, format_version=7)
+    error = refused(r"format version 7; this program reads 1 and 2 and 3 and 4 and 5 and 6: install")
     assert error.exit_code == ArtifactError.exit_code
 
 

@@ -19,6 +19,7 @@ from reranker.models.manifest import describe_model, manifest_bytes, sealed
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import Encoder, RankingModel, tensors_of
 from reranker.models.tensor_file import chunks_of, digest_of
+from reranker.models.training_queries import TrainingQueries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
@@ -37,6 +38,7 @@ from tests.unit.small_models import (
 
 TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
 WORD_WEIGHTS = np.random.default_rng(0).uniform(0.5, 2.0, 20).astype(np.float32)
+TRAINING_QUERIES = TrainingQueries.of("0123456789abcdef" * 2, ["Ash  tree", "fire"], ["d1"])
 QUERIES = ["ash tree", "fire wood", "P-4711x pump", "", "the"]
 
 
@@ -82,6 +84,10 @@ MODELS = {
         encoder=small_encoder(lexical=TFIDF), query_view=TextView.parse(["text", "title"])
     ),
     "word weights": lambda: small_model(encoder=small_encoder(lexical=BM25), word_weights=WORD_WEIGHTS),
+    "training queries": lambda: small_model(training_queries=TRAINING_QUERIES),
+    "training queries, bm25": lambda: small_model(
+        encoder=small_encoder(lexical=BM25), word_weights=WORD_WEIGHTS, training_queries=TRAINING_QUERIES
+    ),
     "cubic, bm25": lambda: small_model(encoder=small_encoder("int8", form="cubic", lexical=BM25)),
 }
 
@@ -98,6 +104,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.encoder.form == model.encoder.form
     version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
     version = 5 if model.word_weights is not None else 4 if model.encoder.memory else version
+    version = 6 if model.training_queries is not None else version
     assert loaded.manifest["format_version"] == version
     assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary

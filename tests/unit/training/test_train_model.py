@@ -522,6 +522,40 @@ def test_words_of_documents_that_ask_count_alike(path: Path, links: Links) -> No
     assert not any(note.startswith("words of queries") for note in report.notes)
 
 
+def test_a_model_knows_which_queries_it_has_learned_from(tmp_path: Path) -> None:
+    documents, evidence = misleading()
+    assert evidence.texts is not None
+    path = write_documents(tmp_path / "docs.jsonl", documents)
+    half = evidence.restricted(set(list(evidence.texts)[:90]))
+    mixed = mix((half, 1.0), (from_links([("d1", "d2"), ("d3", "d4")]), 1.0))
+    texts = list(dict.fromkeys(evidence.texts.values()))
+    learned = {evidence.texts[query] for query in half.query_ids}
+    model, _ = train(path, mixed, model_class="lexical", memory="off", word_weights="off")
+    assert model.training_queries is not None
+    # Validation held some of them out, and the model was then fitted to all.
+    assert model.training_queries.have_texts(texts).tolist() == [text in learned for text in texts]
+    assert model.training_queries.have_documents(["d1", "d2", "d3", "d4"]).tolist() == [True, False, True, False]
+    assert model.training_queries.key == model.encoder_id[:32]
+    save_model(model, tmp_path / "model")
+    assert load_model(tmp_path / "model").model_id == model.model_id
+    rest = evidence.restricted(evidence.texts.keys() - half.query_ids)
+    again, _ = train(path, rest, base=model, epochs=1, word_weights="off", memory="off")
+    assert again.training_queries is not None
+    assert again.training_queries.have_texts(texts).all(), "those of the model to start from are known too"
+    unknown, _ = train(path, rest, base=replace(model, training_queries=None), epochs=1, memory="off")
+    assert unknown.training_queries is None
+
+
+def test_given_validation_queries_are_not_learned_from(tmp_path: Path) -> None:
+    documents, evidence = misleading()
+    path = write_documents(tmp_path / "docs.jsonl", documents)
+    sides = [evidence.restricted(set(evidence.query_ids[place::2])) for place in (0, 1)]
+    model, _ = train(path, sides[0], valid=sides[1], model_class="lexical", memory="off", word_weights="off")
+    assert model.training_queries is not None and evidence.texts is not None
+    known = [model.training_queries.have_texts([evidence.texts[q] for q in side.query_ids]) for side in sides]
+    assert known[0].all() and not known[1].any()
+
+
 def inflected(n_documents: int = 120) -> tuple[Sources, TrainingSet]:
     """Return documents with a word of their own in the plural, and queries that ask for it in the singular."""
     rng = seeded_rng(13)
