@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache, partial
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
 
@@ -322,10 +322,44 @@ def document_id(value: Id | None, what: str = "document id") -> str:
     return text
 
 
-_QueryRow: TypeAlias = tuple[str, str, str, str, str, int | None, str, str, bool]
-"""The columns of ``queries`` in `reranker.clicks.schema.TABLES`."""
-_EventRow: TypeAlias = tuple[str, str, str, int | None, int | None, float | None, str, str, str, str, str, str]
-"""The columns of ``events`` in `reranker.clicks.schema.TABLES`."""
+class QueryRow(NamedTuple):
+    """A row of the table ``queries`` of a click log, see `reranker.clicks.schema.TABLES`."""
+
+    query_id: str
+    query: str
+    session: str
+    user: str
+    network: str
+    time: int | None
+    application: str
+    agent: str
+    randomised: bool
+
+
+class EventRow(NamedTuple):
+    """A row of the table ``events`` of a click log, see `reranker.clicks.schema.TABLES`."""
+
+    query_id: str
+    action: str
+    document: str
+    ordinal: int | None
+    time: int | None
+    dwell: float | None
+    session: str
+    user: str
+    network: str
+    query: str
+    application: str
+    agent: str
+
+
+class HitRow(NamedTuple):
+    """A returned document, with the time of its query."""
+
+    query_id: str
+    position: int
+    document: str
+    time: int | None
 
 
 class LogRows:
@@ -333,9 +367,9 @@ class LogRows:
 
     def __init__(self, values: Values) -> None:
         self.values = values
-        self.queries: list[_QueryRow] = []
-        self.hits: list[tuple[str, int, str, int | None]] = []
-        self.events: list[_EventRow] = []
+        self.queries: list[QueryRow] = []
+        self.hits: list[HitRow] = []
+        self.events: list[EventRow] = []
         self._people: dict[tuple[str, str], int | None] = {}
         self.n_skipped = 0
 
@@ -344,7 +378,8 @@ class LogRows:
 
     def add_hits(self, query_id: str, documents: list[str], time: int | None, first: int = 0) -> None:
         """Add a result list in the order in which it was returned; ``first`` hits of previous pages come before it."""
-        self.hits += [(query_id, place, document, time) for place, document in enumerate(documents, start=first + 1)]
+        placed = enumerate(documents, start=first + 1)
+        self.hits += [HitRow(query_id, place, document, time) for place, document in placed]
 
     def user(self, client: Id | None, user: Id | None, time: int | None) -> str:
         """Return the hash of the client, or of the user if there is no client; the link between both is stored."""
@@ -653,19 +688,19 @@ class UbiReader(LineReader):
         user, client, dwell = row.user_id or attributes.user_id, row.client_id, attributes.dwell_time
         agent, ip = attributes.browser or attributes.user_agent or row.user_agent, attributes.ip or row.ip
         rows.events.append(
-            (
-                values.query_id(row.query_id),
-                values.action(row.action_name or ""),
-                values.document(document),
-                ordinal,
-                time,
-                dwell if dwell is None else values.dwell(dwell),
-                values.session(session),
-                values.user(client) if client and not user else rows.user(client, user, time),
-                values.network(ip) if ip else "",
-                values.query(row.user_query) if row.user_query else "",
-                values.name(row.application),
-                values.robot(agent) if agent else "",
+            EventRow(
+                query_id=values.query_id(row.query_id),
+                action=values.action(row.action_name or ""),
+                document=values.document(document),
+                ordinal=ordinal,
+                time=time,
+                dwell=dwell if dwell is None else values.dwell(dwell),
+                session=values.session(session),
+                user=values.user(client) if client and not user else rows.user(client, user, time),
+                network=values.network(ip) if ip else "",
+                query=values.query(row.user_query) if row.user_query else "",
+                application=values.name(row.application),
+                agent=values.robot(agent) if agent else "",
             )
         )
 
@@ -686,16 +721,16 @@ class UbiReader(LineReader):
         time = values.time(row.timestamp)
         agent = row.user_agent or attributes.user_agent or attributes.browser
         rows.queries.append(
-            (
-                query_id,
-                values.query(row.user_query),
-                values.session(row.session_id if row.session_id is not None else attributes.session_id),
-                rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
-                values.network(row.ip or attributes.ip or ""),
-                time,
-                values.name(row.application if row.application is not None else attributes.application),
-                values.robot(agent) if agent else "",
-                attributes.is_randomised,
+            QueryRow(
+                query_id=query_id,
+                query=values.query(row.user_query),
+                session=values.session(row.session_id if row.session_id is not None else attributes.session_id),
+                user=rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
+                network=values.network(row.ip or attributes.ip or ""),
+                time=time,
+                application=values.name(row.application if row.application is not None else attributes.application),
+                agent=values.robot(agent) if agent else "",
+                randomised=attributes.is_randomised,
             )
         )
         if documents:
@@ -745,26 +780,26 @@ class JsonLinesReader(LineReader):
         agent = values.robot(line.user_agent) if line.user_agent else ""
         query = values.query(line.query)
         randomised = bool(line.randomised) or (line.query_attributes or _NO_QUERY_ATTRIBUTES).is_randomised
-        acts: list[_EventRow] = []
+        acts: list[EventRow] = []
         for action, acts_of_kind in ((CLICK, line.clicks), (CART, line.add_to_cart), (PURCHASE, line.purchases)):
             acts += [
-                (
-                    query_id,
-                    action,
-                    document_id(act.doc),
-                    values.ordinal(act.rank),
-                    values.time(act.time),
-                    _dwell(act.time, act.end_time),
-                    session,
-                    user,
-                    network,
-                    query,
-                    application,
-                    agent,
+                EventRow(
+                    query_id=query_id,
+                    action=action,
+                    document=document_id(act.doc),
+                    ordinal=values.ordinal(act.rank),
+                    time=values.time(act.time),
+                    dwell=_dwell(act.time, act.end_time),
+                    session=session,
+                    user=user,
+                    network=network,
+                    query=query,
+                    application=application,
+                    agent=agent,
                 )
                 for act in acts_of_kind or ()
             ]
-        rows.queries.append((query_id, query, session, user, network, time, application, agent, randomised))
+        rows.queries.append(QueryRow(query_id, query, session, user, network, time, application, agent, randomised))
         rows.add_hits(query_id, documents, time)
         rows.events += acts
 
@@ -829,19 +864,19 @@ class MetarankReader(LineReader):
         agent = values.robot(texts.get("user_agent") or texts.get("ua") or "")
         if event.event == "interaction":
             rows.events.append(
-                (
-                    values.query_id(event.ranking),
-                    values.action(event.type or ""),
-                    document_id(event.item, "item"),
-                    None,
-                    values.time(event.timestamp),
-                    None,
-                    session,
-                    user,
-                    network,
-                    "",
-                    "",
-                    agent,
+                EventRow(
+                    query_id=values.query_id(event.ranking),
+                    action=values.action(event.type or ""),
+                    document=document_id(event.item, "item"),
+                    ordinal=None,
+                    time=values.time(event.timestamp),
+                    dwell=None,
+                    session=session,
+                    user=user,
+                    network=network,
+                    query="",
+                    application="",
+                    agent=agent,
                 )
             )
             return
@@ -850,5 +885,5 @@ class MetarankReader(LineReader):
             raise RecordError("no_query_id", "a ranking has no id: interactions cannot be joined to it")
         documents = [document_id(item.id, "item id") for item in event.items or ()]
         time, query = values.time(event.timestamp), values.query(texts.get("query", ""))
-        rows.queries.append((query_id, query, session, user, network, time, "", agent, False))
+        rows.queries.append(QueryRow(query_id, query, session, user, network, time, "", agent, False))
         rows.add_hits(query_id, documents, time)

@@ -211,9 +211,7 @@ def test_a_full_disk_is_one_clear_error_and_the_old_model_stays(
 
     def save_without_room() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
-        with pytest.raises(
-            ArtifactError, match=r"cannot be written: File too large; its old content is unchanged"
-        ):
+        with pytest.raises(ArtifactError, match=r"cannot be written: File too large; its old content is unchanged"):
             save_model(models[1], tmp_path)
 
     assert os.waitstatus_to_exitcode(os.waitpid(in_child(save_without_room), 0)[1]) == 0

@@ -216,7 +216,7 @@ def waiting(*given):
     sys.stdin.readline()
 
 log = ClickLog(sys.argv[1], create=True)
-write_manifest, reranker.clicks.log.write_log_manifest = reranker.clicks.log.write_manifest, waiting
+write_manifest, reranker.clicks.log.write_log_manifest = reranker.clicks.log.write_log_manifest, waiting
 with RejectLog(None) as sink:
     import_files(log, [Path(one) for one in sys.argv[2:]], Pseudonymiser(bytes(range(32))), rejects=sink)
 """
