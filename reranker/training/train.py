@@ -252,6 +252,8 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
     memory, choice = stages.memory, stages.choice
     if memory.why_not:
         return MemoryChoice.of(memory.is_kept, memory.why_not)
+    if not choice.means:
+        return MemoryChoice.of(choice.form.memory, "there is no other form")
     headline = {name: values["AP"] for name, values in choice.means.items()}
     reached = [
         max(value for name, value in headline.items() if (MEMORY_NAME in name) is with_memory)

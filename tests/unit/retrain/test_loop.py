@@ -29,6 +29,8 @@ from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, r
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
 from reranker.retrain.settings import Newest
 from reranker.training import Listener, from_links, from_pairs
+from reranker.training.form_choice import ScoreForm
+from reranker.training.remembering import MemoryTrial
 from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines
 from tests.served import BM25
@@ -185,8 +187,11 @@ def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten
     logs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The memory is that of this night's clicks; a base made of clicks is not kept when somebody was forgotten."""
-    monkeypatch.setattr("reranker.training.train.FEW_QUERIES", 0)
-    monkeypatch.setattr("reranker.training.train.standard_error", lambda _: -1.0)  # a memory, whatever it gains
+
+    def with_memory(run: Any, learned: Any, memory: MemoryTrial) -> list[ScoreForm]:
+        return [ScoreForm(memory.is_kept or memory.settings is not None, learned=True)]
+
+    monkeypatch.setattr("reranker.training.form_choice.forms_of", with_memory)  # a memory, whatever it gains
     shop = Shop(tmp_path, open_engine(f"tantivy:{tmp_path / 'index'}"), lexical=BM25).fill()
     result = retrain(shop, logs["useful"], settings={"dry_run": True})
     model = load_model(result.model_path)
