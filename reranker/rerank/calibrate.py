@@ -23,6 +23,7 @@ from reranker.errors import InputError
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.models.ranking_model import Encoder
+from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.calibration import Calibration, Probability
@@ -136,6 +137,64 @@ def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, s
     return " ".join(words)
 
 
+MIN_HELD_OUT: Final = 30
+"""Number of queries without training queries from which only these are used for fitting."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTopics:
+    """The topics that alpha is fitted to, and how many of the given ones the model has learned from."""
+
+    topics: list[Topic]
+    """The given topics that the model has not learned from; all of them if those are too few, or it is unknown."""
+    n_given: int
+    """Number of given topics."""
+    n_learned: int | None
+    """Number of given topics that the model has learned from. None: unknown."""
+
+    @property
+    def held_out(self) -> bool | None:
+        """True if the model has learned from none of the topics; None: unknown."""
+        return None if self.n_learned is None else len(self.topics) == self.n_given - self.n_learned
+
+    def sentence(self) -> str:
+        """Return which topics are used, and what follows for the fit."""
+        if self.n_learned is None:
+            return (
+                "it is unknown whether the model was trained on these queries, because it does not contain a list of "
+                "its training queries (it was trained by an earlier version, from such a model, or on more than "
+                f"{MAX_TRAINING_QUERIES:,} queries). If it was, alpha and the gain are too high. Train the model "
+                "again, or calibrate on queries that it was not trained on"
+            )
+        n_others = self.n_given - self.n_learned
+        if self.held_out:
+            return f"{n_others:,} of {self.n_given:,} queries are used: the model was not trained on them"
+        return (
+            f"the model was trained on {self.n_learned:,} of the {self.n_given:,} queries, and the other {n_others:,} "
+            f"are too few (at least {MIN_HELD_OUT} are needed), so all queries are used. The fit is on training "
+            "queries: alpha and the gain are too high, and say little about new queries. Give more queries that the "
+            "model was not trained on"
+        )
+
+
+def topics_to_fit(topics: Sequence[Topic], known: TrainingQueries | None) -> FittingTopics:
+    """Return the topics that the model has not learned from; all topics if fewer than `MIN_HELD_OUT` would remain.
+
+    The model has learned from a topic if its query text, or the document that it was generated from, is among the
+    training queries. ``known`` are these; None: they are unknown.
+    """
+    if known is None:
+        return FittingTopics(list(topics), len(topics), None)
+    learned = known.have_texts([topic.query for topic in topics])
+    sources = [(place, document) for place, topic in enumerate(topics) for document in topic.excluded]
+    are_known = known.have_documents([document for _, document in sources])
+    learned[[place for (place, _), is_known in zip(sources, are_known, strict=True) if is_known]] = True
+    n_learned = int(learned.sum())
+    others = [topic for topic, is_known in zip(topics, learned, strict=True) if not is_known]
+    kept = others if len(others) >= MIN_HELD_OUT or not n_learned else list(topics)
+    return FittingTopics(kept, len(topics), n_learned)
+
+
 def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
     """Return at most ``limit`` randomly sampled elements, in their original order."""
     if len(population) <= limit:
@@ -166,7 +225,7 @@ Point = tuple[float, ...]
 
 
 class Gain(NamedTuple):
-    """Improvement of one fit over another on held-out queries."""
+    """Improvement of one fit over another in cross-validation."""
 
     mean: float
     """Difference of the means of the measure."""
@@ -206,7 +265,7 @@ class FittedProbability(NamedTuple):
 
     probability: Probability
     error: float
-    """Calibration error on held-out queries: mean difference between predicted probability and observed share of
+    """Calibration error in cross-validation: mean difference between predicted probability and observed share of
     relevant candidates, over ten bins with equal numbers of candidates."""
     share: float
     """Share of all candidates that are relevant."""
@@ -233,7 +292,7 @@ class Fit:
     """Mean of the measure with the model's score only."""
     held_out: float
     """Cross-validated mean (5 folds): each query is ranked with the alpha and weights fitted on the other folds. It is
-    the value to expect on new queries."""
+    the value to expect on new queries, unless the model was trained on these."""
     held_out_error: float
     """Standard error of ``held_out``."""
     gain: float
@@ -258,6 +317,8 @@ class Fit:
     """Improvement from all signals together over alpha without signals."""
     probability: FittedProbability | None = None
     """Probability of relevance as a function of f, if requested."""
+    held_out_from_training: bool | None = None
+    """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-compatible values; signals and probability only if requested. A p of NaN is null."""
@@ -624,6 +685,7 @@ def keep_in_release(
         "engine": round(fit.engine, 6),
         "held_out": round(fit.held_out, 6),
         "fitted": utc_now(),
+        **({} if fit.held_out_from_training is None else {"held_out_from_training": fit.held_out_from_training}),
         **({"signals": [signal.to_json() for signal in signals]} if (signals := fit.weighted()) else {}),
         **({"probability": list(fit.probability.probability)} if fit.probability else {}),
     }
@@ -655,7 +717,7 @@ def warnings_of(fit: Fit) -> list[str]:
         )
     elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
         warnings.append(
-            f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
+            f"the cross-validated gain ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
             "Calibrate on more queries"
         )
     if fit.n_fallbacks:
