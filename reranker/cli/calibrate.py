@@ -127,7 +127,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             probability=options["probability"],
         )
     fit = replace(fit, held_out_from_training=chosen.held_out)
-    warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit)]
+    warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, template, window, fit)

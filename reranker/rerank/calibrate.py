@@ -17,6 +17,7 @@ import numpy as np
 
 from reranker.arrays import Bool, Float64
 from reranker.config import parse_keywords
+from reranker.engines.bodies import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
@@ -698,9 +699,40 @@ def keep_in_release(
     return update_control(engine, index, change)
 
 
-def warnings_of(fit: Fit) -> list[str]:
-    """Return warnings about a fit for its user."""
+MAX_MODEL_WEIGHT: Final = 0.9
+"""Alpha above which boosts in the body hardly change the order, because the engine's score has the weight 1 - alpha."""
+
+
+def lost_boosts(fit: Fit, body: Mapping[str, Any]) -> list[ScoreBoost]:
+    """Return the boosts of a search body that hardly change the order, because the engine's score has a small weight.
+
+    Boosts are left out if all their fields are signals with a weight.
+    """
+    if fit.alpha <= MAX_MODEL_WEIGHT:
+        return []
+    kept = {signal.field for signal in fit.weighted()}
+    return [boost for boost in boosts_of(body) if not (boost.fields and kept.issuperset(boost.fields))]
+
+
+def _warning_of_boosts(fit: Fit, boosts: Sequence[ScoreBoost]) -> str:
+    names = ", ".join(
+        f"{boost.clause} ({', '.join(boost.fields)})" if boost.fields else boost.clause for boost in boosts
+    )
+    known = {found.signal.field for found in fit.signals}
+    fields = list(dict.fromkeys(field for boost in boosts for field in boost.fields if field not in known))
+    signals = f"Fit numbers, dates and booleans as signals (--signals {','.join(fields)}), or set" if fields else "Set"
+    return (
+        f"the engine's score has a weight of only {1.0 - fit.alpha:.2g}, so these boosts of the body hardly change the "
+        f"order: {names}. {signals} a minimum for the engine's score when you search or serve: --alpha "
+        f"{MAX_MODEL_WEIGHT:g} gives it the weight {1.0 - MAX_MODEL_WEIGHT:g}"
+    )
+
+
+def warnings_of(fit: Fit, body: Mapping[str, Any] | None = None) -> list[str]:
+    """Return warnings about a fit for its user. ``body`` is the search body template; None: the default one."""
     warnings = []
+    if boosts := lost_boosts(fit, body or {}):
+        warnings.append(_warning_of_boosts(fit, boosts))
     if fit.zero_share > MAX_ZERO_SHARE:
         warnings.append(
             f"{fit.zero_share:.0%} of the engine's hits share no word with the query from the model's point of view "
