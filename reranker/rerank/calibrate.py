@@ -209,6 +209,8 @@ ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.a
 the engine's score by any factor, so equal steps of alpha itself could miss the optimum."""
 N_FOLDS: Final = 5
 MAX_ZERO_SHARE: Final = 0.2
+MAX_EQUAL_SCORES: Final = 0.5
+"""Share of queries without different engine scores from which a warning is given."""
 MAX_MISSING: Final = 0.5
 """Share of candidates without a number from which a warning is given."""
 
@@ -318,6 +320,8 @@ class Fit:
     """Improvement from all signals together over alpha without signals."""
     probability: FittedProbability | None = None
     """Probability of relevance as a function of f, if requested."""
+    n_equal_scores: int = 0
+    """Number of queries with several candidates to which the engine gave no two different scores that are finite."""
     held_out_from_training: bool | None = None
     """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
 
@@ -382,6 +386,8 @@ class Rankings:
     n_zero: int = 0
     n_scored: int = 0
     n_fallbacks: int = 0
+    n_equal_scores: int = 0
+    """Number of topics with several candidates to which the engine gave no two different scores."""
 
     def run(self, point: Point) -> dict[str, list[str]]:
         """Return the ids of each topic, best first, with this alpha and these weights."""
@@ -438,6 +444,8 @@ def _rank_topic(
     rankings.perfect[name] = candidates.answers(best)
     if query.is_empty or window.n_unscored > reranker.settings.max_unscored * max(len(ids), 1):
         rankings.n_fallbacks += 1
+    scores = window.lexical[np.isfinite(window.lexical)]
+    rankings.n_equal_scores += int(len(ids) > 1 and len(np.unique(scores)) < 2)
     words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
     same_words = window.vectors.score(words_alone)
     rankings.n_zero += int((same_words == 0).sum())
@@ -562,6 +570,7 @@ def fit_alpha(
         ceiling=float(_values(qrels, rankings.perfect, measure).mean()),
         zero_share=rankings.n_zero / rankings.n_scored if rankings.n_scored else 0.0,
         n_fallbacks=rankings.n_fallbacks,
+        n_equal_scores=rankings.n_equal_scores,
         curve=tuple(zip(ALPHAS, means.tolist(), strict=True)),
         errors=tuple(standard_error(gains) for gains in values - values[0]),
         signals=tuple(
@@ -751,6 +760,12 @@ def warnings_of(fit: Fit, body: Mapping[str, Any] | None = None) -> list[str]:
         warnings.append(
             f"the cross-validated gain ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
             "Calibrate on more queries"
+        )
+    if fit.n_equal_scores > MAX_EQUAL_SCORES * fit.n_queries:
+        warnings.append(
+            f"the engine gave all candidates of {fit.n_equal_scores:,} of {fit.n_queries:,} queries the same score, or "
+            "none that is a finite number, so its order there says nothing about relevance. Give a --body that scores "
+            "by the query text"
         )
     if fit.n_fallbacks:
         warnings.append(f"{fit.n_fallbacks} of {fit.n_queries} queries could not be reranked")

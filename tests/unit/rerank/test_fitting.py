@@ -408,6 +408,9 @@ def test_odd_scores_of_the_engine_give_a_finite_fit(served: Served, name: str) -
     assert dict(fit.curve)[1.0] == pytest.approx(plain[1.0]), "the model's order does not depend on these scores"
     if name in ("constant", "zero"):
         np.testing.assert_allclose(means[1:], means[-1])
+    flat = name in ("constant", "zero", "all NaN")
+    assert fit.n_equal_scores == (len(topics) if flat else 0)
+    assert any("30 of 30 queries the same score" in warning for warning in warnings_of(fit)) == flat
     if name == "negative":  # a constant added to all scores of a query changes no order
         np.testing.assert_allclose(means, list(plain.values()), atol=0.02)
     json.dumps(fit.to_json(), allow_nan=False)
