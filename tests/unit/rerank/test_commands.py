@@ -206,6 +206,55 @@ def test_calibration_leaves_out_source_documents_of_training_links(site: Site) -
     assert fit["held_out_from_training"] is True
 
 
+def test_calibration_on_the_files_of_the_training(site: Site) -> None:
+    """`ssi train` and `ssi calibrate` with the same files, and with a file that contains further queries."""
+    many_queries(site)
+    for name in ("many.tsv", "many.qrels"):
+        lines = (site.path / name).read_text().splitlines(keepends=True)
+        (site.path / f"few-{name}").write_text("".join(lines[:20]))
+    few = ["--qrels", "few-many.qrels", "--query-file", "few-many.tsv"]
+    settings = ["--dim", "4", "--epochs", "1", "--model-class", "lexical"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(site.path)
+        trained = CliRunner().invoke(
+            main, ["train", "--docs", "docs.jsonl", *few, *settings, "--fields", "title,text", "--model", "trained"]
+        )
+    assert trained.exit_code == 0, trained.output
+    assert site.run("revectorize", model="trained").exit_code == 0
+    same = json.loads(site.run("calibrate", *few, "--json", model="trained").stdout)
+    assert (same["n_queries"], same["queries_of_training"], same["held_out_from_training"]) == (20, 20, False)
+    more = json.loads(site.run("calibrate", *MANY, "--json", model="trained").stdout)
+    assert (more["n_queries"], more["queries_of_training"], more["held_out_from_training"]) == (30, 20, True)
+
+
+@pytest.mark.parametrize(("n", "code"), [(1, 3), (9, 3), (10, 0)])
+def test_calibration_needs_ten_queries(site: Site, n: int, code: int) -> None:
+    texts = many_queries(site)
+    (site.path / "some.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(texts[:n])))
+    result = site.run("calibrate", "--qrels", "many.qrels", "--query-file", "some.tsv", "--dry-run")
+    assert result.exit_code == code
+    assert (f"{n} queries are too few to fit alpha: at least 10 are needed" in result.stderr) == bool(code)
+    assert "Traceback" not in result.output
+
+
+def test_calibration_names_boosts_that_a_high_alpha_removes(site: Site) -> None:
+    # With the answers of the model's own order, only alpha = 1 is right, or nearly.
+    texts = many_queries(site)
+    lines = [
+        f"q{k}\t{name}\t1\n"
+        for k, text in enumerate(texts)
+        for name in ids(site.json("search", text, "--alpha", "1", "--size", "3"))
+    ]
+    (site.path / "of-model.qrels").write_text("".join(lines))
+    query = {"bool": {"must": {"match": {"text": "{{query}}"}}, "should": {"term": {"title": "word3"}}}}
+    (site.path / "boosted.json").write_text(json.dumps({"query": query}))
+    files = ("--qrels", "of-model.qrels", "--query-file", "many.tsv", "--body", "boosted.json", "--dry-run")
+    fit = site.json("calibrate", *files)
+    named = [warning for warning in fit["warnings"] if "term (title)" in warning]
+    assert fit["alpha"] > 0.9 and len(named) == 1, fit
+    assert "--alpha 0.9" in named[0]
+
+
 def test_calibration_by_links_prints_what_it_found(site: Site) -> None:
     result = site.run("calibrate", "--links", "links.tsv", "--docs", "docs.jsonl", "--queries", "keywords:3")
     assert result.exit_code == 0
