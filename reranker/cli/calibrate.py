@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
     epilog="""\b
 Examples:
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ \\
-                --qrels qrels.tsv --query-file queries.tsv --body body.json
+                --qrels other-qrels.tsv --query-file other-queries.tsv --body body.json
   ssi calibrate --engine tantivy:./index --index docs --model model/ --links links.tsv --docs docs.jsonl
   ssi calibrate --engine elasticsearch:http://localhost:9200 --index shop --model model/ --body body.json \\
-                --qrels qrels.tsv --query-file queries.tsv --signals popularity,price:lower,released
-If you can, fit on queries that the model was not trained on: on training queries, the weight of the model is too high.
+                --qrels other-qrels.tsv --query-file other-queries.tsv --signals popularity,price:lower,released
 """,
 )
 @common.engine_options
@@ -78,13 +78,17 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     Give either --qrels and --query-file, or --links and --docs. The fitted alpha is valid for this index, search body
     and window. It is stored in the model's release, where `ssi search` and `ssi serve` find it.
 
+    Queries that the model was trained on are left out, because alpha and the gain would be too high on them. If fewer
+    than 30 others remain, all are used, and the output says that the gain is not one of new queries. Models of earlier
+    versions do not contain their training queries; the output then says that this is unknown.
+
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
     """
     from indexer.versions import existing_indexes
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, warnings_of
+    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, topics_to_fit, warnings_of
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -96,7 +100,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
     signals = typed(signals, engine, index) if signals else ()
-    topics = sample(_topics(model.encoder, seed, **options), options["max_queries"], seed)
+    chosen = topics_to_fit(_topics(model.encoder, seed, **options), model.training_queries)
+    topics = sample(chosen.topics, options["max_queries"], seed)
     reranker = open_reranker(
         engine,
         index,
@@ -121,6 +126,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             signals=signals,
             probability=options["probability"],
         )
+    fit = replace(fit, held_out_from_training=chosen.held_out)
+    warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
     template = body_hash(body or default_template(model.encoder.view))
     if not dry_run:
         keep_in_release(engine, index, model.model_id, body or default_template(model.encoder.view), window, fit)
@@ -132,12 +139,16 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "window": window,
                 "kept": not dry_run,
                 **fit.to_json(),
-                "warnings": warnings_of(fit),
+                "queries_given": chosen.n_given,
+                "queries_of_training": chosen.n_learned,
+                "warnings": warnings,
             }
         )
         return
     _show_fit(fit, kept=not dry_run)
-    for warning in warnings_of(fit):
+    if chosen.held_out:
+        common.out().print(chosen.sentence())
+    for warning in warnings:
         common.warn(f"warning: {warning}")
 
 
@@ -163,13 +174,21 @@ def _gain(mean: float, error: float, p: float) -> str:
     return f"{mean:+.4f} ± {error:.4f} (p = {p:.2g})"
 
 
+def _kind_of_queries(fit: Fit) -> str:
+    """Return the name of the cross-validated value: held-out only if the model was not trained on the queries."""
+    if fit.held_out_from_training:
+        return "on held-out queries (5-fold cross-validation)"
+    kind = "" if fit.held_out_from_training is None else ", on training queries"
+    return f"5-fold cross-validation of alpha{kind}"
+
+
 def _show_fit(fit: Fit, *, kept: bool) -> None:
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("model only (alpha 1)", f"{fit.model:.4f}")
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
-    table.add_row("on held-out queries (5-fold cross-validation)", f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
+    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
     table.add_row("  gain over the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
     if fit.signals_gain is not None:
         table.add_row("  gain from all signals", _gain(*fit.signals_gain))
@@ -184,6 +203,6 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
         slope, offset = logistic.probability
         console.print(
             f"{logistic.share:.1%} of the candidates are relevant. Probability of relevance: 1 / (1 + e^-({slope:.4g} "
-            f"f {offset:+.4g})), mean error {logistic.error:.3f} on held-out queries"
+            f"f {offset:+.4g})), mean error {logistic.error:.3f} in cross-validation"
         )
     console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")

@@ -169,8 +169,9 @@ def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_
     the exit status is 9. In both cases, later imports skip rows of USER.
 
     Retrain afterwards, because models that learned from the rows keep what they learned until they are replaced. The
-    command names the models that remember queries together with the documents clicked for them. The next `ssi retrain`
-    rebuilds this memory, and `ssi gc --keep 0` then removes the old one from the index. Raw log files and the engine's
+    command names the models that remember queries together with the documents clicked for them, or that contain hashes
+    of their training queries. The next `ssi retrain` rebuilds both, and `ssi gc --keep 0` then removes the old memory
+    from the index. Raw log files and the engine's
     own indexes are not changed. Importing an old copy of them does not restore the rows.
     """
     from reranker.clicks.log import ClickLog
@@ -223,8 +224,8 @@ def _show_removed(
     if remembering:
         names = ", ".join(model_id[:12] for model_id in remembering)
         common.warn(
-            f"the models {names} may still remember removed queries: run `ssi retrain` to rebuild the memory, then "
-            "delete the folders of these models and run `ssi gc --keep 0`"
+            f"the models {names} may still remember removed queries: run `ssi retrain` to train a model without them, "
+            "then delete the folders of these models and run `ssi gc --keep 0`"
         )
 
 

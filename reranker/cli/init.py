@@ -211,7 +211,7 @@ def next_steps(engine: Engine, n_logged: int, judged: bool) -> list[str]:
     """Return the next commands to run. They depend on the available training data: judgments, clicks or links."""
     if judged:
         train = ["ssi train --qrels qrels.tsv --query-file queries.tsv"]
-        fit = ["ssi calibrate --qrels qrels.tsv --query-file queries.tsv"]
+        fit = ["ssi calibrate --qrels other-qrels.tsv --query-file other-queries.tsv    # queries not trained on"]
     elif n_logged:
         train = [
             f"ssi clicks import --engine {engine.spec} --log clicks/",

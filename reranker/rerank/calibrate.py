@@ -17,12 +17,14 @@ import numpy as np
 
 from reranker.arrays import Bool, Float64
 from reranker.config import parse_keywords
+from reranker.engines.bodies import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.models.ranking_model import Encoder
+from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.calibration import Calibration, Probability, body_hash, signature_of, window_scale
@@ -136,6 +138,64 @@ def _query_text(analyzer: Analyzer, texts: Sequence[str], n_words: int | None, s
     return " ".join(words)
 
 
+MIN_HELD_OUT: Final = 30
+"""Number of queries without training queries from which only these are used for fitting."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittingTopics:
+    """The topics that alpha is fitted to, and how many of the given ones the model has learned from."""
+
+    topics: list[Topic]
+    """The given topics that the model has not learned from; all of them if those are too few, or it is unknown."""
+    n_given: int
+    """Number of given topics."""
+    n_learned: int | None
+    """Number of given topics that the model has learned from. None: unknown."""
+
+    @property
+    def held_out(self) -> bool | None:
+        """True if the model has learned from none of the topics; None: unknown."""
+        return None if self.n_learned is None else len(self.topics) == self.n_given - self.n_learned
+
+    def sentence(self) -> str:
+        """Return which topics are used, and what follows for the fit."""
+        if self.n_learned is None:
+            return (
+                "it is unknown whether the model was trained on these queries, because it does not contain a list of "
+                "its training queries (it was trained by an earlier version, from such a model, or on more than "
+                f"{MAX_TRAINING_QUERIES:,} queries). If it was, alpha and the gain are too high. Train the model "
+                "again, or calibrate on queries that it was not trained on"
+            )
+        n_others = self.n_given - self.n_learned
+        if self.held_out:
+            return f"{n_others:,} of {self.n_given:,} queries are used: the model was not trained on them"
+        return (
+            f"the model was trained on {self.n_learned:,} of the {self.n_given:,} queries, and the other {n_others:,} "
+            f"are too few (at least {MIN_HELD_OUT} are needed), so all queries are used. The fit is on training "
+            "queries: alpha and the gain are too high, and say little about new queries. Give more queries that the "
+            "model was not trained on"
+        )
+
+
+def topics_to_fit(topics: Sequence[Topic], known: TrainingQueries | None) -> FittingTopics:
+    """Return the topics that the model has not learned from; all topics if fewer than `MIN_HELD_OUT` would remain.
+
+    The model has learned from a topic if its query text, or the document that it was generated from, is among the
+    training queries. ``known`` are these; None: they are unknown.
+    """
+    if known is None:
+        return FittingTopics(list(topics), len(topics), None)
+    learned = known.have_texts([topic.query for topic in topics])
+    sources = [(place, document) for place, topic in enumerate(topics) for document in topic.excluded]
+    are_known = known.have_documents([document for _, document in sources])
+    learned[[place for (place, _), is_known in zip(sources, are_known, strict=True) if is_known]] = True
+    n_learned = int(learned.sum())
+    others = [topic for topic, is_known in zip(topics, learned, strict=True) if not is_known]
+    kept = others if len(others) >= MIN_HELD_OUT or not n_learned else list(topics)
+    return FittingTopics(kept, len(topics), n_learned)
+
+
 def sample(population: Sequence[T], limit: int, seed: int) -> list[T]:
     """Return at most ``limit`` randomly sampled elements, in their original order."""
     if len(population) <= limit:
@@ -149,6 +209,8 @@ ALPHAS: Final[tuple[float, ...]] = (0.0, *(2.0**k / (1.0 + 2.0**k) for k in np.a
 the engine's score by any factor, so equal steps of alpha itself could miss the optimum."""
 N_FOLDS: Final = 5
 MAX_ZERO_SHARE: Final = 0.2
+MAX_EQUAL_SCORES: Final = 0.5
+"""Share of queries without different engine scores from which a warning is given."""
 MAX_MISSING: Final = 0.5
 """Share of candidates without a number from which a warning is given."""
 
@@ -166,7 +228,7 @@ Point = tuple[float, ...]
 
 
 class Gain(NamedTuple):
-    """Improvement of one fit over another on held-out queries."""
+    """Improvement of one fit over another in cross-validation."""
 
     mean: float
     """Difference of the means of the measure."""
@@ -206,7 +268,7 @@ class FittedProbability(NamedTuple):
 
     probability: Probability
     error: float
-    """Calibration error on held-out queries: mean difference between predicted probability and observed share of
+    """Calibration error in cross-validation: mean difference between predicted probability and observed share of
     relevant candidates, over ten bins with equal numbers of candidates."""
     share: float
     """Share of all candidates that are relevant."""
@@ -235,7 +297,7 @@ class Fit:
     """Mean of the measure with the model's score only."""
     held_out: float
     """Cross-validated mean (5 folds): each query is ranked with the alpha and weights fitted on the other folds. It is
-    the value to expect on new queries."""
+    the value to expect on new queries, unless the model was trained on these."""
     held_out_error: float
     """Standard error of ``held_out``."""
     gain: float
@@ -260,6 +322,10 @@ class Fit:
     """Improvement from all signals together over alpha without signals."""
     probability: FittedProbability | None = None
     """Probability of relevance as a function of f, if requested."""
+    n_equal_scores: int = 0
+    """Number of queries with several candidates to which the engine gave no two different scores that are finite."""
+    held_out_from_training: bool | None = None
+    """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-compatible values; signals and probability only if requested. A p of NaN is null."""
@@ -322,6 +388,8 @@ class Rankings:
     n_zero: int = 0
     n_scored: int = 0
     n_fallbacks: int = 0
+    n_equal_scores: int = 0
+    """Number of topics with several candidates to which the engine gave no two different scores."""
 
     def run(self, point: Point) -> dict[str, list[str]]:
         """Return the ids of each topic, best first, with this alpha and these weights."""
@@ -378,6 +446,8 @@ def _rank_topic(
     rankings.perfect[name] = candidates.answers(best)
     if query.is_empty or window.n_unscored > reranker.settings.max_unscored * max(len(ids), 1):
         rankings.n_fallbacks += 1
+    scores = window.lexical[np.isfinite(window.lexical)]
+    rankings.n_equal_scores += int(len(ids) > 1 and len(np.unique(scores)) < 2)
     words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
     same_words = window.vectors.score(words_alone)
     rankings.n_zero += int((same_words == 0).sum())
@@ -503,6 +573,7 @@ def fit_alpha(
         ceiling=float(_values(qrels, rankings.perfect, measure).mean()),
         zero_share=rankings.n_zero / rankings.n_scored if rankings.n_scored else 0.0,
         n_fallbacks=rankings.n_fallbacks,
+        n_equal_scores=rankings.n_equal_scores,
         curve=tuple(zip(ALPHAS, means.tolist(), strict=True)),
         errors=tuple(standard_error(gains) for gains in values - values[0]),
         signals=tuple(
@@ -638,6 +709,7 @@ def keep_in_release(
         "engine": round(fit.engine, 6),
         "held_out": round(fit.held_out, 6),
         "fitted": utc_now(),
+        **({} if fit.held_out_from_training is None else {"held_out_from_training": fit.held_out_from_training}),
         **({"signals": [signal.to_json() for signal in signals]} if (signals := fit.weighted()) else {}),
         **({"probability": list(fit.probability.probability)} if fit.probability else {}),
     }
@@ -650,9 +722,40 @@ def keep_in_release(
     return update_control(engine, index, change)
 
 
-def warnings_of(fit: Fit) -> list[str]:
-    """Return warnings about a fit for its user."""
+MAX_MODEL_WEIGHT: Final = 0.9
+"""Alpha above which boosts in the body hardly change the order, because the engine's score has the weight 1 - alpha."""
+
+
+def lost_boosts(fit: Fit, body: Mapping[str, Any]) -> list[ScoreBoost]:
+    """Return the boosts of a search body that hardly change the order, because the engine's score has a small weight.
+
+    Boosts are left out if all their fields are signals with a weight.
+    """
+    if fit.alpha <= MAX_MODEL_WEIGHT:
+        return []
+    kept = {signal.field for signal in fit.weighted()}
+    return [boost for boost in boosts_of(body) if not (boost.fields and kept.issuperset(boost.fields))]
+
+
+def _warning_of_boosts(fit: Fit, boosts: Sequence[ScoreBoost]) -> str:
+    names = ", ".join(
+        f"{boost.clause} ({', '.join(boost.fields)})" if boost.fields else boost.clause for boost in boosts
+    )
+    known = {found.signal.field for found in fit.signals}
+    fields = list(dict.fromkeys(field for boost in boosts for field in boost.fields if field not in known))
+    signals = f"Fit numbers, dates and booleans as signals (--signals {','.join(fields)}), or set" if fields else "Set"
+    return (
+        f"the engine's score has a weight of only {1.0 - fit.alpha:.2g}, so these boosts of the body hardly change the "
+        f"order: {names}. {signals} a minimum for the engine's score when you search or serve: --alpha "
+        f"{MAX_MODEL_WEIGHT:g} gives it the weight {1.0 - MAX_MODEL_WEIGHT:g}"
+    )
+
+
+def warnings_of(fit: Fit, body: Mapping[str, Any] | None = None) -> list[str]:
+    """Return warnings about a fit for its user. ``body`` is the search body template; None: the default one."""
     warnings = []
+    if boosts := lost_boosts(fit, body or {}):
+        warnings.append(_warning_of_boosts(fit, boosts))
     if fit.zero_share > MAX_ZERO_SHARE:
         warnings.append(
             f"{fit.zero_share:.0%} of the engine's hits share no word with the query from the model's point of view "
@@ -669,8 +772,14 @@ def warnings_of(fit: Fit) -> list[str]:
         )
     elif not math.isnan(fit.gain_p) and (fit.gain <= 0 or fit.gain_p > 0.05):
         warnings.append(
-            f"the gain on held-out queries ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
+            f"the cross-validated gain ({fit.gain:+.4f}) is not significant (p = {fit.gain_p:.2g}). "
             "Calibrate on more queries"
+        )
+    if fit.n_equal_scores > MAX_EQUAL_SCORES * fit.n_queries:
+        warnings.append(
+            f"the engine gave all candidates of {fit.n_equal_scores:,} of {fit.n_queries:,} queries the same score, or "
+            "none that is a finite number, so its order there says nothing about relevance. Give a --body that scores "
+            "by the query text"
         )
     if fit.n_fallbacks:
         warnings.append(f"{fit.n_fallbacks} of {fit.n_queries} queries could not be reranked")

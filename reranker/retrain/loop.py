@@ -105,9 +105,14 @@ def _manifest_of(path: Path) -> dict[str, Any]:
 
 
 def models_that_remember(models: Path) -> list[str]:
-    """Return the sorted ids of the models under a folder that remember queries from click logs (`QueryMemory`)."""
+    """Return the sorted ids of the models under a folder that contain queries from click logs.
+
+    These are models with a `QueryMemory`, and those with hashes of their training queries.
+    """
     manifests = map(_manifest_of, models.iterdir() if models.is_dir() else ())
-    return sorted({m["model_id"] for m in manifests if "n_memory_documents" in m and MARK in m["training"]})
+    contents = ("n_memory_documents", "training_queries")
+    holding = [manifest for manifest in manifests if any(name in manifest for name in contents)]
+    return sorted({manifest["model_id"] for manifest in holding if MARK in manifest["training"]})
 
 
 def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
@@ -116,7 +121,7 @@ def may_remember_the_forgotten(model: RankingModel, log: ClickLog) -> bool:
     It does not if they were forgotten before its newest slice began, and so before it was trained.
     """
     made = model.training.get(MARK)
-    if made is None or model.encoder.memory is None:
+    if made is None or (model.encoder.memory is None and model.training_queries is None):
         return False
     return max(log.manifest.forgotten.values(), default=-1) >= int(made["cutoff"])
 

@@ -222,9 +222,11 @@ def test_the_commands_of_a_guide_run_one_after_the_other(
         shop.log(tmp_path / "clicks")
     links = "".join(f"{ids[k]}\t{ids[(k + step) % N_DOCUMENTS]}\n" for k in range(N_DOCUMENTS) for step in (6, 12))
     (tmp_path / "links.tsv").write_text(links)
-    (tmp_path / "queries.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(shop.queries)))
+    for file in ("queries.tsv", "other-queries.tsv"):
+        (tmp_path / file).write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(shop.queries)))
     answers = [(k, one) for k, text in enumerate(shop.queries) for one in ids if is_answer(text, shop.documents[one])]
-    (tmp_path / "qrels.tsv").write_text("".join(f"q{k}\t{one}\t1\n" for k, one in answers))
+    for file in ("qrels.tsv", "other-qrels.tsv"):
+        (tmp_path / file).write_text("".join(f"q{k}\t{one}\t1\n" for k, one in answers))
     if "ssi init" not in text:  # which writes one
         (tmp_path / "body.json").write_text(json.dumps(TEMPLATE))
     rows = {"ubi_queries": [query()], "ubi_events": [event(session_id="3f2a77c0-9a41"), event(user_id="3f2a77c0-9a41")]}

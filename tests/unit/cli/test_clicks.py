@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.models.model_folder import save_model
+from reranker.models.training_queries import TrainingQueries
 from tests.unit.clicks.reading import event, query, write_lines
 from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 
@@ -69,12 +70,16 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
     remembering = save_model(small_model(encoder=encoder, training=made), models / "nightly")
     save_model(small_model(encoder=encoder), models / "judged")
     save_model(small_model(training=made), models / "forgetful")
+    hashed = TrainingQueries.of("0" * 32, ["a query"], [])
+    hashing = save_model(small_model(training=made, training_queries=hashed), models / "hashing")
     (models / ".retrain").mkdir()
     again = ssi("forget", "client", "--log", log, "--models", models)
     assert again.exit_code == 0 and "removed 0 queries" in flat(again)
-    assert f"the models {remembering[:12]} may still remember removed queries: run `ssi retrain`" in flat(again)
+    named = sorted([remembering, hashing])
+    short = ", ".join(model_id[:12] for model_id in named)
+    assert f"the models {short} may still remember removed queries: run `ssi retrain`" in flat(again)
     listed = ssi("forget", "client", "--log", log, "--models", models, "--json")
-    assert json.loads(listed.stdout)["remembering"] == [remembering]
+    assert json.loads(listed.stdout)["remembering"] == named
     for nobody in ("clietn", ""):
         unknown = ssi("forget", nobody, "--log", log)
         assert unknown.exit_code == 9

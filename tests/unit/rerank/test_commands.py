@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
-from reranker.models.model_folder import save_model
+from reranker.models.model_folder import load_model, save_model
+from reranker.models.training_queries import TrainingQueries
 from tests.served import model_of, random_documents
 
 BODY = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
@@ -139,6 +141,118 @@ def test_calibration_is_kept_and_used(site: Site) -> None:
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "default"
     site.json("calibrate", *files, "--body", "body.json")
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "calibrated"
+
+
+def knowing(site: Site, texts: Sequence[str], documents: Sequence[str] = ()) -> str:
+    """Save the site's model with a list of training queries and return the name of its folder."""
+    queries = TrainingQueries.of("0" * 32, texts, documents)
+    save_model(replace(load_model(site.path / "model"), training_queries=queries), site.path / "knowing")
+    return "knowing"
+
+
+def many_queries(site: Site) -> list[str]:
+    """Write judgments of 50 queries and return the query texts."""
+    texts = [f"word{number % 25} word{number // 25}" for number in range(50)]
+    (site.path / "many.tsv").write_text("".join(f"q{number}\t{text}\n" for number, text in enumerate(texts)))
+    (site.path / "many.qrels").write_text("".join(f"q{number}\td{number}\t1\n" for number in range(50)))
+    return texts
+
+
+MANY = ("--qrels", "many.qrels", "--query-file", "many.tsv", "--dry-run")
+
+
+def test_calibration_leaves_out_training_queries(site: Site) -> None:
+    texts = many_queries(site)
+    model = knowing(site, [text.upper() for text in texts[:15]])
+    fit = json.loads(site.run("calibrate", *MANY, "--json", model=model).stdout)
+    assert (fit["n_queries"], fit["queries_given"], fit["queries_of_training"]) == (35, 50, 15)
+    assert fit["held_out_from_training"] is True
+    assert not any("trained on" in warning for warning in fit["warnings"])
+    shown = site.run("calibrate", *MANY, model=model)
+    assert "on held-out queries (5-fold" in shown.stdout
+    assert "35 of 50 queries are used: the model was not trained on them" in " ".join(shown.stdout.split())
+    some = json.loads(site.run("calibrate", *MANY, "--max-queries", "20", "--json", model=model).stdout)
+    assert (some["n_queries"], some["queries_of_training"]) == (20, 15)
+
+
+@pytest.mark.parametrize("n_known", [21, 50])
+def test_a_fit_on_training_queries_is_never_called_held_out(site: Site, n_known: int) -> None:
+    texts = many_queries(site)
+    model = knowing(site, texts[:n_known])
+    fit = json.loads(site.run("calibrate", *MANY, "--json", model=model).stdout)
+    assert (fit["n_queries"], fit["queries_of_training"], fit["held_out_from_training"]) == (50, n_known, False)
+    assert f"the model was trained on {n_known} of the 50 queries" in fit["warnings"][0]
+    assert not any("held" in warning for warning in fit["warnings"])
+    shown = site.run("calibrate", *MANY, model=model)
+    assert "held-out" not in shown.output
+    assert "5-fold cross-validation of alpha, on training queries" in shown.stdout
+    assert "The fit is on training queries" in " ".join(shown.stderr.split())
+
+
+def test_calibration_says_that_training_queries_are_unknown(site: Site) -> None:
+    many_queries(site)
+    fit = json.loads(site.run("calibrate", *MANY, "--json").stdout)
+    assert fit["held_out_from_training"] is None and fit["queries_of_training"] is None
+    assert "it is unknown whether the model was trained on these queries" in fit["warnings"][0]
+    assert "held-out" not in site.run("calibrate", *MANY).output
+
+
+def test_calibration_leaves_out_source_documents_of_training_links(site: Site) -> None:
+    model = knowing(site, [], [f"d{number}" for number in range(8)])
+    links = ("--links", "links.tsv", "--docs", "docs.jsonl", "--dry-run", "--json")
+    fit = json.loads(site.run("calibrate", *links, model=model).stdout)
+    # d0 links only to itself.
+    assert (fit["queries_given"], fit["queries_of_training"], fit["n_queries"]) == (39, 7, 32)
+    assert fit["held_out_from_training"] is True
+
+
+def test_calibration_on_the_files_of_the_training(site: Site) -> None:
+    """`ssi train` and `ssi calibrate` with the same files, and with a file that contains further queries."""
+    many_queries(site)
+    for name in ("many.tsv", "many.qrels"):
+        lines = (site.path / name).read_text().splitlines(keepends=True)
+        (site.path / f"few-{name}").write_text("".join(lines[:20]))
+    few = ["--qrels", "few-many.qrels", "--query-file", "few-many.tsv"]
+    settings = ["--dim", "4", "--epochs", "1", "--model-class", "lexical"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(site.path)
+        trained = CliRunner().invoke(
+            main, ["train", "--docs", "docs.jsonl", *few, *settings, "--fields", "title,text", "--model", "trained"]
+        )
+    assert trained.exit_code == 0, trained.output
+    assert site.run("revectorize", model="trained").exit_code == 0
+    same = json.loads(site.run("calibrate", *few, "--json", model="trained").stdout)
+    assert (same["n_queries"], same["queries_of_training"], same["held_out_from_training"]) == (20, 20, False)
+    more = json.loads(site.run("calibrate", *MANY, "--json", model="trained").stdout)
+    assert (more["n_queries"], more["queries_of_training"], more["held_out_from_training"]) == (30, 20, True)
+
+
+@pytest.mark.parametrize(("n", "code"), [(1, 3), (9, 3), (10, 0)])
+def test_calibration_needs_ten_queries(site: Site, n: int, code: int) -> None:
+    texts = many_queries(site)
+    (site.path / "some.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(texts[:n])))
+    result = site.run("calibrate", "--qrels", "many.qrels", "--query-file", "some.tsv", "--dry-run")
+    assert result.exit_code == code
+    assert (f"{n} queries are too few to fit alpha: at least 10 are needed" in result.stderr) == bool(code)
+    assert "Traceback" not in result.output
+
+
+def test_calibration_names_boosts_that_a_high_alpha_removes(site: Site) -> None:
+    # With the answers of the model's own order, only alpha = 1 is right, or nearly.
+    texts = many_queries(site)
+    lines = [
+        f"q{k}\t{name}\t1\n"
+        for k, text in enumerate(texts)
+        for name in ids(site.json("search", text, "--alpha", "1", "--size", "3"))
+    ]
+    (site.path / "of-model.qrels").write_text("".join(lines))
+    query = {"bool": {"must": {"match": {"text": "{{query}}"}}, "should": {"term": {"title": "word3"}}}}
+    (site.path / "boosted.json").write_text(json.dumps({"query": query}))
+    files = ("--qrels", "of-model.qrels", "--query-file", "many.tsv", "--body", "boosted.json", "--dry-run")
+    fit = site.json("calibrate", *files)
+    named = [warning for warning in fit["warnings"] if "term (title)" in warning]
+    assert fit["alpha"] > 0.9 and len(named) == 1, fit
+    assert "--alpha 0.9" in named[0]
 
 
 def test_calibration_by_links_prints_what_it_found(site: Site) -> None:

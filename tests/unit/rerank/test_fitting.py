@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
+from reranker.models.training_queries import TrainingQueries
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import (
     ALPHAS,
+    FittedSignal,
+    Gain,
     Topic,
     _best,
     cross_validated,
     fit_alpha,
     keep_in_release,
+    lost_boosts,
     sample,
     topics_of_links,
     topics_of_qrels,
+    topics_to_fit,
     warnings_of,
 )
 from reranker.rerank.search import calibration_of
+from reranker.rerank.signals import Signal
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
@@ -123,6 +132,11 @@ def test_a_fit_is_kept_in_the_release_and_found_by_searches(served: Served) -> N
     with pytest.raises(InputError, match="is no version"):
         keep_in_release(served.engine, served.index, model.model_id, BODY, 60, fit)
     release = Release(model.model_id, model.encoder_id, {"0" * 16 + ":10": {"alpha": 0.25}})
+    update_control(served.engine, served.index, lambda record: record.with_release(release))
+    known = replace(fit, held_out_from_training=False)
+    keep_in_release(served.engine, served.index, model.model_id, BODY, 61, known)
+    kept = read_control(served.engine, served.index).release(model.model_id).calibration
+    assert kept[Calibration.key(body_hash(BODY), 61)]["held_out_from_training"] is False
     update_control(served.engine, served.index, lambda record: record.with_release(release))
     keep_in_release(served.engine, served.index, model.model_id, BODY, 60, fit)
     entries = read_control(served.engine, served.index).release(model.model_id).calibration
@@ -263,3 +277,169 @@ def test_the_warnings_of_a_fit(served: Served) -> None:
     assert "3 of 30" in texts
     assert warnings_of(replace(fit, alpha=0.5, gain=0.1, gain_p=0.001)) == []
     assert replace(fit, gain_p=float("nan")).to_json()["gain_p"] is None
+
+
+# --- queries that the model was trained on
+
+
+def numbered(n: int, known: int = 0) -> tuple[list[Topic], TrainingQueries]:
+    """Return topics, and training queries with the texts of the first ``known`` ones in other spelling."""
+    topics = [Topic(f"word{number} word{number + 1}", {"d1": 1.0}) for number in range(n)]
+    queries = TrainingQueries.of("0" * 32, [f" {topic.query.upper()}\t" for topic in topics[:known]], [])
+    assert queries is not None
+    return topics, queries
+
+
+@pytest.mark.parametrize(
+    ("n", "known", "n_used", "held_out"),
+    [
+        (100, 0, 100, True),
+        (100, 70, 30, True),
+        (100, 71, 100, False),
+        (100, 100, 100, False),
+        (12, 0, 12, True),
+        (12, 1, 12, False),
+        (0, 0, 0, True),
+    ],
+)
+def test_training_queries_are_left_out_if_enough_others_remain(n: int, known: int, n_used: int, held_out: bool) -> None:
+    topics, queries = numbered(n, known)
+    chosen = topics_to_fit(topics, queries)
+    assert chosen.topics == topics[-n_used:] if n_used else not chosen.topics
+    assert (chosen.n_given, chosen.n_learned, chosen.held_out) == (n, known, held_out)
+    assert ("held-out" not in chosen.sentence()) and (str(n - known) in chosen.sentence())
+    assert ("on training queries" in chosen.sentence()) == (not held_out)
+
+
+def test_source_documents_of_training_links_are_left_out_by_their_ids() -> None:
+    topics = [Topic("one title", {"x": 1.0}, frozenset([f"d{number}"])) for number in range(50)]
+    queries = TrainingQueries.of("0" * 32, ["d7"], ["d3", "d4", "x"])
+    chosen = topics_to_fit(topics, queries)
+    assert chosen.topics == [*topics[:3], *topics[5:]]
+    assert chosen.held_out and chosen.n_learned == 2
+
+
+def test_a_model_without_a_list_of_its_training_queries_is_unknown() -> None:
+    topics, _ = numbered(40)
+    chosen = topics_to_fit(topics, None)
+    assert chosen.topics == topics
+    assert chosen.held_out is None and chosen.n_learned is None
+    assert "it is unknown whether" in chosen.sentence()
+
+
+# --- boosts that a high alpha removes
+
+
+BOOSTED = {
+    "query": {
+        "function_score": {
+            "query": BODY["query"],
+            "functions": [{"field_value_factor": {"field": "votes"}}, {"gauss": {"released": {"scale": "10d"}}}],
+        }
+    },
+    "indices_boost": [{"new": 2.0}],
+}
+
+
+def test_boosts_that_a_high_alpha_removes_are_named_with_the_remedy(served: Served) -> None:
+    fit = replace(fit_alpha(reranker_of(served), topics_whose_answers_come_from(served, 1.0), "AP", BODY), gain_p=0.0)
+    (warning,) = warnings_of(replace(fit, alpha=0.95, gain=0.1), BOOSTED)
+    assert "a weight of only 0.05" in warning
+    assert "function_score (votes, released), indices_boost" in warning
+    assert "--signals votes,released" in warning and "--alpha 0.9 gives it the weight 0.1" in warning
+    (warning,) = warnings_of(replace(fit, alpha=1.0, gain=0.1), {**BODY, "indices_boost": [{"new": 2.0}]})
+    assert "weight of only 0," in warning and "--signals" not in warning
+
+
+@pytest.mark.parametrize(("alpha", "n_lost"), [(0.0, 0), (0.9, 0), (0.92, 2), (1.0, 2)])
+def test_boosts_are_lost_from_a_weight_of_the_engine_below_a_tenth(served: Served, alpha: float, n_lost: int) -> None:
+    fit = fit_alpha(reranker_of(served), topics_whose_answers_come_from(served, 1.0), "AP", BODY)
+    assert len(lost_boosts(replace(fit, alpha=alpha), BOOSTED)) == n_lost
+    assert lost_boosts(replace(fit, alpha=alpha), BODY) == []
+    gain = Gain(0.1, 0.01, 0.001)
+    fitted = tuple(FittedSignal(Signal(field, weight=0.5), gain, 0.0) for field in ("votes", "released"))
+    signals = replace(fit, alpha=alpha, signals=fitted)
+    assert [boost.clause for boost in lost_boosts(signals, BOOSTED)] == ["indices_boost"] * bool(n_lost)
+    useless = replace(signals, signals=(fitted[0], replace(fitted[1], signal=Signal("released"))))
+    assert len(lost_boosts(useless, BOOSTED)) == n_lost
+
+
+# --- hostile and degenerate input
+
+
+class OddScores:
+    """An engine that gives each hit another score: ``change`` maps the scores of a page."""
+
+    def __init__(self, engine: Engine, change: Callable[[np.ndarray], np.ndarray]) -> None:
+        self._engine, self._change = engine, change
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def search(self, *args: Any, **options: Any) -> Any:
+        page = self._engine.search(*args, **options)
+        scores = self._change(np.array([hit.score for hit in page.hits], float)).tolist()
+        return replace(
+            page,
+            hits=tuple(msgspec.structs.replace(hit, score=score) for hit, score in zip(page.hits, scores, strict=True)),
+        )
+
+
+ODD: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "constant": np.ones_like,
+    "zero": np.zeros_like,
+    "negative": lambda scores: scores - 100.0,
+    "huge": lambda scores: scores * 1e29 / 100,
+    "some NaN": lambda scores: np.where(np.arange(len(scores)) % 3 == 0, np.nan, scores),
+    "all NaN": lambda scores: np.full_like(scores, np.nan),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_scores_of_the_engine_give_a_finite_fit(served: Served, name: str) -> None:
+    topics = topics_whose_answers_come_from(served, ALPHAS[16])
+    engine: Any = OddScores(served.engine, ODD[name])
+    settings = RerankSettings(window=60, deadline_ms=None)
+    fit = fit_alpha(Reranker(engine, served.index, served.model, settings=settings), topics, "nDCG@10", BODY)
+    assert 0.0 <= fit.alpha <= 1.0
+    means = np.array([mean for _, mean in fit.curve])
+    assert np.isfinite([*means, fit.held_out, fit.gain, fit.ceiling]).all()
+    plain = dict(fit_alpha(reranker_of(served), topics, "nDCG@10", BODY).curve)
+    assert dict(fit.curve)[1.0] == pytest.approx(plain[1.0]), "the model's order does not depend on these scores"
+    if name in ("constant", "zero"):
+        np.testing.assert_allclose(means[1:], means[-1])
+    flat = name in ("constant", "zero", "all NaN")
+    assert fit.n_equal_scores == (len(topics) if flat else 0)
+    assert any("30 of 30 queries the same score" in warning for warning in warnings_of(fit)) == flat
+    if name == "negative":  # a constant added to all scores of a query changes no order
+        np.testing.assert_allclose(means, list(plain.values()), atol=0.02)
+    json.dumps(fit.to_json(), allow_nan=False)
+
+
+@pytest.mark.parametrize("n", [1, 9])
+def test_fewer_than_ten_queries_are_refused_with_the_number_that_is_needed(served: Served, n: int) -> None:
+    with pytest.raises(InputError, match=rf"{n} queries are too few to fit alpha: at least 10 are needed"):
+        fit_alpha(reranker_of(served), [Topic("word1", {"d1": 1.0})] * n, "nDCG@10", BODY)
+
+
+def test_ten_queries_suffice(served: Served) -> None:
+    fit = fit_alpha(reranker_of(served), topics_whose_answers_come_from(served, 1.0, 10), "nDCG@10", BODY)
+    assert fit.n_queries == 10 and fit.alpha > 0 and np.isfinite([fit.held_out_error, fit.gain_p]).all()
+
+
+@pytest.mark.parametrize("grade", [0.0, 1.0, 3.0])
+def test_judgments_of_one_grade_leave_the_engines_order(served: Served, grade: float) -> None:
+    """If every candidate has the same grade, no order is better than another."""
+    topics = [Topic(f"word{n}", dict.fromkeys(served.documents, grade)) for n in range(12)]
+    fit = fit_alpha(reranker_of(served), topics, "nDCG@10", BODY)
+    assert fit.alpha == 0.0 and fit.gain == 0.0
+    assert fit.engine == pytest.approx(min(grade, 1.0)) and fit.ceiling == pytest.approx(min(grade, 1.0))
+    assert any("alpha is 0" in warning for warning in warnings_of(fit))
+    json.dumps(fit.to_json(), allow_nan=False)
+
+
+def test_judgments_without_a_relevant_document_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "qrels").write_text("q1\ta\t0\nq2\tb\t0\n")
+    (tmp_path / "queries").write_text("q1\tred shoe\nq2\tblue\n")
+    with pytest.raises(InputError, match="must have a grade above 0"):
+        topics_of_qrels(tmp_path / "qrels", tmp_path / "queries")

@@ -24,6 +24,7 @@ from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, 
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
+from reranker.models.training_queries import TrainingQueries
 from reranker.releases import CONTROL_INDEX, last_gates, read_control, update_control
 from reranker.retrain.learning import MARK, LinksAndJudgements, RetrainResult, read_history
 from reranker.retrain.loop import REFUSED, Retraining, folder_of, may_remember_the_forgotten
@@ -172,6 +173,7 @@ def test_a_model_may_remember_who_was_forgotten_since_it_was_made(logs: dict[str
     forgotten = ClickLog(forgetting(logs["useful"], tmp_path / "log"))
     moment = max(forgotten.manifest.forgotten.values())
     encoder = small_encoder(lexical=MEMORY_BM25, memory=small_memory())
+    hashed = TrainingQueries.of("0" * 32, ["a query"], [])
 
     def made(cutoff: int, **parts: Any) -> RankingModel:
         return small_model(training={MARK: {"cutoff": cutoff}}, **parts)
@@ -179,6 +181,7 @@ def test_a_model_may_remember_who_was_forgotten_since_it_was_made(logs: dict[str
     assert may_remember_the_forgotten(made(moment, encoder=encoder), forgotten)
     assert not may_remember_the_forgotten(made(moment + 1, encoder=encoder), forgotten)
     assert not may_remember_the_forgotten(made(moment), forgotten)
+    assert may_remember_the_forgotten(made(moment, training_queries=hashed), forgotten)
     assert not may_remember_the_forgotten(made(moment, encoder=encoder), ClickLog(logs["useful"]))
     assert not may_remember_the_forgotten(small_model(encoder=encoder), forgotten)
 
