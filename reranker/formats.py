@@ -132,9 +132,9 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         """Number of rejected records of this run."""
         return self.kinds.total()
 
-    def accept(self) -> None:
-        """Count a record that was read."""
-        self.n_accepted += 1
+    def accept(self, n: int = 1) -> None:
+        """Count ``n`` records that were read."""
+        self.n_accepted += n
 
     def account(self, kind: str = "records") -> InputAccount:
         """Return the account of the records read with this log, by kinds of faults. Samples are line numbers."""
