@@ -31,6 +31,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeV
 
 import numpy as np
 
+from reranker.accounts import MAX_SAMPLES, InputAccount, LeftOut
 from reranker.arrays import UInt64
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.records import MAX_ID_BYTES, Document, Pair
@@ -112,7 +113,9 @@ class RejectLog(AbstractContextManager["RejectLog"]):
     def __init__(self, path: _Path | None = None, *, keep_bytes: int = 0) -> None:
         self.path = None if path is None else Path(path)
         self.kinds: Counter[str] = Counter()
+        self.n_accepted = 0
         self._first = ""
+        self._samples: dict[str, list[str]] = {}
         self.n_bytes = 0
         self._fd: int | None = None
         if self.path is not None:
@@ -129,9 +132,21 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         """Number of rejected records of this run."""
         return self.kinds.total()
 
+    def accept(self, n: int = 1) -> None:
+        """Count ``n`` records that were read."""
+        self.n_accepted += n
+
+    def account(self, kind: str = "records") -> InputAccount:
+        """Return the account of the records read with this log, by kinds of faults. Samples are line numbers."""
+        left_out = (LeftOut(name, n, tuple(self._samples[name])) for name, n in sorted(self.kinds.items()))
+        return InputAccount(kind, self.n_accepted, tuple(left_out))
+
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
         """Count and write a rejected record. Raises `InputError` if the file cannot be written (full disk)."""
         self.kinds[kind] += 1
+        samples = self._samples.setdefault(kind, [])
+        if len(samples) < MAX_SAMPLES:
+            samples.append(f"line {line}")
         self._first = self._first or f"; first: line {line}: {reason}"
         if self._fd is None:
             return
@@ -268,6 +283,8 @@ def read_records(
             sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
             continue
         del line  # so that a document of 100 MB is not in memory twice during its processing
+        if isinstance(sink, RejectLog):
+            sink.accept()
         yield record
 
 
@@ -877,6 +894,8 @@ def _batch_rows(
         except RecordError as error:
             rejects.reject(row + 1, row, error.message, "" if value is None else str(value)[:800], kind=error.kind)
             continue
+        if isinstance(rejects, RejectLog):
+            rejects.accept()
         yield record
 
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 LEVELS: tuple[tuple[str, ...], ...] = (
     (
+        "reranker.accounts",
         "reranker.arrays",
         "reranker.config",
         "reranker.deadline",

@@ -14,6 +14,7 @@ from reranker.config import DEFAULT_ROUTE
 from reranker.releases import read_control
 
 if TYPE_CHECKING:
+    from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
     from reranker.rerank.calibrate import Fit, Topic
 
@@ -86,6 +87,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
     """
     from indexer.versions import existing_indexes
+    from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, topics_to_fit, warnings_of
@@ -100,8 +102,11 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
     signals = typed(signals, engine, index) if signals else ()
-    chosen = topics_to_fit(_topics(model.encoder, seed, **options), model.training_queries)
+    rejects = RejectLog()
+    chosen = topics_to_fit(_topics(model.encoder, seed, rejects, **options), model.training_queries)
     topics = sample(chosen.topics, options["max_queries"], seed)
+    if rejects.count:
+        common.warn(f"rejected lines: {rejects.summary()}")
     reranker = open_reranker(
         engine,
         index,
@@ -142,32 +147,29 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
+                "account": rejects.account().to_json(),
             }
         )
+        common.end_with_accounts(rejects.account())
         return
     _show_fit(fit, kept=not dry_run)
     if chosen.held_out:
         common.out().print(chosen.sentence())
     for warning in warnings:
         common.warn(f"warning: {warning}")
+    common.end_with_accounts(rejects.account())
 
 
-def _topics(encoder: Encoder, seed: int, **options: Any) -> list[Topic]:
-    """Return the topics of the given files. A summary of rejected lines is printed on standard error."""
-    from reranker.formats import RejectLog
+def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> list[Topic]:
+    """Return the topics of the given files."""
     from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
     qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
-    with RejectLog() as rejects:
-        if qrels and query_file and not (links or docs):
-            topics = topics_of_qrels(qrels, query_file, rejects)
-        elif links and docs and not (qrels or query_file):
-            topics = topics_of_links(links, docs, encoder, options["queries"], seed, rejects, options["id_field"])
-        else:
-            raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
-        if rejects.count:
-            common.warn(f"rejected lines: {rejects.summary()}")
-    return topics
+    if qrels and query_file and not (links or docs):
+        return topics_of_qrels(qrels, query_file, rejects)
+    if links and docs and not (qrels or query_file):
+        return topics_of_links(links, docs, encoder, options["queries"], seed, rejects, options["id_field"])
+    raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
 
 
 def _gain(mean: float, error: float, p: float) -> str:

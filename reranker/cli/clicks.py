@@ -117,8 +117,7 @@ def import_logs(logs: tuple[Path, ...], engine_spec: str | None, as_json: bool, 
         else:
             report = import_files(log, logs, privacy, format=options["log_format"], rejects=sink, progress=update)
     _show_import(report, log, sink, as_json)
-    if sink.count:
-        click.get_current_context().exit(common.EXIT_REJECTS)
+    common.end_with_accounts(sink.account())
 
 
 def _counted(rows: dict[str, int]) -> str:
@@ -264,7 +263,7 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
 
     if (engine_spec is None) != (index is None):
         raise ConfigError("--engine and --index belong together: give both, or neither")
-    with opened_log(options) as log:
+    with opened_log(options) as (log, sink):
         engine = common.open_engine_of(engine_spec) if engine_spec else None
         diagnosis = examine(log, engine, index)
         if diagnosis.severity != "unsound":
@@ -287,6 +286,7 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
             f"the log is unsound: {len(unsound)} of {len(diagnosis.findings)} checks failed; see the findings above",
             unsound=unsound,
         )
+    common.end_with_accounts(sink.account())
 
 
 @clicks.command(
@@ -323,13 +323,14 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
     from reranker.clicks.propensities import count_log, estimate_propensities
     from reranker.files import write_file
 
-    with opened_log(options) as log:
+    with opened_log(options) as (log, sink):
         counts = count_log(log)
     estimate = estimate_propensities(counts, method)
     if target is not None:
         write_file(target, (json.dumps(estimate.to_json(), indent=1) + "\n").encode("utf-8"), private=True)
     if as_json:
         common.print_json(estimate.to_json())
+        common.end_with_accounts(sink.account())
         return
     console = common.out()
     console.print(f"by {estimate.method}, from {estimate.n:,} result lists")
@@ -337,6 +338,7 @@ def propensities(method: str, target: Path | None, as_json: bool, **options: Any
     shown, clicked = rested_on.by_rank()
     for rank, propensity in enumerate(estimate.by_rank, start=1):
         console.print(f"{rank:>4}  {propensity:.4f}  clicked {clicked[rank - 1]:,} of {shown[rank - 1]:,}")
+    common.end_with_accounts(sink.account())
 
 
 @clicks.command(
@@ -372,7 +374,7 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
     from reranker.clicks.pairs import make_pairs
 
     config, computing = pair_config(options), computing_options(options)
-    with opened_log(options) as log, make_pairs(log, config, **computing) as table:
+    with opened_log(options) as (log, sink), make_pairs(log, config, **computing) as table:
         if target.suffix.lower() == ".tsv":
             write_tsv(table.pairs(), target)
         else:
@@ -380,6 +382,7 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
         counts = table.counts
     if as_json:
         common.print_json({"out": str(target), "strategy": config.strategy, "counts": counts})
+        common.end_with_accounts(sink.account())
         return
     console = common.out()
     console.print(f"{counts['pairs']:,} pairs of {counts['impressions']:,} impressions, written to {target}")
@@ -389,6 +392,7 @@ def pairs(target: Path, as_json: bool, **options: Any) -> None:
         console.print(f"left out of {counts['searches']:,} queries: {reasons}")
     if counts["too_few_people"]:
         console.print(f"{counts['too_few_people']:,} pairs were left out: too few people, or weight 0")
+    common.end_with_accounts(sink.account())
 
 
 @clicks.command(
@@ -439,13 +443,14 @@ def export(as_json: bool, **options: Any) -> None:
     if form not in EXPORTS and options["max_grade"] is not None:
         raise ConfigError(f"--max-grade has no effect with --to {form}: pairs have weights; leave it out")
     queries = target.with_name(target.name + ".queries.tsv") if form in EXPORTS and EXPORTS[form].query_file else None
-    with opened_log(options) as log:
+    with opened_log(options) as (log, sink):
         count = _write_export(log, config, queries, options)
     if as_json:
         common.print_json({"out": str(target), "to": form, "rows": count, "queries": queries and str(queries)})
     else:
         query_texts = f", query texts to {queries}" if queries else ""
         common.out().print(f"{count:,} rows written to {target}{query_texts}")
+    common.end_with_accounts(sink.account())
 
 
 def _write_export(log: ClickLog, config: PairConfig, queries: Path | None, options: dict[str, Any]) -> int:

@@ -23,6 +23,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from reranker.accounts import InputAccount
 from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
@@ -42,7 +43,7 @@ EXIT_CODES: dict[int, str] = {
     5: "the model folder or vector store is missing, damaged or belongs to another encoder",
     6: "training could not start, or diverged",
     7: "a check refused the change; nothing was changed",
-    8: "done, but some documents were rejected (see the reject file)",
+    8: "done, but a part of the input was left out: rejected lines or documents, or preferences with unknown ids",
     9: "no data: the click log has nothing to learn from, or no row of the given id; nothing was changed",
     130: "interrupted; a resumable command continues when you run it again",
 }
@@ -324,6 +325,19 @@ def store_path_of(option: str | None, model_path: Path | None, engine: Engine, i
     if option is None or model_path is None:
         return None
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)
+
+
+def end_with_accounts(*accounts: InputAccount) -> None:
+    """Print the accounts of the input on standard error, except empty ones.
+
+    Exit with status 8 if a part of the input was left out.
+    """
+    for account in accounts:
+        if not account.given:
+            continue
+        (warn if account.left_out else say)(account.sentence)
+    if any(account.left_out for account in accounts):
+        click.get_current_context().exit(EXIT_REJECTS)
 
 
 # Results on standard output, messages and progress on standard error

@@ -110,17 +110,17 @@ def command(**options: Any) -> None:
         raise ConfigError(f"the baseline {REMEMBERING} needs judged queries: give --tune in addition to --qrels")
     with RejectLog() as rejects:
         comparisons, fitted = _compare(options, n_words, names, model, rejects)
-        if rejects.count:
-            common.warn(f"rejected lines: {rejects.summary()}")
     if options["as_json"]:
         about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
         report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
-        common.print_json(report)
+        common.print_json({**report, "account": rejects.account().to_json()})
+        common.end_with_accounts(rejects.account())
         return
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
         _print(title, comparison, fitted)
+    common.end_with_accounts(rejects.account())
 
 
 def _check(options: dict[str, Any], n_words: int | None) -> None:

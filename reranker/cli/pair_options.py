@@ -20,6 +20,7 @@ from reranker.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from reranker.clicks.log import ClickLog
     from reranker.clicks.propensities import Propensities
+    from reranker.formats import RejectLog
 
 
 # Repeated here so that --help does not import numerical libraries. Tests keep them equal to
@@ -83,8 +84,8 @@ key_option = click.option(
 
 
 @contextmanager
-def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
-    """Open the click log of ``LOG...``. A summary of rejected lines is printed on standard error."""
+def opened_log(options: dict[str, Any]) -> Iterator[tuple[ClickLog, RejectLog]]:
+    """Open the click log of ``LOG...``, with the lines rejected in it, which are summarised on standard error."""
     from reranker.clicks.importing import open_logs
     from reranker.formats import RejectLog
 
@@ -92,7 +93,7 @@ def opened_log(options: dict[str, Any]) -> Iterator[ClickLog]:
         log = open_logs(options["logs"], format=options["log_format"], rejects=sink)
         if sink.count:
             common.warn(sink.summary())
-        yield log
+        yield log, sink
 
 
 pair_options = common.all_of(

@@ -32,7 +32,8 @@ Examples:
   ssi retrain --engine opensearch:http://localhost:9200 --index shop --from-index --clicks clicks/
   ssi retrain --engine elasticsearch:http://localhost:9200 --index shop --clicks clicks/ --query-side-only
   ssi retrain --engine tantivy:./index --index docs --clicks log.jsonl --warm-start model/ --links links.tsv --dry-run
-Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 9 nothing to learn from.
+Exit status: 0 promoted (or would be, with --dry-run), 7 refused, 8 promoted, but input lines were rejected,
+9 nothing to learn from.
 """
 
 
@@ -197,7 +198,9 @@ def retrain(**options: Any) -> None:
             ).run()
     _show_retraining(result, options["as_json"])
     if result.exit_code:
+        common.say(rejects.account().sentence)
         click.get_current_context().exit(result.exit_code)
+    common.end_with_accounts(rejects.account())
 
 
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:

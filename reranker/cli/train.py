@@ -43,6 +43,9 @@ _DECIDED = (
 """Options that cannot be given with ``--warm-start``, because the model to start from determines them."""
 _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
 
+MAX_UNKNOWN = 0.5
+"""Largest share of preferences with unknown ids that is accepted without ``--allow-partial``."""
+
 EXAMPLES = """\b
 Examples:
   ssi train --docs docs.jsonl.gz --links links.tsv --model model/
@@ -187,6 +190,11 @@ Examples:
 @click.option("--compare/--no-compare", default=True, help="Compare with tuned lexical baselines.")
 @click.option("--allow-worse", is_flag=True, help="Write the model even if a lexical baseline is better.")
 @click.option(
+    "--allow-partial",
+    is_flag=True,
+    help="Train even if more than half of the preferences have unknown ids of documents or queries.",
+)
+@click.option(
     "--report",
     "report_path",
     type=common.FILE,
@@ -266,6 +274,7 @@ def command(**options: Any) -> None:
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
         _show(model, report, path, rejects, options["as_json"])
+        common.end_with_accounts(rejects.account("records"), report.account)
 
 
 def _kind(options: dict[str, Any]) -> str:
@@ -350,6 +359,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["min_df"],
         options["quantisation"],
         options["id_field"],
+        None if options["allow_partial"] else MAX_UNKNOWN,
     )
 
 
@@ -390,6 +400,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "form": report.form.to_json() if report.form else None,
                 "dropped": report.dropped,
                 "rejected_lines": rejects.count,
+                "accounts": [rejects.account("records").to_json(), report.account.to_json()],
                 "comparison": report.comparison.to_json() if report.comparison else None,
             }
         )
@@ -411,5 +422,3 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())
-    if rejects.count:
-        console.print(f"rejected {rejects.count:,} lines: {rejects.summary()}")

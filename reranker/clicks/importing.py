@@ -49,6 +49,7 @@ from reranker.formats import (
     MAX_LINE_BYTES,
     READ_ERRORS,
     RecordError,
+    RejectLog,
     RejectSink,
     StrictSink,
     is_parquet,
@@ -526,7 +527,13 @@ def import_files(
         with log.transaction(now_ms) as transaction:
             transaction.use_key(privacy)
             _import_file(transaction, Path(path), privacy, report, format, rejects, progress)
+    _accept(rejects, report.read)
     return report
+
+
+def _accept(rejects: RejectSink | None, read: ReadCounts) -> None:
+    if isinstance(rejects, RejectLog):
+        rejects.accept(read.good + read.skipped)
 
 
 def _import_file(
@@ -679,6 +686,7 @@ def import_live(
                 _IndexImport(transaction, engine, index, rows, sink, report, progress).run(*source.range_ms)
             finally:
                 report.rows.update(transaction.added)
+    _accept(rejects, report.read)
     return report
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from reranker.accounts import LeftOut
 from reranker.arrays import Float32, Float64
 from reranker.lexical.bm25 import LexicalRows
 from reranker.lexical.memory import QueryMemory
@@ -28,7 +29,7 @@ from reranker.training.problem import (
     in_blocks,
     query_set,
     two_rows,
-    usable_part,
+    unusable_part,
 )
 from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.reading import AnalyzedDocuments
@@ -63,7 +64,7 @@ class LearnedPart:
     """Every run of the race."""
     choice: dict[str, Any] | None
     """How ``auto`` chose the class, as JSON; None: the class was given."""
-    dropped: dict[str, int]
+    left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
     lexical_values: Float64
     """(n,) float64: AP of each validation query by the lexical score only."""
@@ -118,9 +119,9 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
     """
     split, schedule, say = division.split, division.schedule, run.listener.say
     problem = _problem(run, reading, division, rows.queries, rows.documents, split.train, split.held_out)
-    dropped = usable_part(reading.data, rows.queries, run.evidence)[1]
-    for reason, count in sorted(dropped.items()):
-        say(f"{count:,} of {run.evidence.n_preferences:,} preferences not used: {reason}")
+    left_out = unusable_part(reading.data, rows.queries, run.evidence)
+    for part in left_out:
+        say(f"{part.count:,} of {run.evidence.n_given:,} preferences not used: {part.reason}")
     rng = run.streams.named("validation")
     on = (division.choosing, reading.data, rows.queries, rows.documents)
     validators = validators_of(*on, schedule, rng)
@@ -140,7 +141,7 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
         context.schedule,
         tuple(trials),
         choice,
-        dropped,
+        left_out,
         np.concatenate(lexical),
         float(np.mean([values.mean() for values in lexical])),
         float(np.mean([learned.values_by([validator]).mean() for validator in validators])),

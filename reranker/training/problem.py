@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from reranker.accounts import LeftOut, merged
 from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
@@ -19,7 +20,13 @@ from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_row
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.training.config import Schedule
 from reranker.training.reading import TrainingCorpus
-from reranker.training.training_set import TrainingSet
+from reranker.training.training_set import (
+    UNKNOWN_DOCUMENT,
+    UNKNOWN_QUERY,
+    Preferences,
+    TrainingSet,
+    samples_of,
+)
 
 _BLOCK = 2**14
 MIN_NEGATIVES = 200
@@ -220,28 +227,49 @@ def build_problem(
 
 def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[Tuples, dict[str, int]]:
     """Return the usable preferences as row numbers of queries and documents, and counts of the others by reason."""
-    words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
-    dropped: dict[str, int] = {}
     columns = []
+    dropped: list[LeftOut] = []
     for stated, query_of in ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked)):
-        query, better = stated.links.numbered(query_of, corpus.row_of)
-        is_usable = np.ones(len(query), bool)
-        for reason, holds in (
-            ("unknown query id", query < 0),
-            ("unknown document id", better < 0),
-            ("query without a known word", words[query] == 0),
-            ("a weight that is not finite and above 0", ~((stated.weight > 0) & (stated.weight < np.inf))),
-        ):
-            if count := int(np.count_nonzero(is_usable & holds)):
-                dropped[reason] = dropped.get(reason, 0) + count
-            is_usable &= ~holds
+        query, better, is_usable, left_out = _usable(corpus, queries, stated, query_of)
+        dropped += left_out
         preferences = stated.part(is_usable)
         worse = numbers_of(preferences.links.ids, corpus.row_of)[preferences.worse]
         n_worse = np.diff(offsets_of(worse >= 0)[offsets_of(preferences.n_worse)])
         columns.append((query[is_usable], better[is_usable], n_worse, worse[worse >= 0], preferences.weight))
     query, better, n_worse, worse, weight = map(np.concatenate, zip(*columns, strict=True))
     ones, rows = np.ones(len(query), np.float32), [part.astype(np.int64) for part in (query, better, worse)]
-    return Tuples(rows[0], rows[1], ones, offsets_of(n_worse), rows[2], *alias_table(weight)), dropped
+    counts = {part.reason: part.count for part in merged(dropped)}
+    return Tuples(rows[0], rows[1], ones, offsets_of(n_worse), rows[2], *alias_table(weight)), counts
+
+
+def unusable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[LeftOut, ...]:
+    """Return the preferences that cannot be used, by reason, including those whose query has no text."""
+    sides = ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked))
+    return merged((*evidence.left_out, *(part for side in sides for part in _usable(corpus, queries, *side)[3])))
+
+
+def _usable(
+    corpus: TrainingCorpus, queries: QuerySet, stated: Preferences, query_of: Mapping[str, int]
+) -> tuple[AnyInt, AnyInt, Bool, list[LeftOut]]:
+    """Return the rows of queries and better documents, which preferences are usable, and the others by reason."""
+    words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
+    query, better = stated.links.numbered(query_of, corpus.row_of)
+    is_usable = np.ones(len(query), bool)
+    left_out: list[LeftOut] = []
+    for reason, holds, column in (
+        (UNKNOWN_QUERY, query < 0, stated.links.source),
+        (UNKNOWN_DOCUMENT, better < 0, stated.links.target),
+        ("query without a known word", words[query] == 0, stated.links.source),
+        (
+            "a weight that is not finite and above 0",
+            ~((stated.weight > 0) & (stated.weight < np.inf)),
+            stated.links.source,
+        ),
+    ):
+        fails = is_usable & holds
+        left_out.append(LeftOut(reason, int(np.count_nonzero(fails)), samples_of(stated.links.ids, column[fails])))
+        is_usable &= ~holds
+    return query, better, is_usable, left_out
 
 
 def alias_table(weights: Float64) -> tuple[Float32, Int64]:

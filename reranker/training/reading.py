@@ -52,6 +52,8 @@ class DocumentSource:
     """{'float16', 'float32', 'int8'}: precision of stored vectors."""
     id_field: str | None = None
     """Field that holds the document id, a path such as ``product.sku``; None: ``id`` or ``_id``."""
+    max_unknown: float | None = None
+    """Largest share of preferences whose query or document is unknown, from 0 to 1; None: no limit."""
 
 
 @dataclass

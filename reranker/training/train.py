@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from reranker.accounts import InputAccount, LeftOut
 from reranker.baselines.comparison import SystemComparison
 from reranker.baselines.fitted import REMEMBERING
 from reranker.lexical.bm25 import LexicalSettings
@@ -45,7 +46,7 @@ from reranker.training.linear import words_only
 from reranker.training.race import Trial
 from reranker.training.reading import DocumentSource, Listener, read_tokens
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
-from reranker.training.run import Division, TrainingRun, checked_run, divided
+from reranker.training.run import Division, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
 
@@ -78,10 +79,12 @@ class TrainingReport:
     """The model compared with tuned lexical baselines; None: not asked for."""
     result: TrainResult
     """The learning curve."""
-    dropped: dict[str, int]
+    left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
     evidence: Split
     """The training side and the validation side."""
+    n_given: int = 0
+    """Number of preferences that were given."""
     model_class: str = DEFAULT_CLASS
     judged_apart: bool = True
     """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
@@ -93,6 +96,16 @@ class TrainingReport:
     """Whether documents remember queries."""
     form: FormChoice | None = None
     """Which parts of the score are written, and why."""
+
+    @property
+    def account(self) -> InputAccount:
+        """Account of the preferences that were given."""
+        return InputAccount("preferences", self.n_given - sum(part.count for part in self.left_out), self.left_out)
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Number of preferences that could not be used, by reason."""
+        return {part.reason: part.count for part in self.left_out}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +176,8 @@ def train_model(
     ------
     TrainingError
         If there is nothing to learn from, or the run diverges.
+    InputError
+        If the share of preferences with unknown ids is above ``max_unknown`` of the corpus.
     ConfigError
         If the base does not fit the settings.
     ArtifactError
@@ -177,13 +192,14 @@ def train_model(
     if compare:
         model = _assembled(run, stages, chosen, {})
         comparison = compared(run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
-    report = _report(stages, chosen, memory, comparison)
+    report = _report(stages, chosen, memory, comparison, evidence.n_given)
     return written_model(run, stages, stages.choice.form, _metrics(report)), report
 
 
 def run_stages(run: TrainingRun) -> TrainingStages:
     """Return the results of all stages up to the choice of the form that is written."""
     tokens = read_tokens(run.corpus, run.analyzer, run.listener, check_fields=run.base is None)
+    check_known(run, tokens.ids)
     reading = read_by(run, tokens)
     division = divided(run, reading.data)
     lexical = tuned_lexical(run, tokens, reading, division)
@@ -266,7 +282,7 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
 
 
 def _report(
-    stages: TrainingStages, chosen: _Chosen, memory: MemoryChoice, comparison: SystemComparison | None
+    stages: TrainingStages, chosen: _Chosen, memory: MemoryChoice, comparison: SystemComparison | None, n_given: int
 ) -> TrainingReport:
     form, trial, learned = stages.choice.form, stages.memory, stages.learned
     with_memory = form.memory and trial.tuned is not None
@@ -279,7 +295,8 @@ def _report(
         scale=chosen.parameters.scale / (chosen.factor or 1.0),
         comparison=comparison,
         result=learned.parameters.result,
-        dropped=learned.dropped,
+        left_out=learned.left_out,
+        n_given=n_given,
         evidence=stages.division.split,
         model_class=chosen.parameters.name,
         judged_apart=stages.division.judged_apart,

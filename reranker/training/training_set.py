@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from reranker.accounts import MAX_SAMPLES, LeftOut, merged
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
@@ -132,6 +133,11 @@ class Preferences:  # noqa: PLW1641 - arrays have no hash
         return known[self.links.source], known[self.links.target]
 
 
+UNKNOWN_QUERY = "unknown query id"
+UNKNOWN_DOCUMENT = "unknown document id"
+"""Reasons why a preference cannot be used: its query, or its better document, is not given."""
+
+
 @dataclass(frozen=True)
 class TrainingSet:
     """Preferences with their queries."""
@@ -147,6 +153,8 @@ class TrainingSet:
     judged_only: bool = False
     """True if nothing is known about a document without a grade: validation then leaves it out. False: it is not
     relevant, which holds for links and judged pools, and not for clicks."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Preferences that were given and cannot be used, because their query has no text."""
 
     @property
     def query_ids(self) -> tuple[str, ...]:
@@ -163,9 +171,28 @@ class TrainingSet:
         """Number of preferences that training uses."""
         return len(self.preferences) + len(self.linked)
 
+    @property
+    def n_given(self) -> int:
+        """Number of preferences that were given."""
+        return self.n_preferences + sum(part.count for part in self.left_out)
+
     def links(self) -> Links:
         """Return (query id, better document id) of every preference."""
         return self.preferences.links
+
+    def unknown_ids(self, documents: Container[str]) -> tuple[LeftOut, ...]:
+        """Return the preferences whose query or better document is unknown, given the ids of all documents."""
+        parts = list(self.left_out)
+        for stated, are_documents in ((self.preferences, self.texts is None), (self.linked, True)):
+            asks, answers = stated.are_in(documents)
+            no_query = ~asks if are_documents else np.zeros(len(stated), bool)
+            for reason, unknown, column in (
+                (UNKNOWN_QUERY, no_query, stated.links.source),
+                (UNKNOWN_DOCUMENT, ~answers & ~no_query, stated.links.target),
+            ):
+                count = int(np.count_nonzero(unknown))
+                parts.append(LeftOut(reason, count, samples_of(stated.links.ids, column[unknown])))
+        return merged(parts)
 
     def restricted(self, queries: Collection[str]) -> TrainingSet:
         """Return the preferences of some of the queries, without the linked ones."""
@@ -180,6 +207,11 @@ class TrainingSet:
         return qrels_task(self.grades, list(self.texts), pool, known)
 
 
+def samples_of(ids: Sequence[str], numbers: AnyArray) -> tuple[str, ...]:
+    """Return up to `MAX_SAMPLES` distinct ids in order of first use, given the number of the id of each record."""
+    return tuple(ids[number] for number in numbers[first_uses(numbers)][:MAX_SAMPLES].tolist())
+
+
 def from_links(links: Iterable[IdPair]) -> TrainingSet:
     """Return the evidence of links: the targets of a document's links should rank above all other documents."""
     every = Links.of(links)
@@ -191,8 +223,8 @@ def from_judgements(
 ) -> TrainingSet:
     """Return the evidence of graded judgements: a relevant document should rank above those of a lower grade.
 
-    Judged queries without a text are left out. A larger difference of grades counts more often, without a weight:
-    documents of all lower grades are the worse ones of a document.
+    Judged queries without a text are left out, and counted in ``left_out``. A larger difference of grades counts more
+    often, without a weight: documents of all lower grades are the worse ones of a document.
     """
     known = {query: judged for query, judged in grades.items() if query in texts}
     preferences = Preferences.of(
@@ -202,7 +234,15 @@ def from_judgements(
         for document, grade in ranked
         if grade >= relevant_from
     )
-    return TrainingSet(preferences, texts, known)
+    unknown = [
+        query
+        for query, judged in grades.items()
+        if query not in texts
+        for grade in judged.values()
+        if grade >= relevant_from
+    ]
+    left_out = merged([LeftOut(UNKNOWN_QUERY, len(unknown), tuple(dict.fromkeys(unknown))[:MAX_SAMPLES])])
+    return TrainingSet(preferences, texts, known, left_out=left_out)
 
 
 def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from indexer.versions import register
+from reranker.accounts import LeftOut
 from reranker.clicks.doctor import Diagnosis, Finding, RankRate, write_picture
 from reranker.engines import open_engine
 from reranker.models.model_folder import save_model
@@ -84,7 +85,7 @@ def test_reports_show_hostile_texts_as_they_are(
         model_of(training.DOCUMENTS, lexical=BM25),
         training={"documents": 60, "preferences": 60, "schedule": {"rate_start": 0.05}},
     )
-    report = training.report_of(dropped={text: 1}, notes=(text,))
+    report = training.report_of(left_out=(LeftOut(text, 1),), notes=(text,))
     page = render_training(model, report, documents, rejected={text: 2})
     (tmp_path / "training.html").write_text(page, encoding="utf-8")
     for name in ("retraining", "doctor", "training"):

@@ -76,7 +76,7 @@ def test_options_reach_the_pairs(log: Path, tmp_path: Path) -> None:
         "--json",
     )
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["counts"]["out_of_range"] == 1
+    assert json.loads(result.stdout)["counts"]["out_of_range"] == 1
     assert list(read_pairs(target)) == [Pair("red shoe", "c", "b", 3.0)]
 
 
@@ -87,7 +87,7 @@ def test_every_export(log: Path, tmp_path: Path, form: str, basis: str) -> None:
     result = ssi("export", log, "--to", form, "--by", basis, "--out", target, "--json")
     assert result.exit_code == 0, result.output
     assert (
-        json.loads(result.output)["rows"] == {"clicks": 4, "pairs": 3}["pairs" if form in ("parquet", "tsv") else basis]
+        json.loads(result.stdout)["rows"] == {"clicks": 4, "pairs": 3}["pairs" if form in ("parquet", "tsv") else basis]
     )
     if form == "trec":
         ((name, text),) = read_queries(tmp_path / "out.queries.tsv")
@@ -129,3 +129,21 @@ def test_the_help_explains_every_strategy_and_form() -> None:
     for name, form in EXPORTS.items():
         assert f"{name}  " in export
         assert form.summary in export
+
+
+@pytest.mark.parametrize(
+    "command", [("pairs", "--out", "pairs.tsv"), ("export", "--to", "trec", "--out", "clicks.qrels")]
+)
+def test_a_rejected_line_is_accounted_for_and_sets_the_status(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(log.read_text() + "{broken\n")
+    name, *options = command
+    result = ssi(name, bad, *options)
+    assert result.exit_code == 8, result.output
+    assert "records: 3 given = 2 used + 1 left out: 1 not_json (line 3)" in result.stderr
+    result = ssi(name, log, *options)
+    assert result.exit_code == 0, result.output
+    assert "records: 2 given, all used" in result.stderr

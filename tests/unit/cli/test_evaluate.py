@@ -142,8 +142,12 @@ def test_wrong_usage_is_explained(folder: Path, options: tuple[str, ...], code: 
 def test_bad_lines_are_counted(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nonly one column\nfire\tash\n")
     result = evaluate(folder, *LINKS, "--json")
-    assert report_of(result)["relevant"] == 2
-    assert "1 records were refused" in " ".join(result.stderr.split())
+    assert result.exit_code == 8
+    report = json.loads(result.stdout)
+    assert report["relevant"] == 2
+    assert report["account"]["left_out"] == [{"reason": "columns", "count": 1, "samples": ["line 2"]}]
+    assert report["account"]["given"] == report["account"]["used"] + 1
+    assert "1 left out: 1 columns (line 2)" in " ".join(result.stderr.split())
 
 
 def test_a_model_that_is_none(folder: Path) -> None:

@@ -210,8 +210,8 @@ def test_unknown_ids_in_links_are_counted_and_the_others_used(place: Place) -> N
         "1",
         "--allow-worse",
     )
-    assert result.exit_code == 0, result.stderr
-    assert "not used" in result.stderr
+    assert result.exit_code == 8, result.stderr
+    assert "left out: 1 unknown query id (who)" in result.stderr
     assert "Traceback" not in result.output
 
 

@@ -66,8 +66,8 @@ def train(folder: Path, model: Path, *options: str) -> Result:
     return CliRunner().invoke(main, [*start, *paths])
 
 
-def report_of(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.output
+def report_of(result: Result, code: int = 0) -> dict[str, Any]:
+    assert result.exit_code == code, result.output
     return dict(json.loads(result.stdout))
 
 
@@ -201,7 +201,8 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
         (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
         (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
         (("--links", "nowhere.tsv"), 3, "nowhere.tsv"),
-        (("--links", "queries.tsv"), 6, "no preference is left to learn from"),
+        (("--links", "queries.tsv"), 3, "100% of the 48 preferences cannot be used: 48 unknown query id (q0-0, q0-1"),
+        (("--links", "queries.tsv", "--allow-partial"), 6, "no preference is left to learn from"),
     ],
 )
 def test_what_cannot_be_done_is_said(
@@ -218,11 +219,49 @@ def test_bad_lines_are_counted_and_kept(folder: Path, tmp_path: Path) -> None:
     docs.write_text((folder / "docs.jsonl").read_text() + "{broken\n")
     links.write_text((folder / "links.tsv").read_text() + "only one column\n")
     rejects = tmp_path / "rejects.jsonl"
-    report = report_of(
-        train(tmp_path, tmp_path / "model", "--links", str(links), *QUICK, "--rejects", str(rejects), "--json")
-    )
+    result = train(tmp_path, tmp_path / "model", "--links", str(links), *QUICK, "--rejects", str(rejects), "--json")
+    report = report_of(result, code=8)
     assert report["rejected_lines"] == 2
+    lines, preferences = report["accounts"]
+    assert lines["given"] == lines["used"] + 2 == 602
+    assert {part["reason"]: part["samples"] for part in lines["left_out"]} == {
+        "columns": ["line 361"],
+        "not_json": ["line 241"],
+    }
+    assert (preferences["given"], preferences["used"], preferences["left_out"]) == (360, 360, [])
+    assert "602 given = 600 used + 2 left out: 1 columns (line 361); 1 not_json (line 241)" in flat(result)
     assert len(rejects.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("n_unknown", "code", "words"), [(36, 8, ""), (80, 8, "warning: 18% of the 440 "), (400, 3, "")]
+)
+def test_preferences_with_unknown_ids_are_counted_reported_or_refused(
+    folder: Path, tmp_path: Path, n_unknown: int, code: int, words: str
+) -> None:
+    links = tmp_path / "links.tsv"
+    rows = [f"en000\tgone{number}\n" for number in range(n_unknown)]
+    links.write_text((folder / "links.tsv").read_text() + "".join(rows))
+    result = train(folder, tmp_path / "model", "--links", str(links), *QUICK, "--json")
+    assert result.exit_code == code, result.output
+    assert words in flat(result)
+    assert ("warning:" in result.stderr) == bool(words)
+    assert f"{n_unknown} unknown document id (gone0, gone1, gone2, ...)" in flat(result)
+    assert (tmp_path / "model").exists() == (code == 8)
+    if code == 3:
+        assert "--allow-partial" in flat(result) and "At most 50% are accepted" in flat(result)
+        partial = train(folder, tmp_path / "model", "--links", str(links), *QUICK, "--allow-partial")
+        assert partial.exit_code == 8 and "760 given = 360 used + 400 left out" in flat(partial)
+
+
+def test_judged_queries_without_a_text_are_counted(folder: Path, tmp_path: Path) -> None:
+    queries = tmp_path / "queries.tsv"
+    lines = (folder / "queries.tsv").read_text().splitlines(keepends=True)
+    queries.write_text("".join(lines[2:]))
+    missing = [line.split("\t")[0] for line in lines[:2]]
+    result = train(folder, tmp_path / "model", "--qrels", "qrels.tsv", "--query-file", str(queries), *QUICK, "--json")
+    (left_out,) = json.loads(result.stdout)["accounts"][1]["left_out"]
+    assert (result.exit_code, left_out["reason"], left_out["samples"]) == (8, "unknown query id", missing)
 
 
 def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_path: Path) -> None:

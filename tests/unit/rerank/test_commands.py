@@ -126,6 +126,16 @@ def test_bad_input_has_a_message_and_an_exit_code(site: Site, arguments: list[st
     assert "Traceback" not in result.output
 
 
+def test_calibration_accounts_for_its_input(site: Site) -> None:
+    (site.path / "bad.tsv").write_text((site.path / "qrels.tsv").read_text() + "one column\n")
+    arguments = ["--query-file", "queries.tsv", "--window", "50", "--dry-run"]
+    result = site.run("calibrate", "--qrels", "bad.tsv", *arguments)
+    assert result.exit_code == 8, result.stderr
+    assert "1 left out: 1 columns (line " in result.stderr
+    assert "was not stored" in result.stdout
+    assert "all used" in site.run("calibrate", "--qrels", "qrels.tsv", *arguments).stderr
+
+
 def test_calibration_is_kept_and_used(site: Site) -> None:
     files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50"]
     dry = site.json("calibrate", *files, "--dry-run")

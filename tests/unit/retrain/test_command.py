@@ -138,6 +138,14 @@ def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     assert html.count("<svg") == 6
 
 
+def test_a_rejected_line_sets_the_status_of_a_retraining_that_succeeds(site: Site) -> None:
+    (site.path / "bad.tsv").write_text((site.path / "links.tsv").read_text() + "one column\n")
+    given = ["--query-side-only", "--propensities", str(_propensities(site.path)), "--links", "bad.tsv", "--dry-run"]
+    result = site.run(*given)
+    assert result.exit_code == 8, result.stderr
+    assert "1 left out: 1 columns (line 51)" in result.stderr
+
+
 def test_a_better_model_goes_live(site: Site) -> None:
     before = site.live
     result = site.run("--query-side-only", "--propensities", str(_propensities(site.path)))

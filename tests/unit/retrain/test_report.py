@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reranker.accounts import LeftOut
 from reranker.clicks.propensities import Propensities
 from reranker.retrain import report
 from reranker.retrain.gate import Check, GateVerdict, Measured, QueryChange
@@ -92,7 +93,7 @@ def findings(**changes: Any) -> dict[str, Any]:
         1.0,
         None,
         TrainResult(U, U, 3, 0.3, curve),
-        {NASTY: 2},
+        (LeftOut(NASTY, 2),),
         Split("queries", nothing, nothing, frozenset(), frozenset()),
         trials=trials,
         memory=MemoryChoice(True, "queries remembered: on"),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from reranker.accounts import LeftOut
 from reranker.baselines.comparison import MODEL, RANK_LOSS, SystemComparison
 from reranker.baselines.fitted import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
@@ -80,7 +81,7 @@ def report_of(**changes: Any) -> TrainingReport:
         "scale": 0.7,
         "comparison": comparison_of(BETTER, WORSE),
         "result": TrainResult(U, U, 3, 0.3, curve),
-        "dropped": {"one document twice": 4},
+        "left_out": (LeftOut("one document twice", 4),),
         "evidence": split,
         "trials": trials,
         "notes": ("k1 ended at 500, the bound of the search: the best may lie beyond",),
@@ -148,7 +149,8 @@ def test_what_documents_say_is_shown_as_text(model: RankingModel, documents: Pat
     assert "<script" not in html
     assert "<script>alert(1)</script>" in text_of(html)
     assert "{{ 7*7 }}" in text_of(html)
-    refused = render_training(model, report_of(dropped={NASTY: 1}, notes=(NASTY,)), documents, NASTY, {NASTY: 1})
+    report = report_of(left_out=(LeftOut(NASTY, 1),), notes=(NASTY,))
+    refused = render_training(model, report, documents, NASTY, {NASTY: 1})
     assert "<script" not in refused
     assert text_of(refused).count("<script>alert(1)</script>") >= 5
     assert "Not written: the model was refused" in text_of(refused)
@@ -175,7 +177,7 @@ def test_a_run_with_nothing_to_show(model: RankingModel, documents: Path) -> Non
     )
     result = replace(report_of().result, history=[], best_epoch=0)
     page = render_training(
-        empty, report_of(comparison=None, trials=(), notes=(), dropped={}, scale=0.0, result=result), documents
+        empty, report_of(comparison=None, trials=(), notes=(), left_out=(), scale=0.0, result=result), documents
     )
     assert Page(page).open == []
     assert "svg" not in Page(page).tags
@@ -225,7 +227,7 @@ GOOD: dict[str, Any] = {
     "notes": (),
     "trials": (),
     "comparison": None,
-    "dropped": {},
+    "left_out": (),
     "result": replace(report_of().result, best_epoch=2),
 }
 
@@ -235,7 +237,7 @@ GOOD: dict[str, Any] = {
     [
         ({}, "These numbers do not call for a change"),
         ({"evidence": report_of().evidence}, "learned from only 40 links"),
-        ({"dropped": {"unknown document": 300}}, "300 preferences were not used: unknown document (300)"),
+        ({"left_out": (LeftOut("unknown document", 300),)}, "300 preferences were not used: unknown document (300)"),
         ({"judged_apart": False}, "the figures are too optimistic"),
         ({"comparison": comparison_of(BETTER, WORSE)}, "The comparison has 20 queries"),
         ({"comparison": comparison_of(BETTER, BETTER)}, "does not differ significantly from the best lexical baseline"),
