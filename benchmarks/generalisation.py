@@ -55,6 +55,10 @@ from reranker.evaluation import evaluate_run, paired_test, standard_error
 
 DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
 ROOT = Path(__file__).resolve().parents[1]
+LEFT_OUT = 8
+"""Exit status of a command that left out a part of its input, such as links of unknown documents."""
+
+
 REFUSED = 7
 """Exit status of `ssi train` where the model is not better than words alone: nothing is written."""
 LEXICAL = ("tfidf", "bm25", "bm25+queries")
@@ -267,7 +271,7 @@ class Study:
             # The memory of this child alone: getrusage would give that of the biggest of all so far.
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode not in (0, REFUSED):
+        if process.returncode not in (0, REFUSED, LEFT_OUT):
             raise SystemExit(f"ssi {shlex.join(command)} ended with status {process.returncode}: see {log}")
         return Done(process.returncode, json.loads(output) if output.strip() else {}, used.ru_maxrss / 1024)
 

@@ -24,6 +24,7 @@ from indexer.checkpoint import (
     state_dir,
 )
 from indexer.encoding import ENCODE_BATCH, VersionEncoder
+from reranker.accounts import InputAccount, LeftOut, merged
 from reranker.config import instant
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.errors import EngineError, InputError
@@ -63,6 +64,18 @@ class LoadReport:
     """Duration of this run in seconds."""
     kinds: Mapping[str, int]
     """Number of unreadable lines by kind of error."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Lines and documents that were rejected in this run, by kind of error."""
+
+    @property
+    def account(self) -> InputAccount:
+        """Account of the file. Documents that were not settled before an early stop are in neither part."""
+        n_before = self.bulk.rejected + self.unreadable - sum(part.count for part in self.left_out)
+        others = (
+            LeftOut("older than the stored version", self.bulk.superseded),
+            LeftOut("rejected before an interruption", max(n_before, 0)),
+        )
+        return InputAccount("documents", self.bulk.indexed, merged((*self.left_out, *others)))
 
     @property
     def documents_per_s(self) -> float:
@@ -192,7 +205,10 @@ class _Load:
                 elif self.last_acked is not None:
                     self._checkpoint(*self.last_acked)
                 seconds, kinds = time.monotonic() - started, dict(self.rejects.log.kinds)
-                return LoadReport(report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds)
+                left_out = self.rejects.log.account().left_out
+                return LoadReport(
+                    report, counts.get("read", 0), self.rejects.unreadable, start.line, seconds, kinds, left_out
+                )
 
     def _start(self) -> LoadCheckpoint:
         """Return the checkpoint for resuming, or the start if the index or the local store was rebuilt since."""

@@ -91,6 +91,8 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
         common.print_json(report.to_json())
     else:
         _show(report, rejects, refused, model.model_id if model else "")
+    account = report.load.account
+    (common.warn if account.left_out else common.say)(account.sentence)
     end_with(report.load.bulk.stopped, refused)
 
 

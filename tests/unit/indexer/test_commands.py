@@ -98,6 +98,7 @@ def test_refused_lines_set_the_exit_status_and_are_kept(folder: Path) -> None:
         file.write("{broken\n")
     result = ssi("index", "docs.jsonl", *where(folder), code=8)
     assert "1 lines rejected" in result.stdout
+    assert "documents: 41 given = 40 used + 1 left out: 1 not_json (line 41)" in " ".join(result.stderr.split())
     assert json.loads((folder / "docs.jsonl.rejects.jsonl").read_text())["line"] == 41
 
 
