@@ -29,6 +29,8 @@ from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for
 
 MEASURES: Final = ("AP", "nDCG@10")
 """Measures of the forms; the first one chooses."""
+LEAST_GAIN: Final = 0.002
+"""MAP by which a form must be better than a simpler one."""
 ENOUGH_QUERIES: Final = 500
 """Judging queries that are enough to choose by; with fewer, the queries of training take part by cross-fitting."""
 
@@ -99,7 +101,7 @@ def chosen_form(
     learned: LearnedPart,
     memory: MemoryTrial,
 ) -> FormChoice:
-    """Return the form of the highest mean AP on the judging queries; among equals the simplest one.
+    """Return the form of the highest mean AP on the judging queries, or a simpler one that is as good (`LEAST_GAIN`).
 
     The judging queries chose neither settings nor epoch nor weights. If there are fewer than `ENOUGH_QUERIES` of them
     and the queries are texts, all queries but those that choose take part: they are split into `N_FOLDS`, and each fold
@@ -241,13 +243,17 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 
 def _best(values: Values, cross_fitted: bool) -> FormChoice:
-    """Return the choice of the form with the highest mean of the first measure; the simplest comes first."""
+    """Return the choice of the simplest form whose MAP is less than `LEAST_GAIN` below the highest one.
+
+    ``values`` has the simplest form first.
+    """
     headline = MEASURES[0]
 
     def mean(form: ScoreForm) -> float:
         return float(values[form][headline].mean())
 
-    best = max(values, key=mean)
+    highest = max(map(mean, values))
+    best = next(form for form in values if mean(form) > highest - LEAST_GAIN)
     lexical = max((form for form in values if not form.learned), key=mean, default=None)
     tests = {}
     if lexical is not None:

@@ -153,9 +153,8 @@ def refitted(
 ) -> TrainedParameters:
     """Return the class trained again, on all the evidence, for the epochs that validation found best."""
     parameters = first.parameters
-    run.listener.say(
-        f"training once more on everything for {parameters.result.best_epoch + parameters.more_epochs} epochs"
-    )
+    n_epochs = parameters.result.best_epoch + parameters.more_epochs
+    run.listener.say(f"training once more on everything, for {n_epochs} {'epoch' if n_epochs == 1 else 'epochs'}")
     return trained_like(run, reading, division, rows, first, run.evidence, "-all")
 
 

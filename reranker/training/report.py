@@ -216,6 +216,8 @@ def _values_at_an_end(trials: Sequence[Trial]) -> Iterator[tuple[str, str, float
 
 
 def _has_learned(report: TrainingReport) -> bool:
+    if report.form is not None and report.form.n_queries:
+        return report.form.form.learned
     return report.scale > 0 and report.valid_map > report.lexical_map
 
 

@@ -20,7 +20,7 @@ from reranker.training import (
     from_judgements,
     train_model,
 )
-from reranker.training.form_choice import MEASURES, FormChoice, ScoreForm, Values, _best
+from reranker.training.form_choice import LEAST_GAIN, MEASURES, FormChoice, ScoreForm, Values, _best
 from reranker.training.training_set import N_FOLDS, folds_of
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Sources, write_documents
@@ -40,6 +40,7 @@ def test_the_best_form_is_written_and_among_equals_the_simplest() -> None:
     assert choice_of({WORDS: base, MEMORY: base + 0.01, LEARNED: base}).form == MEMORY
     assert choice_of({WORDS: base, LEARNED: base + 0.01}).form == LEARNED
     assert choice_of({WORDS: base, LEARNED: base - 0.01}).form == WORDS
+    assert choice_of({WORDS: base, LEARNED: base + LEAST_GAIN / 2}).form == WORDS, "as good as the simpler one"
 
 
 def test_the_sentence_names_the_difference_and_says_better_only_where_it_is_shown() -> None:
@@ -48,8 +49,8 @@ def test_the_sentence_names_the_difference_and_says_better_only_where_it_is_show
     noise -= noise.mean()
     better = choice_of({WORDS: base, LEARNED: base + 0.1 + noise}).sentence
     assert "better than the lexical score on 200 held-out queries: MAP +0.1000 ± 0.02" in better
-    unclear = choice_of({WORDS: base, LEARNED: base + 0.002 + noise}).sentence
-    assert "with no difference shown from the lexical score on 200" in unclear and "MAP +0.0020 ± 0.02" in unclear
+    unclear = choice_of({WORDS: base, LEARNED: base + 0.004 + noise}).sentence
+    assert "with no difference shown from the lexical score on 200" in unclear and "MAP +0.0040 ± 0.02" in unclear
     worse = choice_of({WORDS: base, LEARNED: base - 0.1 + noise}).sentence
     assert "the learned part does not pay" in worse and "MAP -0.1000 ± 0.02" in worse
 
@@ -60,7 +61,7 @@ def test_noise_is_hardly_ever_called_better_and_never_written_as_worse() -> None
     for _ in range(200):
         base = rng.random(120)
         choice = choice_of({WORDS: base, LEARNED: base + rng.normal(0, 0.1, 120)})
-        assert choice.means[choice.form.name]["AP"] == max(of["AP"] for of in choice.means.values())
+        assert choice.means[choice.form.name]["AP"] > max(of["AP"] for of in choice.means.values()) - LEAST_GAIN
         said.append("better than" in choice.sentence)
     assert np.mean(said) <= 0.05
 
