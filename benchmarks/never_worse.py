@@ -82,7 +82,7 @@ def row_of(name: str, n: int | None, seed: int) -> dict[str, Any]:
         "difference": test_of.difference,
         "p": test_of.p_t_test,
         "forms": measured,
-        "held_out": {name: dict(of) for name, of in stages.choice.means.items()},
+        "held_out": {form.name: dict(of) for form, of in stages.choice.means.items()},
         "judged": stages.choice.n_queries,
         "cross_fitted": stages.choice.cross_fitted,
         "sentence": stages.choice.sentence,

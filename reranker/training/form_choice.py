@@ -35,10 +35,6 @@ ENOUGH_QUERIES: Final = 500
 """Judging queries that are enough to choose by; with fewer, the queries of training take part by cross-fitting."""
 
 
-MEMORY_NAME: Final = "query memory"
-"""Words for the memory in the names of forms."""
-
-
 class ScoreForm(NamedTuple):
     """Parts of the score besides the tuned lexical one."""
 
@@ -50,7 +46,7 @@ class ScoreForm(NamedTuple):
     @property
     def name(self) -> str:
         """Words for reports."""
-        lexical = f"lexical score with {MEMORY_NAME}" if self.memory else "lexical score"
+        lexical = "lexical score with query memory" if self.memory else "lexical score"
         return f"{lexical} and learned part" if self.learned else lexical
 
 
@@ -67,10 +63,10 @@ class FormChoice:
     """Queries that the forms were measured on; 0: there was nothing to choose between."""
     cross_fitted: bool
     """True if the queries of training took part, each scored by what the other folds were fitted to."""
-    means: Mapping[str, Mapping[str, float]]
-    """Mean by name of the form and measure."""
-    tests: Mapping[str, Mapping[str, PairedTest]]
-    """Paired test against the best lexical form, by name of the form and measure."""
+    means: Mapping[ScoreForm, Mapping[str, float]]
+    """Mean by form and measure, the simplest form first."""
+    tests: Mapping[ScoreForm, Mapping[str, PairedTest]]
+    """Paired test against the best lexical form, by form and measure."""
     sentence: str
     """The form that was written, and the reason."""
 
@@ -81,13 +77,13 @@ class FormChoice:
             "learned": self.form.learned,
             "queries": self.n_queries,
             "cross_fitted": self.cross_fitted,
-            "means": {name: dict(values) for name, values in self.means.items()},
+            "means": {form.name: dict(values) for form, values in self.means.items()},
             "tests": {
-                name: {
+                form.name: {
                     measure: {"difference": test.difference, "standard_error": test.standard_error, "p": test.p_t_test}
                     for measure, test in tests.items()
                 }
-                for name, tests in self.tests.items()
+                for form, tests in self.tests.items()
             },
             "sentence": self.sentence,
         }
@@ -203,14 +199,13 @@ def _values(
     data, reading = lexical.reading.data, lexical.reading
     measured: dict[ScoreForm, Mapping[str, Float64]] = {}
     for with_memory in dict.fromkeys(form.memory for form in forms):
-        lexical_rows, documents = rows.lexical, rows.documents
+        documents, queries = rows.documents, rows.queries
         if with_memory and not memory.is_kept:
             lexical_rows = lexical_rows_of(memory.settings, data.tfidf.vocabulary, fitted.memory)
             documents = document_rows(run, reading, lexical_rows, fitted.memory)
-        queries = query_set(data, [split.train, split.valid], reading.analyzer, lexical_rows)
-        weighed = queries.weighed(rows.word_weights)
+            queries = query_set(data, [split.valid], reading.analyzer, lexical_rows).weighed(rows.word_weights)
         rng = run.streams.named("validation")
-        validators = validators_of(split, data, weighed, documents, learned.schedule, rng)
+        validators = validators_of(split, data, queries, documents, learned.schedule, rng)
         for form in (form for form in forms if form.memory is with_memory):
             measured[form] = _of_kinds([_measured(validator, fitted.parameters, form) for validator in validators])
     return measured
@@ -258,11 +253,11 @@ def _best(values: Values, cross_fitted: bool) -> FormChoice:
     tests = {}
     if lexical is not None:
         tests = {
-            form.name: {measure: paired_test(values[form][measure], values[lexical][measure]) for measure in MEASURES}
+            form: {measure: paired_test(values[form][measure], values[lexical][measure]) for measure in MEASURES}
             for form in values
             if form != lexical
         }
-    means = {form.name: {measure: float(of[measure].mean()) for measure in MEASURES} for form, of in values.items()}
+    means = {form: {measure: float(of[measure].mean()) for measure in MEASURES} for form, of in values.items()}
     n = len(values[best][headline])
     sentence = _sentence(best, lexical, [*values], tests, n, cross_fitted)
     return FormChoice(best, n, cross_fitted, means, tests, sentence)
@@ -272,7 +267,7 @@ def _sentence(
     best: ScoreForm,
     lexical: ScoreForm | None,
     forms: Sequence[ScoreForm],
-    tests: Mapping[str, Mapping[str, PairedTest]],
+    tests: Mapping[ScoreForm, Mapping[str, PairedTest]],
     n: int,
     cross_fitted: bool,
 ) -> str:
@@ -281,16 +276,16 @@ def _sentence(
     if lexical is None:
         return f"The model is the {best.name}, the best form on {how}."
     if best.learned:
-        test = tests[best.name]
+        test = tests[best]
         verdict = comparison_of(test[MEASURES[0]], lexical.name)
         return f"The model is the {best.name}, {verdict} on {how}: {_differences(test)}."
     others = [form for form in forms if form.learned]
     if not others:
         return f"The model is the {best.name}, the best form on {how}."
-    learned = max(others, key=lambda form: tests[form.name][MEASURES[0]].difference)
+    learned = max(others, key=lambda form: tests[form][MEASURES[0]].difference)
     return (
         f"The model is the {best.name}: the learned part does not pay on {how} and is left out: "
-        f"{_differences(tests[learned.name])}."
+        f"{_differences(tests[learned])}."
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.accounts import LeftOut
-from reranker.arrays import Float32, Float64
+from reranker.arrays import Float32
 from reranker.lexical.bm25 import LexicalRows
 from reranker.lexical.memory import QueryMemory
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
@@ -66,8 +66,6 @@ class LearnedPart:
     """How ``auto`` chose the class, as JSON; None: the class was given."""
     left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
-    lexical_values: Float64
-    """(n,) float64: AP of each validation query by the lexical score only."""
     lexical_map: float
     """Mean over the kinds of validation queries of their MAP by the lexical score only."""
     valid_map: float
@@ -142,7 +140,6 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
         tuple(trials),
         choice,
         left_out,
-        np.concatenate(lexical),
         float(np.mean([values.mean() for values in lexical])),
         float(np.mean([learned.values_by([validator]).mean() for validator in validators])),
     )

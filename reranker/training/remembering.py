@@ -43,12 +43,15 @@ class MemoryTrial:
     """Factor of the rows with a memory; None: none was tried, or it came with the model to start from."""
     tuned: TunedLexical | None = None
     """The settings before the factor, as the baseline with a memory has them."""
-    is_kept: bool = False
-    """The memory comes with the document side of a model to start from: there is no choice."""
     lexical_map: float = 0.0
     """Validation MAP by the lexical score with the memory."""
     valid_map: float = 0.0
     """Validation MAP by the model with the memory."""
+
+    @property
+    def is_kept(self) -> bool:
+        """True if the memory comes with the document side of a model to start from: there is no choice."""
+        return self.memory is not None and self.tuned is None
 
 
 def tried_memory(
@@ -62,15 +65,14 @@ def tried_memory(
     """
     why_not = _why_not(run, lexical, division)
     if why_not:
-        kept = kept_memory(run)
-        return MemoryTrial(why_not, memory=kept, is_kept=kept is not None)
+        return MemoryTrial(why_not, memory=kept_memory(run))
     run.listener.say("tuning the lexical score with the training queries remembered")
     reading, train = lexical.reading, division.split.train
     tuned = _tuned(run, lexical, division, train, "")
     memory = memory_of(reading, train)
     lexical_rows = lexical_rows_of(tuned.settings, reading.data.tfidf.vocabulary, memory)
     documents = document_rows(run, reading, lexical_rows, memory)
-    asked = query_set(reading.data, [train, division.split.valid], reading.analyzer, lexical_rows)
+    asked = query_set(reading.data, [division.split.valid], reading.analyzer, lexical_rows)
     queries, rng = asked.weighed(rows.word_weights), run.streams.named("validation")
     validators = validators_of(division.choosing, reading.data, queries, documents, learned.schedule, rng)
     parameters, scales = learned.parameters, [1 / factor for factor in FACTORS]
@@ -80,7 +82,7 @@ def tried_memory(
     factor = FACTORS[best]
     lexical_map = float(np.mean([validator.lexical.mean() for validator in validators]))
     settings = with_factor(tuned.settings, factor)
-    return MemoryTrial("", settings, memory, factor, tuned, False, lexical_map, float(values[best].mean()))
+    return MemoryTrial("", settings, memory, factor, tuned, lexical_map, float(values[best].mean()))
 
 
 def tuned_remembering_all(run: TrainingRun, lexical: LexicalChoice, division: Division) -> LexicalSettings:
@@ -139,8 +141,8 @@ def _why_not(run: TrainingRun, lexical: LexicalChoice, division: Division) -> st
     reasons = (
         (run.config.memory == "off", "as asked for"),
         (run.evidence.texts is None, "the queries are documents"),
-        (lexical.settings is None, "the score has no lexical row of its own to remember them in"),
-        (not division.split.train.preferences.remembered.any(), "nothing that was learned from may be"),
+        (lexical.settings is None, "the lexical part has no rows of its own for them"),
+        (not division.split.train.preferences.remembered.any(), "all training queries have the weight 0 in a memory"),
         (lexical.bm25 is None, "no training query finds a document by its words"),
     )
     return next((why for holds, why in reasons if holds), "")

@@ -31,7 +31,7 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
-from reranker.training.form_choice import MEMORY_NAME, FormChoice, ScoreForm, chosen_form
+from reranker.training.form_choice import FormChoice, ScoreForm, chosen_form
 from reranker.training.judging import compared
 from reranker.training.learning import LearnedPart, PreparedRows, learned_part, prepared_rows, refitted
 from reranker.training.lexical_choice import (
@@ -270,9 +270,8 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
         return MemoryChoice.of(memory.is_kept, memory.why_not)
     if not choice.means:
         return MemoryChoice.of(choice.form.memory, "there is no other form")
-    headline = {name: values["AP"] for name, values in choice.means.items()}
     reached = [
-        max(value for name, value in headline.items() if (MEMORY_NAME in name) is with_memory)
+        max(means["AP"] for form, means in choice.means.items() if form.memory is with_memory)
         for with_memory in (True, False)
     ]
     return MemoryChoice.of(
