@@ -80,7 +80,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     and window. It is stored in the model's release, where `ssi search` and `ssi serve` find it.
 
     Queries that the model was trained on are left out, because alpha and the gain would be too high on them. If fewer
-    than 30 others remain, all are used, and the output says that the gain is not one of new queries. Models of earlier
+    than 30 others remain, all are used, and the output says that the gain is too high. Models of earlier
     versions do not contain their training queries; the output then says that this is unknown.
 
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and

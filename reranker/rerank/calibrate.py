@@ -17,7 +17,7 @@ import numpy as np
 
 from reranker.arrays import Bool, Float64
 from reranker.config import parse_keywords
-from reranker.engines.bodies import ScoreBoost, boosts_of
+from reranker.engines.boosts import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError

@@ -20,7 +20,7 @@ from msgspec import structs
 from reranker.arrays import Bool
 from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
-from reranker.engines.bodies import fill_template, fill_variables, page_body, window_of
+from reranker.engines.bodies import SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import (
     FIELD_PREFIX,
@@ -78,16 +78,8 @@ NO_STORE: Final = "route beside has no vector store"
 MAX_READ = 200
 """Maximum number of documents that the engine may read to show only some of them, in order to save a second request."""
 MAX_BODY_BYTES = 1_000_000
-_SHOWING = (
-    "fields",
-    "docvalue_fields",
-    "stored_fields",
-    "script_fields",
-    "highlight",
-    "explain",
-    "version",
-    "seq_no_primary_term",
-)
+_SHOWING = tuple(name for name in SHOWN_OF_HITS if name != "_source")
+"""Parts of a body that request more of a hit than its source."""
 _OF_THE_QUERY = ("highlight", "explain", "script_fields")
 MAX_KINDS = 64
 """Maximum number of different ``_source`` options for which document sizes are stored."""

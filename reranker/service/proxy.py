@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 
-from reranker.engines.bodies import bounded
+from reranker.engines.bodies import PLACE, SCORING_PARTS, bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.records import RankedHit, Reason, ReasonKind
@@ -37,7 +37,6 @@ from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
-_PLACE = "{{query}}"
 TEXT_CLAUSES = frozenset(
     {
         "match",
@@ -51,20 +50,6 @@ TEXT_CLAUSES = frozenset(
     }
 )
 """Clauses that search for a text."""
-SCORING_PARTS = {
-    "bool": ("must", "should"),
-    "boosting": ("positive",),
-    "dis_max": ("queries",),
-    "function_score": ("query",),
-    "has_child": ("query",),
-    "has_parent": ("query",),
-    "hybrid": ("queries",),
-    "nested": ("query",),
-    "pinned": ("organic",),
-    "standard": ("query",),
-    "rrf": ("retrievers",),
-}
-"""Clauses and retrievers that contain others -> those of their parts that contribute to the score."""
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
@@ -199,11 +184,11 @@ def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
     if len(texts) > 1:
         return "", "several texts: move filters to filter clauses, or send the query text in ext.ubi.user_query"
     text = texts.pop()
-    if len(text) > MAX_QUERY_CHARS or _holds(body, _PLACE):
-        return "", f"a text of more than {MAX_QUERY_CHARS} characters, or {_PLACE} in the body"
+    if len(text) > MAX_QUERY_CHARS or _holds(body, PLACE):
+        return "", f"a text of more than {MAX_QUERY_CHARS} characters, or {PLACE} in the body"
     for node, key in places:
-        node[key] = node[key].replace(text, _PLACE)
-    return (text, "") if _holds(body, _PLACE) else ("", "no clause has the text of ext.ubi.user_query")
+        node[key] = node[key].replace(text, PLACE)
+    return (text, "") if _holds(body, PLACE) else ("", "no clause has the text of ext.ubi.user_query")
 
 
 def _holds(node: Any, text: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -220,13 +220,3 @@ def _count(keys: Int64, n_rows: int) -> sp.csr_matrix:
     keys = np.sort(keys)
     first = np.flatnonzero(np.diff(keys, prepend=-1))
     return rows_of_keys(keys[first], np.diff(first, append=len(keys)).astype(np.float32), n_rows)
-
-
-def tokens_of(
-    documents: Iterable[tuple[Sequence[str], Sequence[Sequence[str]]]], analyzer: Analyzer, n_fields: int
-) -> DocumentTokens:
-    """Return the tokens of batches of documents; each batch is (ids, ``texts[document][field]``)."""
-    reader = TokenReader(analyzer, n_fields)
-    for ids, texts in documents:
-        reader.add(ids, texts)
-    return reader.tokens()

@@ -9,7 +9,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
 
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
@@ -44,8 +43,6 @@ MANY_DROPPED = 0.05
 """Above this share of unused preferences the report asks to check the ids."""
 OFTEN = 0.1
 """Words in more than this share of the documents are not listed."""
-LEVEL = 0.95
-"""Level of confidence intervals."""
 
 
 # Charts, also used by the report of a retraining
@@ -245,8 +242,7 @@ def baseline_differences(comparison: SystemComparison) -> list[BaselineDifferenc
     for name, tests in comparison.tests.items():
         for measure in (*MEASURES, RANK_LOSS):
             test = tests[measure]
-            reach = test.standard_error * float(student.ppf((1 + LEVEL) / 2, max(test.n - 1, 1)))
-            low, high = test.difference - reach, test.difference + reach
+            low, high = test.difference - test.interval, test.difference + test.interval
             rows.append(BaselineDifference(measure, name, test.difference, low, high, test.p_t_test))
     return rows
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from reranker.engines.bodies import ScoreBoost, boosts_of
+from reranker.engines.boosts import ScoreBoost, boosts_of
 
 MATCH: dict[str, Any] = {"match": {"title": "{{query}}"}}
 POPULAR: dict[str, Any] = {"field_value_factor": {"field": "popularity", "modifier": "log1p"}}

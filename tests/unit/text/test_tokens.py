@@ -14,7 +14,7 @@ from reranker.errors import ConfigError
 from reranker.text import tokens as module
 from reranker.text.analyzers import BETWEEN, AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import text_counts
-from reranker.text.tokens import DocumentTokens, tokens_of
+from reranker.text.tokens import DocumentTokens, TokenReader
 from reranker.text.vocabulary import MIN_BIGRAM_DOCUMENTS, Vocabulary, VocabularyBuilder
 
 Texts = list[tuple[str, str]]
@@ -26,8 +26,10 @@ WORDS = st.text(st.sampled_from("ab cs-é京"), max_size=12)
 
 def cut(texts: Texts, config: AnalyzerConfig, batch: int = 4) -> DocumentTokens:
     ids = [str(number) for number in range(len(texts))]
-    batches = ((ids[at : at + batch], texts[at : at + batch]) for at in range(0, len(texts), batch))
-    return tokens_of(batches, make_analyzer(config), 2)
+    reader = TokenReader(make_analyzer(config), 2)
+    for at in range(0, len(texts), batch):
+        reader.add(ids[at : at + batch], texts[at : at + batch])
+    return reader.tokens()
 
 
 def built(texts: Texts, config: AnalyzerConfig, max_words: int | None = None, min_df: int = 1) -> Vocabulary:
