@@ -16,11 +16,11 @@ def table(result: Mapping[str, Any]) -> str:
         "set",
         "engine",
         "BM25",
-        "words alone",
+        "lexical score",
         "**reranked**",
         "gain [95 %]",
         "p",
-        "over words alone (p)",
+        "over the lexical score (p)",
         "RR: BM25",
         "RR: reranked (p)",
         "ceiling",
@@ -71,7 +71,7 @@ def document(result: Mapping[str, Any]) -> str:
             f"`OMP_NUM_THREADS=1 python benchmarks/end_to_end.py`, window {result['window']}. nDCG@10 "
             "(gain 2^grade - 1) and RR on test queries against the engine's own BM25 with tuned field weights; "
             "intervals and p of the paired t-test over queries. "
-            f"RR counts grades from {least}. `words alone` puts q.d in the place of the model's score; the ceiling is "
+            f"RR counts grades from {least}. `lexical score` uses q.d instead of the model's score; the ceiling is "
             "nDCG@10 of the window in perfect order; hits without a judgement count as not relevant. The gain is "
             "against the engine's order in the very search that was reranked; asked again, an engine's own mean "
             "was seen to move by .001.",
@@ -94,7 +94,7 @@ def kept_runs(path: Path, small: bool) -> list[dict[str, Any]]:
 
 
 def keep(folder: Path, head: Mapping[str, Any], run: Mapping[str, Any]) -> None:
-    """Write a run into both files, over an earlier run of the same set and engine and beside all others."""
+    """Write a run into both files, over an earlier run of the same set and engine and next to all others."""
     path = folder / "end_to_end.json"
     earlier = kept_runs(path, bool(head["small"]))
     others = [one for one in earlier if (one["set"], one["engine"]) != (run["set"], run["engine"])]

@@ -5,7 +5,7 @@
 
 *movies*: DATA/msrd_movies with votes, rating, popularity and year. A model is trained on four parts of the training
 queries, alpha and weights are fitted on the fifth (the same split as end_to_end.py), and test queries are searched on
-the embedded engine, once by the trained model and once without what it has learned (words alone).
+the embedded engine, once by the trained model and once without what it has learned (lexical score only).
 
 *shop*: products of 60 categories. A product is wanted for a query of category and attributes with a probability that
 rises with the words that fit and with popularity, falls with the price, and rises for what is new, in stock and often
@@ -13,9 +13,9 @@ clicked; grades are drawn by it. 15 % of the products lack a number. The model i
 
 Fitted together: the signals that carry something (``own``), signals that carry nothing (``noise``: the movies' numbers
 dealt out to other movies, a shop's numbers of no meaning), and both. Printed and kept, by search of new queries through
-the reranker: nDCG@10 of the engine, of alpha alone and with the signals; what these gain over alpha alone, with 95 %
+the reranker: nDCG@10 of the engine, of alpha only and with the signals; what these gain over alpha only, with 95 %
 interval and p of a paired t-test; their weights; for the shop nDCG@10 of the true probabilities' own order; and how far
-the probability of relevance by the model's score alone is off (`ssi calibrate --probability`).
+the probability of relevance by the score of the model only is off (`ssi calibrate --probability`).
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def study(
 
     by_engine = Reranker(engine, index, model, settings=dataclasses.replace(settings, alpha=0.0))
     base = ndcg(new, searched(by_engine, new))
-    alone, alpha_values = fitted("")
+    without_signals, alpha_values = fitted("")
     rows: list[Row] = []
     for name, names in {**sets, "both": ",".join(sets.values())}.items():
         started = time.perf_counter()
@@ -107,7 +107,7 @@ def study(
                 "signals": name,
                 "queries": len(new),
                 "engine": float(base.mean()),
-                "alpha": alone.alpha,
+                "alpha": without_signals.alpha,
                 "alpha_alone": float(alpha_values.mean()),
                 "with_signals": compared(alpha_values, values),
                 "alpha_with": fit.alpha,
@@ -121,9 +121,9 @@ def study(
         )
         row = rows[-1]["with_signals"]
         print(
-            f"{name:6} engine {base.mean():.4f} alpha {alone.alpha:.2f}: {alpha_values.mean():.4f} with signals "
-            f"{row['mean']:.4f} ({row['gain']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}], p {row['p']:.2g}); "
-            f"{shown(weights)}",
+            f"{name:6} engine {base.mean():.4f} alpha {without_signals.alpha:.2f}: {alpha_values.mean():.4f} "
+            f"with signals {row['mean']:.4f} ({row['gain']:+.4f} [{row['low']:+.4f}, {row['high']:+.4f}], "
+            f"p {row['p']:.2g}); {shown(weights)}",
             flush=True,
         )
     return rows
@@ -135,7 +135,7 @@ def shown(weights: Mapping[str, float]) -> str:
 
 
 def movies(folder: Path, work: Path, small: bool) -> list[Row]:
-    """Return the rows of the movies, words alone first."""
+    """Return the rows of the movies, the lexical score first."""
     data = read_collection(folder, work, small)
     opened = gzip.open(data.docs, "rt", encoding="utf-8") if data.docs.suffix == ".gz" else data.docs.open()
     with opened as lines:

@@ -451,10 +451,10 @@ def test_queries_of_training_say_more_than_a_few_of_validation(recurring_path: P
 def test_little_of_what_was_learned_is_added_to_a_memory_unless_it_is_surely_better() -> None:
     better = np.full(40, 0.01)
     noise = np.tile([0.4, -0.4], 20)
-    alone = np.full(40, 0.5)
-    assert heaviest(np.stack([alone + better + noise, alone + better / 2, alone])) == 2
-    assert heaviest(np.stack([alone, alone + better, alone + better / 2])) == 1
-    assert heaviest(np.stack([alone, alone, alone])) == 2
+    lowest = np.full(40, 0.5)
+    assert heaviest(np.stack([lowest + better + noise, lowest + better / 2, lowest])) == 2
+    assert heaviest(np.stack([lowest, lowest + better, lowest + better / 2])) == 1
+    assert heaviest(np.stack([lowest, lowest, lowest])) == 2
 
 
 def test_a_warm_start_remembers_its_own_evidence(recurring_path: Path) -> None:
