@@ -56,6 +56,7 @@ MAX_RANKS = 20
 NO_STORE = {"Cache-Control": "no-store"}
 RESPONSES = error_responses(ErrorBody, 404, 409)
 MODEL_ID = "^[0-9a-f]{6,64}$"
+ONE_FOLDER = "this service always serves one model folder: start it with --models to change versions"
 
 router = APIRouter(route_class=JsonRoute, tags=["operations"])
 
@@ -185,9 +186,7 @@ def _begin_change(
     state: ServiceState, context: RequestContext, what: str, change: Callable[[], ControlRecord]
 ) -> Begun:
     if state.versions.folders.single:
-        raise ServiceError(
-            409, "this service always serves one model folder: start it with --models to change versions"
-        )
+        raise ServiceError(409, ONE_FOLDER)
 
     def work() -> str:
         live = state.ask_engine(change).live or ""
@@ -212,8 +211,7 @@ def _versions(state: ServiceState) -> dict[str, Any]:
     return {
         "versions": rows[::-1],
         "previous": record.previous[-1] if record.previous else "",
-        "fixed": "this service always serves one model folder: start it with --models to change versions"
-        * folders.single,
+        "fixed": ONE_FOLDER * folders.single,
     }
 
 
