@@ -46,6 +46,8 @@ _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.va
 MAX_UNKNOWN = 0.5
 """Largest share of preferences with unknown ids that is accepted without ``--allow-partial``."""
 
+TOLD_S = 1.0
+"""Seconds from which a stage is named in the summary."""
 EXAMPLES = """\b
 Examples:
   ssi train --docs docs.jsonl.gz --links links.tsv --model model/
@@ -402,6 +404,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "rejected_lines": rejects.count,
                 "accounts": [rejects.account("records").to_json(), report.account.to_json()],
                 "comparison": report.comparison.to_json() if report.comparison else None,
+                "stages": [cost._asdict() for cost in report.costs],
             }
         )
         return
@@ -419,6 +422,8 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
             f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
         )
     console.print(f"memory   {report.memory.sentence}")
+    spent = ", ".join(f"{cost.stage} {cost.seconds:.0f}" for cost in report.costs if cost.seconds >= TOLD_S)
+    console.print(f"seconds  {sum(cost.seconds for cost in report.costs):.0f}" + (f": {spent}" if spent else ""))
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from reranker.arrays import AnyInt, Float32, Float64, Int32, Int64
+from reranker.arrays import AnyArray, AnyInt, Float32, Float64, Int32, Int64
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False}
 
@@ -37,12 +37,58 @@ class Judged(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def posting_weights(
-    postings: Postings, norms: Float64, covers: Float32, field_weights: Float64, idf: Float64, k1: float
-) -> Float32:
-    """Return the weight idf_i ((k1 + 1) tf / (k1 + tf) + cover) of every posting, (n,) float32.
+def collect_postings(indptr: AnyInt, columns: AnyInt, values: Float32, asked: AnyArray, n_fields: int) -> Postings:
+    """Return the postings of the words that are asked for.
 
-    tf = sum_k w_k parts_k / norms_k,d; cover is the sum of covers_k,d over the fields k that hold the word.
+    Parameters
+    ----------
+    indptr, columns, values : array
+        Word counts of the documents as in CSR; column ``field * n_words + word`` is a word of a field.
+    asked : array
+        Whether the postings of each word are wanted, (n_words,) bool.
+    n_fields : int
+        Number of fields.
+    """
+    n_words, n_documents = len(asked), len(indptr) - 1
+    latest = np.full(n_words, -1, np.int32)
+    offsets = np.zeros(n_words + 1, np.int64)
+    for document in range(n_documents):
+        for column in columns[indptr[document] : indptr[document + 1]]:
+            word = column % n_words
+            offsets[word + 1] += asked[word] and latest[word] != document
+            latest[word] = document
+    for word in range(n_words):
+        offsets[word + 1] += offsets[word]
+    ends, latest[:] = offsets[:-1].copy(), -1
+    documents = np.empty(offsets[-1], np.int32)
+    parts = np.zeros((n_fields, offsets[-1]), np.float32)
+    for document in range(n_documents):
+        for entry in range(indptr[document], indptr[document + 1]):
+            field, word = divmod(columns[entry], n_words)
+            if asked[word]:
+                if latest[word] != document:
+                    documents[ends[word]] = document
+                    ends[word] += 1
+                parts[field, ends[word] - 1] = values[entry]
+            latest[word] = document
+    return Postings(offsets, documents, parts)
+
+
+@njit(**_OPTIONS)
+def posting_weights(
+    postings: Postings,
+    norms: Float64,
+    covers: Float32,
+    field_weights: Float64,
+    idf: Float64,
+    k1: float,
+    first: int,
+    last: int,
+) -> Float32:
+    """Return the weights of the postings of the words from ``first`` up to ``last``, excluded, (n,) float32.
+
+    A weight is idf_i ((k1 + 1) tf / (k1 + tf) + cover), with tf = sum_k w_k parts_k / norms_k,d; cover is the sum of
+    covers_k,d over the fields k that hold the word.
 
     Parameters
     ----------
@@ -58,17 +104,20 @@ def posting_weights(
         idf of each word, (n_words,).
     k1 : float
         Saturation.
+    first, last : int
+        Range of word numbers.
     """
-    n_fields = len(field_weights)
-    weights = np.empty(len(postings.documents), np.float32)
-    for word in range(len(postings.offsets) - 1):
+    n_fields, start = len(field_weights), postings.offsets[first]
+    weights = np.empty(postings.offsets[last] - start, np.float32)
+    for word in range(first, last):
         scale = idf[word] * (k1 + 1.0)
         for place in range(postings.offsets[word], postings.offsets[word + 1]):
             document = postings.documents[place]
             total = 0.0
             for field in range(n_fields):
-                part = np.float32(postings.parts[field, place] / norms[field, document])
-                total += np.float64(part) * field_weights[field]
+                if postings.parts[field, place]:
+                    part = np.float32(postings.parts[field, place] / norms[field, document])
+                    total += np.float64(part) * field_weights[field]
             tf = np.float64(np.float32(total))
             weight = scale * tf / (k1 + tf)
             if len(covers):
@@ -77,7 +126,7 @@ def posting_weights(
                     if postings.parts[field, place]:
                         total += np.float64(covers[field, document])
                 weight += np.float64(np.float32(total)) * idf[word]
-            weights[place] = np.float32(weight)
+            weights[place - start] = np.float32(weight)
     return weights
 
 

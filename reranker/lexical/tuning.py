@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,12 +18,12 @@ import scipy.sparse as sp
 from scipy.stats import qmc
 
 from reranker.arrays import Float32, Float64, Int64
-from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, standard_error
 from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
-from reranker.lexical.kernel import Judged, Postings, average_precision, posting_weights
-from reranker.text.rows import row_of, used_columns
+from reranker.lexical.kernel import Judged, Postings, average_precision, collect_postings, posting_weights
+from reranker.text.rows import used_columns
 
 TENTHS: tuple[float, ...] = tuple(step / 10 for step in range(11))
 """0, 0.1, ..., 1."""
@@ -44,7 +44,13 @@ MAX_DOCUMENTS = 20_000
 _WEIGHTS = (0.01, 1000.0)  # bounds of a field's weight
 
 
-_FEW = 100  # queries for the rough comparison that decides where the search continues
+_BLOCKS = (100, 200, 350)  # numbers of queries after which settings that are surely worse are given up
+
+
+_SURELY = 2.0  # standard errors of the paired difference by which they are
+
+
+_FEW_QUERIES, _FEW_DOCUMENTS = 100, 3_000  # of the rough comparison that decides where the search continues
 
 
 _N_STARTS = 32  # Sobol points
@@ -53,7 +59,10 @@ _N_STARTS = 32  # Sobol points
 _N_SEARCHED = 3  # starting points from which a pattern search goes on
 
 
-_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # step sizes of a search, as fractions of the axis's step
+_ROUGH = (1.0, 0.5)  # step sizes of a rough search, as fractions of the axis's step
+
+
+_FRACTIONS = (1.0, 0.5, 0.25)  # those of a search on all queries and documents
 
 
 _N_SWEEPS = 3  # passes over all axes with one step size
@@ -72,6 +81,9 @@ _N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
 
 
 _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
+
+
+_POSTINGS_A_CORE = 50_000  # the same for postings that are weighted
 
 
 _LACKING = 10.0  # penalty for each point of MAP below the floor
@@ -217,6 +229,7 @@ class LexicalMeasure:
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
         self.corpus = corpus
         self.task = task
+        self.n_queries = len(task.task.query_ids)
         self._relevant = task.task.relevant()
         self._plain = _plain(corpus, form)
         self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
@@ -227,6 +240,7 @@ class LexicalMeasure:
             alone = [tuple(row) for row in np.eye(len(fields)).tolist()]
             fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
         self._postings = _postings(fields, used_columns(task.queries), len(corpus.columns))
+        self._weights = lru_cache(maxsize=2)(self._new_weights)
 
     def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
         """Return the average precision of the ``chosen`` queries (default: all), (n,) float64."""
@@ -245,10 +259,8 @@ class LexicalMeasure:
             return values
 
         # Queries are independent of one another, so the values do not depend on the number of cores.
-        n_parts = min(os.cpu_count() or 1, 1 + len(rows.data) // _WORDS_A_CORE)
-        bounds = np.linspace(0, rows.shape[0], n_parts + 1).astype(int).tolist()
-        with ThreadPoolExecutor(n_parts) as cores:
-            return np.concatenate(list(cores.map(part, bounds[:-1], bounds[1:])))
+        bounds = np.linspace(0, rows.shape[0], 1 + _n_cores(len(rows.data) // _WORDS_A_CORE)).astype(int).tolist()
+        return np.concatenate(_on_cores(part, bounds))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.
@@ -272,22 +284,45 @@ class LexicalMeasure:
         settings = replace(self._plain, query_weights=query_weights, query_tf=query_tf)
         return self.corpus.rows(settings).queries(self.task.queries)
 
-    def _weights(self, settings: LexicalSettings) -> Float32:
+    def _new_weights(self, settings: LexicalSettings) -> Float32:
         """Return the weight of every posting, equal to `LexicalRows.documents`."""
+        postings = self._postings
         if settings.form == "bm25":
             idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
             fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
             norms = np.array([length_norms(*field) for field in fields])
             covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
             covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
-            weights: Float32 = posting_weights(
-                self._postings, norms, covers, np.array(settings.field_weights), idf, settings.k1
-            )
-            return weights
-        total = np.zeros(len(self._postings.documents))
-        for weight, part in zip(settings.field_weights, self._postings.parts, strict=True):
-            total += part.astype(np.float64) * weight
+            of_fields = np.array(settings.field_weights)
+
+            def part(first: int, last: int) -> Float32:
+                weights: Float32 = posting_weights(postings, norms, covers, of_fields, idf, settings.k1, first, last)
+                return weights
+
+            n_parts = _n_cores(len(postings.documents) // _POSTINGS_A_CORE)
+            shares = np.arange(1, n_parts) * len(postings.documents) / n_parts
+            borders = np.searchsorted(postings.offsets, shares).tolist()
+            return np.concatenate(_on_cores(part, [0, *borders, len(postings.offsets) - 1]))
+        total = np.zeros(len(postings.documents))
+        for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
+            total += part_of.astype(np.float64) * weight
         return total.astype(np.float32) * np.float32(settings.factor)
+
+
+def _n_cores(n_useful: int) -> int:
+    return min(os.cpu_count() or 1, 1 + n_useful)
+
+
+def _on_cores(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
+    """Return the results of the parts between the bounds, in order, each computed on a core of its own."""
+    if len(bounds) == 2:
+        return [part(*bounds)]
+    with ThreadPoolExecutor(len(bounds) - 1) as cores:
+        return list(cores.map(part, bounds[:-1], bounds[1:]))
+
+
+def _measure(corpus: LexicalCorpus, task: LexicalTask, form: str) -> LexicalMeasure | FoldedMeasure:
+    return (FoldedMeasure if corpus.without else LexicalMeasure)(corpus, task, form)
 
 
 class FoldedMeasure:
@@ -301,11 +336,11 @@ class FoldedMeasure:
             for fold in np.unique(folds)
             for rows in [np.flatnonzero(folds == fold)]
         ]
-        self._n_queries = len(folds)
+        self.n_queries = len(folds)
 
     def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
         """Return the average precision of the ``chosen`` queries (default: all), (n,) float64."""
-        values = np.zeros(self._n_queries)
+        values = np.zeros(self.n_queries)
         for rows, measure in self._parts:
             places = np.flatnonzero(np.isin(rows, chosen)) if chosen is not None else np.arange(len(rows))
             if len(places):
@@ -321,18 +356,10 @@ def _postings(fields: Sequence[sp.csr_matrix], words: Int64, n_words: int) -> Po
     """Return the postings of the given words in each field; the lists of other words are empty."""
     asked = np.zeros(n_words, dtype=bool)
     asked[words] = True
-    n_documents = fields[0].shape[0]
-    keys, values = [], []
-    for field in fields:
-        used = asked[field.indices]
-        keys.append(field.indices[used].astype(np.int64) * n_documents + row_of(field)[used])
-        values.append(field.data[used])
-    places = np.unique(np.concatenate(keys))
-    parts = np.zeros((len(fields), len(places)), dtype=np.float32)
-    for part, key, value in zip(parts, keys, values, strict=True):
-        part[np.searchsorted(places, key)] = value
-    offsets = np.searchsorted(places, np.arange(n_words + 1, dtype=np.int64) * n_documents)
-    return Postings(offsets.astype(np.int64), (places % n_documents).astype(np.int32), parts)
+    # Encoded rows have a column for every term id; those of the corpus's words come first.
+    counts = sp.hstack([field[:, :n_words] for field in fields], format="csr")
+    collected: Postings = collect_postings(counts.indptr, counts.indices, counts.data, asked, len(fields))
+    return collected
 
 
 class _Axis(NamedTuple):
@@ -433,27 +460,21 @@ def _tuned(
     pure = _axes(plain, corpus.main_field, stated, any(len(task.queries) > 1 for task in tasks))
     covering = _coverage_axes(plain) if with_coverage else []
     axes = pure + covering
-    measures = [(FoldedMeasure if corpus.without else LexicalMeasure)(corpus, task, form) for task in tasks]
-    few = [np.sort(rng.permutation(len(task.task.query_ids))[:_FEW]) for task in tasks]
+    measures = [_measure(corpus, task, form) for task in tasks]
+    small = [_measure(corpus, task.sample(rng, _FEW_QUERIES, _FEW_DOCUMENTS), form) for task in tasks]
     modes = QUERY_TF if form == "bm25" else (plain.query_tf,)
 
-    @cache
-    def value_of(point: _Point, is_rough: bool = False) -> float:
-        settings = _settings(plain, axes, point)
-        chosen = few if is_rough else [None] * len(tasks)
-        return valued([measure.values(settings, rows).mean() for measure, rows in zip(measures, chosen, strict=True)])
+    def settings_of(point: _Point) -> LexicalSettings:
+        return _settings(plain, axes, point)
 
-    def valued(means: Sequence[float]) -> float:
-        return float(np.mean(means)) - _LACKING * max(0.0, floor - means[0])
-
-    def roughly(point: _Point) -> float:
-        return value_of(point, True)
+    contest, rough = (_Contest(each, settings_of, floor, rng) for each in (measures, small))
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
         # Sorting is stable: on ties the earlier point stays.
-        starts = sorted(starts, key=roughly, reverse=True)[:_N_SEARCHED]
-        rough = [_pattern_search(along, modes, start, roughly, (1.0, 0.5)) for start in starts]
-        return _pattern_search(along, modes, max([*known, *rough], key=value_of), value_of, _FRACTIONS)
+        starts = sorted(starts, key=rough.value, reverse=True)[:_N_SEARCHED]
+        found = [_pattern_search(along, modes, start, rough.is_better, _ROUGH) for start in starts]
+        best = max([*known, *found], key=contest.value)
+        return _pattern_search(along, modes, best, contest.is_better, _FRACTIONS)
 
     def measured(best: _Point) -> TunedLexical:
         settings = _settings(plain, axes, best)
@@ -462,15 +483,14 @@ def _tuned(
         if gap > _LEAST_GAP:
             settings = replace(settings, factor=_GAP / gap)
         means = tuple(float(measure.values(settings).mean()) for measure in measures)
-        return TunedLexical(settings, valued(means), _notes(axes, best), means)
+        return TunedLexical(settings, contest.valued(means), _notes(axes, best), means)
 
     others = [] if start is None else list(_beside_memory(plain, start)) if corpus.without else [start]
     none = tuple(axis.low for axis in covering)
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
-        covers = [row[:-1] for row in _sobol(covering, rng)]
-        starts = [((*best[0][: len(pure)], *cover), mode) for mode in modes for cover in covers]
+        starts = [((*best[0][: len(pure)], *row[:-1]), best[1]) for row in _sobol(covering, rng)]
         known = [(tuple(axis.place(one) for axis in axes), one.query_tf) for one in others if one.coverage]
         tuned[COVERING] = measured(searched(axes, starts, [best, *known]))
     return tuned
@@ -501,11 +521,12 @@ def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[L
 def _starts(
     axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, others: Iterable[LexicalSettings] = ()
 ) -> list[_Point]:
-    """Return the starting points: the plain setting, the given settings, and Sobol points."""
+    """Return the starting points: the plain setting with the given settings, or with Sobol points if none are given."""
     plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
     starts = [(plain, modes[0])]
     starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
-    starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
+    if len(starts) == 1:
+        starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
     return starts
 
 
@@ -519,35 +540,99 @@ def _sobol(axes: Sequence[_Axis], rng: np.random.Generator) -> list[tuple[float,
     return [tuple(point) for point in points.tolist()]
 
 
+class _Contest:
+    """Comparisons of points by their average precision on the tuning queries, which are read block by block.
+
+    A point is given up after a block if its paired difference to the other point is below 0 by more than `_SURELY`
+    standard errors; all compared points see the same queries in the same order.
+    """
+
+    def __init__(
+        self,
+        measures: Sequence[LexicalMeasure | FoldedMeasure],
+        settings_of: Callable[[_Point], LexicalSettings],
+        floor: float,
+        rng: np.random.Generator,
+    ) -> None:
+        self._measures, self._settings_of, self._floor = measures, settings_of, floor
+        self._known: dict[_Point, list[list[Float64]]] = {}
+        self._blocks: list[list[RowNumbers]] = []
+        for measure in measures:
+            order = rng.permutation(measure.n_queries)
+            self._blocks.append([np.sort(block) for block in np.split(order, _BLOCKS) if len(block)])
+        self._n_blocks = max(len(blocks) for blocks in self._blocks)
+
+    def valued(self, means: Sequence[float]) -> float:
+        """Return the value of the mean average precision of each task: their mean, less the penalty of the floor."""
+        return float(np.mean(means)) - _LACKING * max(0.0, self._floor - means[0])
+
+    def value(self, point: _Point) -> float:
+        """Return the value of a point on all queries."""
+        return self._value(point, self._n_blocks)
+
+    def is_better(self, other: _Point, point: _Point) -> bool:
+        """Return whether the other point is better on all queries."""
+        misses_floor = self._floor > 0 and self._means(point, self._n_blocks)[0] < self._floor
+        if not misses_floor:  # then the penalty can only be the other point's
+            for n_blocks in range(1, self._n_blocks):
+                if self._is_surely_worse(other, point, n_blocks):
+                    return False
+        return self.value(other) > self.value(point) + _GAIN
+
+    def _is_surely_worse(self, other: _Point, point: _Point, n_blocks: int) -> bool:
+        both = zip(self._values(other, n_blocks), self._values(point, n_blocks), strict=True)
+        gains = [after - before for after, before in both]
+        mean = np.mean([gain.mean() for gain in gains])
+        error = math.sqrt(sum(standard_error(gain) ** 2 for gain in gains)) / len(gains)
+        return bool(mean + _SURELY * error < 0)
+
+    def _value(self, point: _Point, n_blocks: int) -> float:
+        return self.valued(self._means(point, n_blocks))
+
+    def _means(self, point: _Point, n_blocks: int) -> list[float]:
+        return [float(values.mean()) for values in self._values(point, n_blocks)]
+
+    def _values(self, point: _Point, n_blocks: int) -> list[Float64]:
+        """Return the average precision of the first blocks of each task's queries; each block is measured once."""
+        settings = self._settings_of(point)
+        known = self._known.setdefault(point, [[] for _ in self._measures])
+        for parts, measure, blocks in zip(known, self._measures, self._blocks, strict=True):
+            parts += [measure.values(settings, block) for block in blocks[len(parts) : n_blocks]]
+        return [np.concatenate(parts[:n_blocks]) for parts in known]
+
+
 def _pattern_search(
     axes: Sequence[_Axis],
     modes: Sequence[str],
     start: _Point,
-    value_of: Callable[[_Point], float],
+    is_better: Callable[[_Point, _Point], bool],
     fractions: Sequence[float],
 ) -> _Point:
-    """Return the best point found by steps along one axis at a time; ``fractions`` are the successive step sizes."""
+    """Return the best point found by steps along one axis at a time; ``fractions`` are the successive step sizes.
+
+    ``is_better`` tells whether its first point is better than its second by more than a rounding error.
+    """
     point = start
     for fraction in fractions:
         for _ in range(_N_SWEEPS):
             before = point
             for number, axis in enumerate(axes):
-                point = _along(axis, number, fraction * axis.step, point, value_of)
+                point = _along(axis, number, fraction * axis.step, point, is_better)
             for other in _jumps(axes, modes, point):
-                if value_of(other) > value_of(point) + _GAIN:
+                if other != point and is_better(other, point):
                     point = other
             if point == before:
                 break
     return point
 
 
-def _along(axis: _Axis, number: int, step: float, point: _Point, value_of: Callable[[_Point], float]) -> _Point:
+def _along(axis: _Axis, number: int, step: float, point: _Point, is_better: Callable[[_Point, _Point], bool]) -> _Point:
     """Return the point after steps up for as long as they improve the value, or else after steps down."""
     for signed in (step, -step):
         start = point
         while True:
             other = _moved(point, number, min(max(point[0][number] + signed, axis.low), axis.high))
-            if value_of(other) <= value_of(point) + _GAIN:  # also true at a bound, where the point does not move
+            if other == point or not is_better(other, point):
                 break
             point = other
         if point != start:

@@ -120,7 +120,7 @@ def tuned_lexical(
 
 def retuned(run: TrainingRun, lexical: LexicalChoice, division: Division, evidence: TrainingSet) -> LexicalChoice:
     """Return the lexical score tuned again, on other evidence, for the same reading of the documents."""
-    tasks, forms = _tuned(run, lexical.reading, division, evidence)
+    tasks, forms = _tuned(run, lexical.reading, division, evidence, lexical.settings)
     return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
@@ -214,13 +214,17 @@ def chosen_word_weights(
 
 
 def _tuned(
-    run: TrainingRun, reading: AnalyzedDocuments, division: Division, evidence: TrainingSet
+    run: TrainingRun,
+    reading: AnalyzedDocuments,
+    division: Division,
+    evidence: TrainingSet,
+    start: LexicalSettings | None = None,
 ) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
     """Return what the lexical score is tuned on, and its forms tuned on it; without tasks the forms are the plain ones.
 
     Whole pages and keywords share the row of a document, and may want two of them: titles that count for all or for
     nothing. Pages keep `KEPT_OF_PAGES` of what a score of their own reaches on the training links: what they lose to
-    keywords is hardly learned back.
+    keywords is hardly learned back. The search goes on from ``start`` if it is given.
     """
     corpus = LexicalCorpus(reading.data.counts)
     try:
@@ -233,8 +237,9 @@ def _tuned(
         return searched(run, reading, corpus, on, rng, with_coverage=True, **more)
 
     if len(tasks) < 2:
-        return tasks, tuned(tasks)
-    pages, both = best_lexical(tuned(tasks[:1])), tuned(tasks)
+        return tasks, tuned(tasks, start=start)
+    pages = best_lexical(tuned(tasks[:1], start=start))
+    both = tuned(tasks, start=pages.settings)
     floor = KEPT_OF_PAGES * pages.values[0]
     if best_lexical(both).values[0] < floor:
         both = tuned(tasks, start=pages.settings, floor=floor)
@@ -274,7 +279,9 @@ def _better_reading(
     run.listener.say(note)
     if not is_better:
         return known
-    return _Candidate(tokens, other, again if own_settings else _tuned(run, other, division, train)[1])
+    if not own_settings:
+        again = _tuned(run, other, division, train, best_lexical(forms).settings)[1]
+    return _Candidate(tokens, other, again)
 
 
 def _values(

@@ -15,10 +15,13 @@ The stages run in this order; each is a function from the results before it to o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from reranker.accounts import InputAccount, LeftOut
 from reranker.baselines.comparison import SystemComparison
@@ -49,6 +52,44 @@ from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, 
 from reranker.training.run import Division, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+_BYTES_A_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Unit of the peak memory that the system gives."""
+
+
+class StageCost(NamedTuple):
+    """Time and memory of a stage."""
+
+    stage: str
+    seconds: float
+    """Wall time."""
+    peak_mb: float
+    """Peak resident memory of the process until the end of the stage, MiB."""
+
+
+class StageClock:
+    """Times the stages of a run.
+
+    Attributes
+    ----------
+    costs : list of StageCost
+        The stages that have ended, in order.
+    """
+
+    def __init__(self) -> None:
+        self.costs: list[StageCost] = []
+
+    def timed(
+        self, stage: str, work: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> _Result:
+        """Return the result of ``work`` with these arguments, and keep its cost under the name of the stage."""
+        started = time.monotonic()
+        result = work(*args, **kwargs)
+        peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _BYTES_A_UNIT / 2**20
+        self.costs.append(StageCost(stage, time.monotonic() - started, peak_mb))
+        return result
 
 
 class MemoryChoice(NamedTuple):
@@ -96,6 +137,8 @@ class TrainingReport:
     """Whether documents remember queries."""
     form: FormChoice | None = None
     """Which parts of the score are written, and why."""
+    costs: tuple[StageCost, ...] = ()
+    """Time and memory of each stage, in order."""
 
     @property
     def account(self) -> InputAccount:
@@ -184,30 +227,34 @@ def train_model(
         If the checkpoint is damaged.
     """
     run = checked_run(corpus, evidence, config or TrainConfig(), valid, base, checkpoint, listener or Listener())
-    stages = run_stages(run)
+    clock = StageClock()
+    stages = run_stages(run, clock)
     chosen = _chosen(run, stages, stages.choice.form)
     memory = _memory_choice(stages)
     run.listener.say(memory.sentence)
     comparison = None
     if compare:
         model = _assembled(run, stages, chosen, {})
-        comparison = compared(run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
+        on = (run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
+        comparison = clock.timed("comparison", compared, *on)
     report = _report(stages, chosen, memory, comparison, evidence.n_given)
-    return written_model(run, stages, stages.choice.form, _metrics(report)), report
+    model = clock.timed("refit", written_model, run, stages, stages.choice.form, _metrics(report))
+    return model, replace(report, costs=tuple(clock.costs))
 
 
-def run_stages(run: TrainingRun) -> TrainingStages:
+def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingStages:
     """Return the results of all stages up to the choice of the form that is written."""
-    tokens = read_tokens(run.corpus, run.analyzer, run.listener, check_fields=run.base is None)
+    timed = (clock or StageClock()).timed
+    tokens = timed("reading", read_tokens, run.corpus, run.analyzer, run.listener, check_fields=run.base is None)
     check_known(run, tokens.ids)
-    reading = read_by(run, tokens)
+    reading = timed("counting", read_by, run, tokens)
     division = divided(run, reading.data)
-    lexical = tuned_lexical(run, tokens, reading, division)
+    lexical = timed("lexical score", tuned_lexical, run, tokens, reading, division)
     del tokens, reading  # the later stages need the memory
-    rows = prepared_rows(run, lexical, division)
-    learned = learned_part(run, lexical.reading, division, rows)
-    memory = tried_memory(run, lexical, division, rows, learned)
-    choice = chosen_form(run, lexical, division, rows, learned, memory)
+    rows = timed("rows", prepared_rows, run, lexical, division)
+    learned = timed("learning", learned_part, run, lexical.reading, division, rows)
+    memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
+    choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory)
     return TrainingStages(division, lexical, rows, learned, memory, choice)
 
 

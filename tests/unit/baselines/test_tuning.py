@@ -222,11 +222,12 @@ def searched(hill: Callable[[LexicalSettings], float]) -> tuple[LexicalSettings,
     """Return where the pattern search of documents as queries ends on a hill, and its notes."""
     axes = lexical._axes(PLAIN, 1, (None, None), True)
 
-    def value_of(point: Any) -> float:
-        return hill(lexical._settings(PLAIN, axes, point))
+    def is_better(other: Any, point: Any) -> bool:
+        after, before = (hill(lexical._settings(PLAIN, axes, each)) for each in (other, point))
+        return after > before + 1e-5
 
     start = lexical._starts(axes, QUERY_TF, seeded_rng())[0]
-    point = lexical._pattern_search(axes, QUERY_TF, start, value_of, (1.0, 0.5, 0.25, 0.125, 0.0625))
+    point = lexical._pattern_search(axes, QUERY_TF, start, is_better, (1.0, 0.5, 0.25, 0.125, 0.0625))
     return lexical._settings(PLAIN, axes, point), lexical._notes(axes, point)
 
 

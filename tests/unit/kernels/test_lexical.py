@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.lexical.kernel import Judged, Postings, average_precision, posting_weights
+from reranker.lexical.kernel import Judged, Postings, average_precision, collect_postings, posting_weights
 from tests.reference import lexical as reference
 from tests.seeds import seeded_rng
 
@@ -28,7 +28,25 @@ def test_weights_are_the_definitions(coverage: tuple[float, ...]) -> None:
     laid_out, norms, idf = postings(rng), rng.uniform(0.3, 3, (2, N_DOCUMENTS)), rng.uniform(0, 4, N_WORDS)
     covers = np.array([c / rng.uniform(5, 50, N_DOCUMENTS) for c in coverage], np.float32).reshape(-1, N_DOCUMENTS)
     arguments = (laid_out, norms, covers, np.array([7.0, 1.0]), idf, 1.7)
-    assert np.array_equal(posting_weights(*arguments), reference.bm25_weights(*arguments))
+    expected = reference.bm25_weights(*arguments)
+    assert np.array_equal(posting_weights(*arguments, 0, N_WORDS), expected)
+    parts = [posting_weights(*arguments, first, last) for first, last in ((0, 4), (4, 4), (4, N_WORDS))]
+    assert np.array_equal(np.concatenate(parts), expected)
+
+
+def test_postings_are_those_of_the_words_that_are_asked_for() -> None:
+    rng = seeded_rng()
+    fields = [sp.csr_matrix(rng.poisson(0.3, (N_DOCUMENTS, N_WORDS)).astype(np.float32)) for _ in range(3)]
+    asked = np.arange(N_WORDS) % 3 > 0
+    counts = sp.hstack(fields, format="csr")
+    found = collect_postings(counts.indptr, counts.indices, counts.data, asked, 3)
+    for word in range(N_WORDS):
+        span = slice(found.offsets[word], found.offsets[word + 1])
+        dense = np.stack([field[:, [word]].toarray().ravel() for field in fields])
+        holding = np.flatnonzero(dense.any(axis=0)) if asked[word] else np.empty(0)
+        assert found.documents[span].tolist() == holding.tolist()
+        assert np.array_equal(found.parts[:, span], dense[:, found.documents[span]])
+    assert found.offsets[-1] == len(found.documents)
 
 
 @pytest.mark.parametrize("depth", [3, 1_000])
