@@ -16,7 +16,7 @@ from reranker.releases import read_control
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
-    from reranker.rerank.calibrate import Fit, Topic
+    from reranker.rerank.calibrate import Fit, Gain, Topic
 
 
 @click.command(
@@ -172,8 +172,10 @@ def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> 
     raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
 
 
-def _gain(mean: float, error: float, p: float) -> str:
-    return f"{mean:+.4f} ± {error:.4f} (p = {p:.2g})"
+def _gain(gain: Gain, n: int) -> str:
+    from reranker.evaluation import half_interval
+
+    return f"{gain.mean:+.4f} ± {half_interval(gain.error, n):.4f} (p = {gain.p:.2g})"
 
 
 def _kind_of_queries(fit: Fit) -> str:
@@ -185,22 +187,30 @@ def _kind_of_queries(fit: Fit) -> str:
 
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
+    from reranker.evaluation import half_interval
+    from reranker.rerank.calibrate import Gain
+
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("model only (alpha 1)", f"{fit.model:.4f}")
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
-    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
-    table.add_row("  gain over the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
+    n = fit.n_queries
+    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
+    table.add_row("  gain over the engine", _gain(Gain(fit.gain, fit.gain_error, fit.gain_p), n))
     if fit.signals_gain is not None:
-        table.add_row("  gain from all signals", _gain(*fit.signals_gain))
+        table.add_row("  gain from all signals", _gain(fit.signals_gain, n))
     for found in fit.signals:
         way = " (lower is better)" if found.signal.lower else ""
-        table.add_row(f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(*found.gain))
+        table.add_row(
+            f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(found.gain, n)
+        )
     table.add_row("ideal order of the window", f"{fit.ceiling:.4f}")
     console = common.out()
     console.print(table)
-    console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
+    console.print(
+        f"{n:,} queries; ± is a 95 % confidence interval; q·d = 0 for {fit.zero_share:.1%} of the engine's hits"
+    )
     if (logistic := fit.probability) is not None:
         slope, offset = logistic.probability
         console.print(

@@ -153,6 +153,15 @@ def test_calibration_is_kept_and_used(site: Site) -> None:
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "calibrated"
 
 
+def test_calibration_prints_confidence_intervals(site: Site) -> None:
+    arguments = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50", "--dry-run"]
+    fit, shown = site.json("calibrate", *arguments), site.run("calibrate", *arguments).stdout
+    t = 2.093024  # of 19 degrees of freedom
+    assert f"{fit['held_out']:.4f} ± {t * fit['held_out_error']:.4f}" in shown
+    assert f"{fit['gain']:+.4f} ± {t * fit['gain_error']:.4f} (p = " in shown
+    assert "± is a 95 % confidence interval" in shown
+
+
 def knowing(site: Site, texts: Sequence[str], documents: Sequence[str] = ()) -> str:
     """Save the site's model with a list of training queries and return the name of its folder."""
     queries = TrainingQueries.of("0" * 32, texts, documents)
