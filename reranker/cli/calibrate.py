@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from reranker.releases import read_control
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
-    from reranker.rerank.calibrate import Fit, Gain, Topic
+    from reranker.rerank.calibrate import Fit, Gain, OrderComparison, Topic
 
 
 @click.command(
@@ -85,12 +87,24 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
 
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
+
+    The output contains a search body with the field weights of the model's tuned lexical score, which works without
+    `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, and the model.
     """
     from indexer.versions import existing_indexes
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, topics_to_fit, warnings_of
+    from reranker.rerank.calibrate import (
+        OrderComparison,
+        engine_run,
+        fit_alpha,
+        keep_in_release,
+        sample,
+        topics_to_fit,
+        warnings_of,
+    )
+    from reranker.rerank.ranking import weighted_template
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -131,6 +145,10 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             signals=signals,
             probability=options["probability"],
         )
+    weighted, comparison = weighted_template(model.encoder, body), None
+    if weighted is not None:
+        with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
+            comparison = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
     fit = replace(fit, held_out_from_training=chosen.held_out)
     warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
     template = body_hash(body or default_template(model.encoder.view))
@@ -144,6 +162,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "window": window,
                 "kept": not dry_run,
                 **fit.to_json(),
+                "weighted_body": weighted,
+                "comparison": None if comparison is None else comparison.to_json(),
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
@@ -153,6 +173,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         common.end_with_accounts(rejects.account())
         return
     _show_fit(fit, kept=not dry_run)
+    if weighted is not None and comparison is not None:
+        _show_comparison(comparison, weighted)
     if chosen.held_out:
         common.out().print(chosen.sentence())
     for warning in warnings:
@@ -218,3 +240,18 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
             f"f {offset:+.4g})), mean error {logistic.error:.3f} in cross-validation"
         )
     console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")
+
+
+def _show_comparison(comparison: OrderComparison, weighted: Mapping[str, Any]) -> None:
+    from reranker.rerank.calibrate import COMPARED
+
+    labels = {"engine": "engine", "weights": "engine with the field weights", "model": "model (cross-validated)"}
+    table = common.plain_table("", *("MAP" if measure == "AP" else measure for measure in COMPARED), numbers=(1, 2))
+    for order, label in labels.items():
+        table.add_row(label, *(f"{comparison.means[order][measure]:.4f}" for measure in COMPARED))
+    for (first, second), tests in comparison.differences.items():
+        cells = (f"{tests[measure].difference:+.4f} ± {tests[measure].interval:.4f}" for measure in COMPARED)
+        table.add_row(f"  {labels[first]} − {labels[second]}", *cells)
+    common.out().print(table)
+    # click instead of rich, because a body for copying must not be wrapped.
+    click.echo(f"search body with the model's field weights: {json.dumps(weighted, ensure_ascii=False)}")

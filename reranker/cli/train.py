@@ -380,9 +380,11 @@ def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
 
 
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
+    from reranker.rerank.ranking import weighted_template
     from reranker.training.report import summary_of
 
     model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)
+    weighted = weighted_template(model.encoder)
     if as_json:
         common.print_json(
             {
@@ -398,6 +400,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "best_epoch": report.result.best_epoch,
                 "memory": report.memory._asdict(),
                 "form": report.form.to_json() if report.form else None,
+                "weighted_body": weighted,
                 "dropped": report.dropped,
                 "rejected_lines": rejects.count,
                 "accounts": [rejects.account("records").to_json(), report.account.to_json()],
@@ -419,6 +422,9 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
             f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
         )
     console.print(f"memory   {report.memory.sentence}")
+    if weighted is not None:
+        # click instead of rich, because a body for copying must not be wrapped.
+        click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())

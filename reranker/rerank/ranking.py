@@ -28,6 +28,7 @@ import numpy as np
 from reranker.arrays import Bool, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import default_query_body, not_rerankable
+from reranker.models.ranking_model import Encoder
 from reranker.records import Hit, RankedHit, Reason, ReasonKind
 from reranker.rerank.calibration import DEFAULT, PINNED_SCORE, ChosenAlpha
 from reranker.rerank.candidates import EncodedQuery, Window
@@ -162,6 +163,37 @@ def default_template(view: TextView) -> dict[str, Any]:
         if weight > 0
     ]
     return default_query_body("{{query}}", fields or [spec.path for spec in view.fields])
+
+
+def weighted_template(encoder: Encoder, like: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+    """Return a body template with the field weights of the tuned lexical score; None if the model has no such score.
+
+    A boost is the weight of a word that its field contains once, at mean length: (k1 + 1) w / (k1 + w) for bm25, w for
+    tfidf. The smallest boost is 1. The query language has no counterpart of the query memory and the coverage, and k1
+    and b are settings of an index, so that the body does not contain these.
+
+    Parameters
+    ----------
+    encoder
+        The encoder of the model.
+    like
+        A body template. ``filter`` and ``must_not`` of its ``bool`` query are kept.
+    """
+    lexical = encoder.lexical
+    if lexical is None:
+        return None
+    weights = dict(zip((spec.path for spec in encoder.view.fields), lexical.field_weights, strict=False))
+    if lexical.form == "bm25":
+        weights = {path: (lexical.k1 + 1.0) * w / (lexical.k1 + w) for path, w in weights.items()}
+    smallest = min((weight for weight in weights.values() if weight > 0), default=0.0)
+    if not smallest:
+        return None  # only the query memory has a weight
+    boosts = {path: f"{weight / smallest:.3g}" for path, weight in weights.items() if weight > 0}
+    fields = [path if boost == "1" else f"{path}^{boost}" for path, boost in boosts.items()]
+    body = default_query_body("{{query}}", fields)
+    clauses = ((like or {}).get("query") or {}).get("bool") or {}
+    kept = {name: clauses[name] for name in ("filter", "must_not") if name in clauses}
+    return {"query": {"bool": {"must": [body["query"]], **kept}}} if kept else body
 
 
 @dataclass(frozen=True, slots=True)
