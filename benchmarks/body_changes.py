@@ -131,8 +131,6 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
         if "own" in row:
             row["kept_by_own"] = (row["own"] - row["engine"]) / gain if gain else 0.0
     return {
-        "corpus": name,
-        "seed": seed,
         "form": report.form.form.name if report.form else "",
         "test_queries": len(test),
         "alpha": fit.alpha,
@@ -148,11 +146,11 @@ def main() -> None:
     parser.add_argument("--corpora", default=",".join(CORPORA))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rows = []
+    rows = {}
     for name in options.corpora.split(","):
         started = time.monotonic()
         row = row_of(name, options.seed)
-        rows.append(row | {"seconds": round(time.monotonic() - started, 1)})
+        rows[name] = row | {"seconds": round(time.monotonic() - started, 1)}
         write_results(options.json, {"seed": options.seed, "corpora": rows})
         print(f"{name}: {row['form']}, alpha {row['alpha']:.3f}, by window {row['window_alpha']:.3f}")
         for change, of in row["bodies"].items():
