@@ -18,6 +18,7 @@ from reranker.releases import read_control
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
+    from reranker.rerank import Reranker
     from reranker.rerank.calibrate import Fit, Gain, OrderComparison, Topic
 
 
@@ -104,7 +105,6 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         topics_to_fit,
         warnings_of,
     )
-    from reranker.rerank.ranking import weighted_template
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -145,7 +145,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             signals=signals,
             probability=options["probability"],
         )
-    weighted, comparison = weighted_template(model.encoder, body), None
+    weighted, comparison = _accepted_weights(reranker, model.encoder, body, topics[0]), None
     if weighted is not None:
         with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
             comparison = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
@@ -180,6 +180,26 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     for warning in warnings:
         common.warn(f"warning: {warning}")
     common.end_with_accounts(rejects.account())
+
+
+def _accepted_weights(
+    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, topic: Topic
+) -> dict[str, Any] | None:
+    """Return the first body with the model's field weights that the engine accepts for a topic; None without one."""
+    from reranker.errors import EngineRejected
+    from reranker.rerank.calibrate import engine_run
+    from reranker.rerank.ranking import WEIGHTED_KINDS, weighted_template
+
+    for kind in WEIGHTED_KINDS:
+        weighted = weighted_template(encoder, body, kind)
+        if weighted is None:
+            return None
+        try:
+            engine_run(reranker, [topic], weighted)
+        except EngineRejected:
+            continue
+        return weighted
+    return None
 
 
 def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> list[Topic]:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from reranker.cli.calibrate import _accepted_weights
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
@@ -20,7 +21,6 @@ from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibrate import OrderComparison, Topic, engine_run, fit_alpha
-from reranker.rerank.ranking import weighted_template
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
 from tests.served import BM25, Served, model_of, random_documents, serve
@@ -57,9 +57,10 @@ def test_the_body_with_the_field_weights_is_measured_as_the_engine_answers_it(se
         served.engine, served.index, model, settings=RerankSettings(window=30, deadline_ms=None, alpha=0.7)
     )
     filtered = {"query": {"bool": {"must": [BODY["query"]], "filter": [{"term": {"tag": "x"}}]}}}
-    body = weighted_template(model.encoder, filtered)
-    assert body is not None and "title^1.43" in str(body)
     topics = [Topic(f"word{n} word{n + 1}", {f"d{n}": 1.0, f"d{n + 20}": 1.0}) for n in range(20)]
+    body = _accepted_weights(reranker, model.encoder, filtered, topics[0])
+    kind = "combined_fields" if served.engine.spec.startswith("elasticsearch") else "cross_fields"
+    assert body is not None and kind in str(body) and "title^2" in str(body)
     run = engine_run(reranker, topics, body)
     for number, topic in enumerate(topics):
         asked = {**fill_template(body, topic.query), "size": 30}

@@ -128,15 +128,19 @@ def test_a_gain_below_its_standard_error_leaves_the_engine_s_order() -> None:
 def test_the_field_weights_of_the_lexical_score_become_a_body(served: Served) -> None:
     assert weighted_template(served.model.encoder) is None, "no tuned lexical score"
     encoder = model_of(served.documents, lexical=BM25).encoder
-    boost = (2.5 * 2.0 / 3.5) / (2.5 * 1.0 / 2.5)  # of one word at mean length, k1 = 1.5
-    fields = [f"title^{boost:.3g}", "text"]
-    multi_match = {"multi_match": {"query": "{{query}}", "fields": fields, "type": "most_fields"}}
+    text, fields = "{{query}}", ["title^2", "text"]
+    multi_match = {"multi_match": {"query": text, "fields": fields, "type": "cross_fields"}}
     assert weighted_template(encoder) == {"query": multi_match}
+    combined = {"query": {"combined_fields": {"query": text, "fields": fields}}}
+    assert weighted_template(encoder, kind="combined_fields") == combined
+    boost = (2.5 * 2.0 / 3.5) / (2.5 * 1.0 / 2.5)  # of one word at mean length, k1 = 1.5
+    summed = {"multi_match": {"query": text, "fields": [f"title^{boost:.3g}", "text"], "type": "most_fields"}}
+    assert weighted_template(encoder, kind="most_fields") == {"query": summed}
     clauses = {"filter": [{"term": {"tag": "x"}}], "must_not": {"term": {"tag": "y"}}}
     like = {"query": {"bool": {"must": {"match": {"text": "{{query}}"}}, **clauses}}}
     assert weighted_template(encoder, like) == {"query": {"bool": {"must": [multi_match], **clauses}}}
     remembered = model_of(served.documents, lexical=MEMORY_BM25).encoder
-    assert "title^1.75" in str(weighted_template(remembered)), "the memory has no field in the engine"
+    assert "['title^2', 'text']" in str(weighted_template(remembered)), "the memory has no field in the engine"
     tfidf = model_of(served.documents, lexical=LexicalSettings("tfidf", (0.0, 2.0), (1.0, 1.0))).encoder
     assert weighted_template(tfidf) == {"query": {"match": {"text": {"query": "{{query}}"}}}}
     only_memory = replace(MEMORY_BM25, field_weights=(0.0, 0.0, 1.0))
