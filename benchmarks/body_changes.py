@@ -1,26 +1,28 @@
 """How much of a calibrated gain is left when the search body changes a little: the nearest calibration, measured.
 
-    python benchmarks/body_changes.py --out FOLDER [--corpora NAME,...] [--seed 0]
+    python benchmarks/body_changes.py [--json FILE] [--corpora NAME,...] [--seed 0]
 
 A corpus of SSI_DATA with judged queries is indexed in the embedded engine with a model trained on half of its queries.
 `ssi calibrate`'s fit is made on a quarter, for one body and a window of 100, and the last quarter is the test set. Each
 changed body is searched with that calibration: nDCG@10 of the engine's own order of the changed body, of the reranked
 order, and the share that the gain keeps of the gain with the body itself. The default alpha (.5, as before the nearest
-calibration was used) stands next to it. One line of ``body_changes.jsonl`` a corpus.
+calibration was used) stands next to it. For another window, ``own`` is the order by a calibration that the same queries
+give for that window itself, the most that calibrating again can reach. The file is written after each corpus.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from never_worse import files_of
+from provenance import write_results
 
 from indexer.build import build_index
 from reranker.baselines.comparison import read_judgements
@@ -28,12 +30,13 @@ from reranker.engines import open_engine
 from reranker.evaluation import evaluate_run
 from reranker.formats import read_queries
 from reranker.rerank import Calibration, Reranker, RerankSettings
-from reranker.rerank.calibrate import Topic, fit_alpha
+from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.rerank.calibration import body_hash, signature_of
 from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 
 DATA = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[1] / "../shared/data"))
-CORPORA = ("esci_sample", "msrd_movies", "nfcorpus")
+KEPT = Path(__file__).parent / "results" / "body_changes.json"
+CORPORA = ("esci_sample", "nfcorpus")
 MAX_EACH = 400
 WINDOW = 100
 
@@ -60,16 +63,13 @@ CHANGES: Mapping[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def measured(
-    reranker: Reranker, topics: Sequence[Topic], template: Mapping[str, Any], *, off: bool = False
-) -> tuple[float, str]:
+def measured(reranker: Reranker, topics: Sequence[Topic], template: Mapping[str, Any]) -> tuple[float, str]:
     """Return nDCG@10 over the topics, and the origin of alpha."""
     run, origin = {}, ""
     for number, topic in enumerate(topics):
         page = reranker.search(topic.query, template, size=10)
         origin = page.alpha_origin or origin
-        hits = sorted(page.hits, key=lambda hit: hit.first_stage_rank) if off else page.hits
-        run[str(number)] = [hit.id for hit in hits]
+        run[str(number)] = [hit.id for hit in page.hits]
     qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
     return float(np.mean(list(evaluate_run(qrels, run, ["nDCG@10"])["nDCG@10"].values()))), origin
 
@@ -98,10 +98,14 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
         engine = open_engine(f"tantivy:{folder}/index")
         build_index(engine, "docs", docs, model)
         template, window = CHANGES[ITSELF]
-        plain = Reranker(engine, "docs", model, settings=RerankSettings(window=window, deadline_ms=None))
-        fit = fit_alpha(plain, topics["fit"], "nDCG@10", template, seed=seed)
-        entry = {"alpha": fit.alpha, "window_alpha": fit.window_alpha, "clauses": sorted(signature_of(template))}
-        calibration = Calibration.from_release({Calibration.key(body_hash(template), window): entry})
+
+        def fitted_to(template: Mapping[str, Any], window: int) -> tuple[Fit, Calibration]:
+            plain = Reranker(engine, "docs", model, settings=RerankSettings(window=window, deadline_ms=None))
+            fit = fit_alpha(plain, topics["fit"], "nDCG@10", template, seed=seed)
+            entry = {"alpha": fit.alpha, "window_alpha": fit.window_alpha, "clauses": sorted(signature_of(template))}
+            return fit, Calibration.from_release({Calibration.key(body_hash(template), window): entry})
+
+        fit, calibration = fitted_to(template, window)
         for change, (changed, width) in CHANGES.items():
             settings = RerankSettings(window=width, deadline_ms=None)
             given = {
@@ -114,14 +118,19 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
             }
             reranker = Reranker(engine, "docs", model, calibration=calibration, settings=settings)
             rows[change]["reranked"], rows[change]["origin"] = measured(reranker, topics["test"], changed)
+            if width != window:
+                own_fit, own = fitted_to(changed, width)
+                reranker = Reranker(engine, "docs", model, calibration=own, settings=settings)
+                rows[change]["own_alpha"] = own_fit.alpha
+                rows[change]["own"], _ = measured(reranker, topics["test"], changed)
         engine.close()
     gain = rows[ITSELF]["reranked"] - rows[ITSELF]["engine"]
     for row in rows.values():
         row["kept"] = (row["reranked"] - row["engine"]) / gain if gain else 0.0
         row["kept_by_default"] = (row["default"] - row["engine"]) / gain if gain else 0.0
+        if "own" in row:
+            row["kept_by_own"] = (row["own"] - row["engine"]) / gain if gain else 0.0
     return {
-        "corpus": name,
-        "seed": seed,
         "form": report.form.form.name if report.form else "",
         "test_queries": len(test),
         "alpha": fit.alpha,
@@ -133,20 +142,23 @@ def row_of(name: str, seed: int) -> dict[str, Any]:
 def main() -> None:
     """Measure the corpora and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--json", type=Path, default=KEPT)
     parser.add_argument("--corpora", default=",".join(CORPORA))
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    rows = {}
     for name in options.corpora.split(","):
+        started = time.monotonic()
         row = row_of(name, options.seed)
-        with (options.out / "body_changes.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        rows[name] = row | {"seconds": round(time.monotonic() - started, 1)}
+        write_results(options.json, {"seed": options.seed, "corpora": rows})
         print(f"{name}: {row['form']}, alpha {row['alpha']:.3f}, by window {row['window_alpha']:.3f}")
         for change, of in row["bodies"].items():
+            own = f"  own {of['own']:.4f}, {of['kept_by_own']:.2f}" if "own" in of else ""
             print(
                 f"  {change:18} engine {of['engine']:.4f}  reranked {of['reranked']:.4f} ({of['origin']})  "
-                f"keeps {of['kept']:.2f}  default {of['kept_by_default']:.2f}"
+                f"keeps {of['kept']:.2f}  default {of['kept_by_default']:.2f}{own}",
+                flush=True,
             )
 
 

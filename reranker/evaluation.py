@@ -496,10 +496,18 @@ class PairedTest:
 
     @property
     def interval(self) -> float:
-        """Half the width of the 95 % confidence interval of the difference (Student); 0 for fewer than two queries."""
-        from scipy import stats
+        """Half the width of the 95 % confidence interval of the difference; 0 for fewer than two queries."""
+        return half_interval(self.standard_error, self.n)
 
-        return self.standard_error * float(stats.t.ppf(0.975, max(self.n - 1, 1)))
+
+def half_interval(error: float, n: int) -> float:
+    """Return half the width of the 95 % confidence interval of a mean over ``n`` queries (Student).
+
+    ``error`` is the standard error of the mean. Commands print the result after ±.
+    """
+    from scipy import stats
+
+    return error * float(stats.t.ppf(0.975, max(n - 1, 1)))
 
 
 def standard_error(values: Float64) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,8 @@ from reranker.releases import read_control
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
-    from reranker.rerank.calibrate import Fit, Topic
+    from reranker.rerank import Reranker
+    from reranker.rerank.calibrate import Fit, Gain, OrderComparison, Topic
 
 
 @click.command(
@@ -85,12 +88,23 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
 
     With --signals, weights of document signals (popularity, date, price, rating, stock, click rate) are fitted and
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
+
+    The output contains a search body with the field weights of the model's tuned lexical score, which works without
+    `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, and the model.
     """
     from indexer.versions import existing_indexes
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
-    from reranker.rerank.calibrate import fit_alpha, keep_in_release, sample, topics_to_fit, warnings_of
+    from reranker.rerank.calibrate import (
+        OrderComparison,
+        engine_run,
+        fit_alpha,
+        keep_in_release,
+        sample,
+        topics_to_fit,
+        warnings_of,
+    )
     from reranker.rerank.search import open_reranker, read_body
     from reranker.rerank.signals import parse_signals, typed
 
@@ -131,6 +145,10 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             signals=signals,
             probability=options["probability"],
         )
+    weighted, comparison = _accepted_weights(reranker, model.encoder, body, topics[0]), None
+    if weighted is not None:
+        with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
+            comparison = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
     fit = replace(fit, held_out_from_training=chosen.held_out)
     warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
     template = body_hash(body or default_template(model.encoder.view))
@@ -144,6 +162,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "window": window,
                 "kept": not dry_run,
                 **fit.to_json(),
+                "weighted_body": weighted,
+                "comparison": None if comparison is None else comparison.to_json(),
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
@@ -153,11 +173,33 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         common.end_with_accounts(rejects.account())
         return
     _show_fit(fit, kept=not dry_run)
+    if weighted is not None and comparison is not None:
+        _show_comparison(comparison, weighted)
     if chosen.held_out:
         common.out().print(chosen.sentence())
     for warning in warnings:
         common.warn(f"warning: {warning}")
     common.end_with_accounts(rejects.account())
+
+
+def _accepted_weights(
+    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, topic: Topic
+) -> dict[str, Any] | None:
+    """Return the first body with the model's field weights that the engine accepts for a topic; None without one."""
+    from reranker.errors import EngineRejected
+    from reranker.rerank.calibrate import engine_run
+    from reranker.rerank.ranking import WEIGHTED_KINDS, weighted_template
+
+    for kind in WEIGHTED_KINDS:
+        weighted = weighted_template(encoder, body, kind)
+        if weighted is None:
+            return None
+        try:
+            engine_run(reranker, [topic], weighted)
+        except EngineRejected:
+            continue
+        return weighted
+    return None
 
 
 def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> list[Topic]:
@@ -172,8 +214,10 @@ def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> 
     raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
 
 
-def _gain(mean: float, error: float, p: float) -> str:
-    return f"{mean:+.4f} ± {error:.4f} (p = {p:.2g})"
+def _gain(gain: Gain, n: int) -> str:
+    from reranker.evaluation import half_interval
+
+    return f"{gain.mean:+.4f} ± {half_interval(gain.error, n):.4f} (p = {gain.p:.2g})"
 
 
 def _kind_of_queries(fit: Fit) -> str:
@@ -185,22 +229,30 @@ def _kind_of_queries(fit: Fit) -> str:
 
 
 def _show_fit(fit: Fit, *, kept: bool) -> None:
+    from reranker.evaluation import half_interval
+    from reranker.rerank.calibrate import Gain
+
     table = common.plain_table("", f"mean {fit.measure}", numbers=(1,))
     table.add_row("engine only (alpha 0)", f"{fit.engine:.4f}")
     table.add_row("model only (alpha 1)", f"{fit.model:.4f}")
     chosen = f"alpha {fit.alpha:.4f}{' with the signals' if fit.signals else ''}"
     table.add_row(f"{chosen}, on the queries used for fitting", f"{fit.fitted:.4f}")
-    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {fit.held_out_error:.4f}")
-    table.add_row("  gain over the engine", _gain(fit.gain, fit.gain_error, fit.gain_p))
+    n = fit.n_queries
+    table.add_row(_kind_of_queries(fit), f"{fit.held_out:.4f} ± {half_interval(fit.held_out_error, n):.4f}")
+    table.add_row("  gain over the engine", _gain(Gain(fit.gain, fit.gain_error, fit.gain_p), n))
     if fit.signals_gain is not None:
-        table.add_row("  gain from all signals", _gain(*fit.signals_gain))
+        table.add_row("  gain from all signals", _gain(fit.signals_gain, n))
     for found in fit.signals:
         way = " (lower is better)" if found.signal.lower else ""
-        table.add_row(f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(*found.gain))
+        table.add_row(
+            f"  signal {escape(found.signal.field)}{way}, weight {found.signal.weight:g}", _gain(found.gain, n)
+        )
     table.add_row("ideal order of the window", f"{fit.ceiling:.4f}")
     console = common.out()
     console.print(table)
-    console.print(f"{fit.n_queries:,} queries; q·d = 0 for {fit.zero_share:.1%} of the engine's hits")
+    console.print(
+        f"{n:,} queries; ± is a 95 % confidence interval; q·d = 0 for {fit.zero_share:.1%} of the engine's hits"
+    )
     if (logistic := fit.probability) is not None:
         slope, offset = logistic.probability
         console.print(
@@ -208,3 +260,18 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
             f"f {offset:+.4g})), mean error {logistic.error:.3f} in cross-validation"
         )
     console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")
+
+
+def _show_comparison(comparison: OrderComparison, weighted: Mapping[str, Any]) -> None:
+    from reranker.rerank.calibrate import COMPARED
+
+    labels = {"engine": "engine", "weights": "engine with the field weights", "model": "model (cross-validated)"}
+    table = common.plain_table("", *("MAP" if measure == "AP" else measure for measure in COMPARED), numbers=(1, 2))
+    for order, label in labels.items():
+        table.add_row(label, *(f"{comparison.means[order][measure]:.4f}" for measure in COMPARED))
+    for (first, second), tests in comparison.differences.items():
+        cells = (f"{tests[measure].difference:+.4f} ± {tests[measure].interval:.4f}" for measure in COMPARED)
+        table.add_row(f"  {labels[first]} − {labels[second]}", *cells)
+    common.out().print(table)
+    # click instead of rich, because a body for copying must not be wrapped.
+    click.echo(f"search body with the model's field weights: {json.dumps(weighted, ensure_ascii=False)}")

@@ -164,10 +164,11 @@ def _show(demo: Demo) -> None:
         before, after = (demo.measured.values[system][name].mean() for system in ("bm25", "reranked"))
         test = demo.measured.test(name)
         p = "< .0001" if test.p_t_test < 0.0001 else f"{test.p_t_test:.4f}"
-        table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.standard_error:.4f}", p)
+        table.add_row(label, f"{before:.4f}", f"{after:.4f}", f"{test.difference:+.4f} ± {test.interval:.4f}", p)
     console.print(table)
     console.print(
-        f"{len(demo.measured.questions):,} questions: the first sentences of documents with held-out links to others."
+        f"{len(demo.measured.questions):,} questions: the first sentences of documents with held-out links to others. "
+        "± is a 95 % confidence interval."
         f"\nThe first 200 hits are reranked; the weight of the model is {demo.fit.alpha:.2f}."
     )
     for example in demo.examples:

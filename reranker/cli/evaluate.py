@@ -90,9 +90,9 @@ def command(**options: Any) -> None:
 
     The query's own document and the targets of its known links are excluded. The command prints AP (over 1,000 ranks),
     P@10, RR and nDCG@10 (gain 2^grade - 1), computed by ir_measures, and the rank loss: the share of 100,000 random
-    pairs in the wrong order in the full ranking, where a tie counts half. Each mean has its standard error over
-    queries. The model is compared with each baseline by paired tests of scipy: the t-test, and for AP also Fisher's
-    randomisation test.
+    pairs in the wrong order in the full ranking, where a tie counts half. Each mean has its 95 % confidence interval
+    over queries. The model is compared with each baseline by paired tests of scipy: the t-test, and for AP also
+    Fisher's randomisation test.
     """
     from reranker.baselines.fitted import REMEMBERING, parse_baselines
     from reranker.formats import RejectLog
@@ -232,19 +232,24 @@ def _say(message: str) -> None:
 
 def _print(title: str, comparison: SystemComparison, fitted: Mapping[str, FittedBaseline]) -> None:
     from reranker.baselines.comparison import RANK_LOSS
-    from reranker.evaluation import MEASURES
+    from reranker.evaluation import MEASURES, half_interval
 
     task, console = comparison.task, common.out()
     counts = f"{len(task.query_ids):,} queries, {len(task.document_ids):,} documents, {task.relevant().nnz:,} relevant"
-    measures = Table("system", title=f"{title}: {counts}; mean ± standard error", title_justify="left")
+    measures = Table("system", title=f"{title}: {counts}; mean ± 95 % confidence interval", title_justify="left")
     heading = "Paired differences; p by t-test (AP also by randomisation)"
     tests = Table("model minus", title=heading, title_justify="left")
     for name in (*MEASURES, "rank loss %"):
         measures.add_column(name, justify="right")
         tests.add_column(name, justify="right")
     for name, scores in comparison.systems.items():
-        cells = [f"{scores.mean(measure):.4f} ±{scores.standard_error(measure):.4f}" for measure in MEASURES]
-        measures.add_row(name, *cells, f"{scores.rank_loss():.3f} ±{scores.rank_loss_standard_error():.3f}")
+        n = len(task.query_ids)
+        cells = [
+            f"{scores.mean(measure):.4f} ±{half_interval(scores.standard_error(measure), n):.4f}"
+            for measure in MEASURES
+        ]
+        loss_interval = half_interval(scores.rank_loss_standard_error(), n)
+        measures.add_row(name, *cells, f"{scores.rank_loss():.3f} ±{loss_interval:.3f}")
     for name, tests_of_measures in comparison.tests.items():
         cells = []
         for measure in (*MEASURES, RANK_LOSS):

@@ -382,9 +382,11 @@ def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
 
 
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
+    from reranker.rerank.ranking import weighted_template
     from reranker.training.report import summary_of
 
     model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)
+    weighted = weighted_template(model.encoder)
     if as_json:
         common.print_json(
             {
@@ -400,6 +402,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "best_epoch": report.result.best_epoch,
                 "memory": report.memory._asdict(),
                 "form": report.form.to_json() if report.form else None,
+                "weighted_body": weighted,
                 "dropped": report.dropped,
                 "rejected_lines": rejects.count,
                 "accounts": [rejects.account("records").to_json(), report.account.to_json()],
@@ -424,6 +427,9 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
     console.print(f"memory   {report.memory.sentence}")
     spent = ", ".join(f"{cost.stage} {cost.seconds:.0f}" for cost in report.costs if cost.seconds >= TOLD_S)
     console.print(f"seconds  {sum(cost.seconds for cost in report.costs):.0f}" + (f": {spent}" if spent else ""))
+    if weighted is not None:
+        # click instead of rich, because a body for copying must not be wrapped.
+        click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())

@@ -12,6 +12,9 @@ from msgspec import structs
 from reranker.records import RankedHit, Reason
 from reranker.rerank.explain import Explanation
 
+_NOT_JSON = frozenset({"hits", "explanations", "raw", "clauses"})
+"""Fields of a page that its JSON does not contain, or contains in another form."""
+
 
 @dataclass(frozen=True, slots=True)
 class RerankedPage:
@@ -36,6 +39,8 @@ class RerankedPage:
     """Weight of the model in the scores, 0 to 1."""
     alpha_origin: str = ""
     """Where ``alpha`` comes from: ``given``, ``calibrated``, ``nearest`` (fitted to a similar body) or ``default``."""
+    clauses: frozenset[str] = frozenset()
+    """Scoring clauses of the search body (`signature_of`); empty if there is no ``alpha``. Not part of the JSON."""
     model_id: str = ""
     n_candidates: int = 0
     """Number of candidates in the window."""
@@ -57,7 +62,7 @@ class RerankedPage:
 
     def to_json(self) -> dict[str, Any]:
         """Return the page as JSON-compatible values. A score that is missing or not finite becomes ``null``."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("hits", "explanations", "raw")}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NOT_JSON}
         values["reason"] = "" if self.reason is None else str(self.reason)
         values["notices"] = list(self.notices)
         values["timings_ms"] = {name: round(value, 3) for name, value in self.timings_ms.items()}

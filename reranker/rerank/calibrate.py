@@ -15,17 +15,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from reranker.arrays import Bool, Float64
+from reranker.arrays import Bool, Float64, Int64
 from reranker.config import parse_keywords
 from reranker.engines.boosts import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
-from reranker.evaluation import evaluate_run, paired_test, standard_error
+from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
 from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
 from reranker.models.ranking_model import Encoder
 from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
+from reranker.records import Reason, ReasonKind
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.calibration import Calibration, Probability, body_hash, signature_of, window_scale
 from reranker.rerank.ranking import blend, final_order
@@ -248,6 +249,55 @@ class Gain(NamedTuple):
         return {**self._asdict(), "p": None if math.isnan(self.p) else self.p}
 
 
+COMPARED: Final = ("AP", "nDCG@10")
+"""Measures by which orders are compared."""
+
+
+class OrderComparison(NamedTuple):
+    """Three orders of the calibration's queries.
+
+    ``engine`` is the engine's order with the body that is calibrated, ``weights`` its order with the model's field
+    weights (`weighted_template`), and ``model`` the blended order with the alpha and weights fitted on the other folds.
+    """
+
+    means: Mapping[str, Mapping[str, float]]
+    """Means by order and measure."""
+    differences: Mapping[tuple[str, str], Mapping[str, PairedTest]]
+    """Tests of the first order minus the second, by measure."""
+
+    @classmethod
+    def of(cls, fit: Fit, topics: Sequence[Topic], weighted: Mapping[str, Sequence[str]]) -> OrderComparison:
+        """Return the comparison on the topics of a fit; ``weighted`` is the `engine_run` with the field weights."""
+        qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
+        runs = {"engine": fit.runs["engine"], "weights": weighted, "model": fit.runs["model"]}
+        values = {order: {measure: _values(qrels, run, measure) for measure in COMPARED} for order, run in runs.items()}
+        pairs = (("weights", "engine"), ("model", "engine"), ("model", "weights"))
+        return cls(
+            {order: {measure: float(of.mean()) for measure, of in values[order].items()} for order in values},
+            {
+                (first, second): {one: paired_test(values[first][one], values[second][one]) for one in COMPARED}
+                for first, second in pairs
+            },
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON-compatible values; ``interval`` is half the width of the 95 % confidence interval."""
+        return {
+            "means": self.means,
+            "differences": {
+                f"{first} - {second}": {
+                    measure: {
+                        "difference": test.difference,
+                        "interval": test.interval,
+                        "p": None if math.isnan(test.p_t_test) else test.p_t_test,
+                    }
+                    for measure, test in tests.items()
+                }
+                for (first, second), tests in self.differences.items()
+            },
+        }
+
+
 @dataclass(frozen=True, slots=True)
 class FittedSignal:
     """A signal with its fitted weight."""
@@ -324,12 +374,15 @@ class Fit:
     """Probability of relevance as a function of f, if requested."""
     n_equal_scores: int = 0
     """Number of queries with several candidates to which the engine gave no two different scores that are finite."""
+    runs: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    """Ids of each topic, best first, in the orders ``engine`` and ``model`` of `OrderComparison`. Not part of the JSON.
+    """
     held_out_from_training: bool | None = None
     """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON-compatible values; signals and probability only if requested. A p of NaN is null."""
-        wanted = ("signals", "signals_gain", "probability")
+        wanted = ("signals", "signals_gain", "probability", "runs")
         values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in wanted}
         values["gain_p"] = None if math.isnan(self.gain_p) else self.gain_p
         if self.signals_gain is not None:
@@ -430,6 +483,20 @@ def rank_topics(
     return rankings
 
 
+def engine_run(
+    reranker: Reranker, topics: Sequence[Topic], body: Mapping[str, Any], progress: Progress | None = None
+) -> dict[str, list[str]]:
+    """Return the ids of each topic in the engine's own order of a body template, down to the window of the reranker."""
+    off = Reason(ReasonKind.SWITCHED_OFF, "the engine's order is measured")
+    run = {}
+    for number, topic in enumerate(topics):
+        hits = reranker.search(topic.query, {**body, "_source": False}, size=reranker.settings.window, off=off).hits
+        run[str(number)] = [one for one in dict.fromkeys(hit.id for hit in hits) if one not in topic.excluded]
+        if progress is not None:
+            progress(number + 1, len(topics))
+    return run
+
+
 def _rank_topic(
     reranker: Reranker, topic: Topic, name: str, body: Mapping[str, Any] | None, rankings: Rankings
 ) -> None:
@@ -496,6 +563,12 @@ class BlendSearch:
             return self.values(point if without is None else changed(point, without + 1, 0.0))
 
         return _by_parts(len(self._rankings.windows), seed, fitted)
+
+    def held_out_run(self, seed: int) -> dict[str, list[str]]:
+        """Return the ids of each topic, best first, at the best point of the other folds; ``seed`` as in `held_out`."""
+        windows, part = self._rankings.windows, _parts(len(self._rankings.windows), seed)
+        points = [self.best(part != fold) for fold in range(N_FOLDS)]
+        return {str(number): window.ranked(points[part[number]]) for number, window in enumerate(windows)}
 
 
 def changed(point: Point, place: int, value: float) -> Point:
@@ -586,6 +659,7 @@ def fit_alpha(
         ),
         signals_gain=Gain.of(held_out, cross_validated(values, seed)) if signals else None,
         probability=fit_probability(rankings, qrels, seed) if probability else None,
+        runs={"engine": rankings.run((0.0, *nothing)), "model": search.held_out_run(seed)},
     )
 
 
@@ -680,12 +754,17 @@ def cross_validated(values: Float64, seed: int) -> Float64:
     return _by_parts(values.shape[1], seed, lambda others: values[_best(values[:, others])])
 
 
+def _parts(n_topics: int, seed: int) -> Int64:
+    """Return the number of the fold of each topic, (n_topics,) int64."""
+    return np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
+
+
 def _by_parts(n_topics: int, seed: int, fitted: Callable[[Bool], Float64]) -> Float64:
     """Return each topic's cross-validated value, (n_topics,) float64, by a fit to the topics of the other folds.
 
     ``fitted`` takes a mask of topics, (n_topics,) bool, and returns the values of all topics by the best fit for these.
     """
-    part = np.random.default_rng(seed).permutation(n_topics) % N_FOLDS
+    part = _parts(n_topics, seed)
     held_out = np.empty(n_topics)
     for fold in range(N_FOLDS):
         inside = part == fold

@@ -40,7 +40,15 @@ from reranker.models.ranking_model import RankingModel
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
-from reranker.rerank.calibration import DEFAULT, Calibration, ChosenAlpha, Probability, body_hash, window_scale
+from reranker.rerank.calibration import (
+    DEFAULT,
+    Calibration,
+    ChosenAlpha,
+    Probability,
+    body_hash,
+    signature_of,
+    window_scale,
+)
 from reranker.rerank.candidates import (
     Candidates,
     CandidateVectors,
@@ -639,6 +647,7 @@ class Reranker:
             notices=tuple(notices),
             alpha=scored.alpha.value if scored else None,
             alpha_origin=scored.alpha.origin if scored else "",
+            clauses=signature_of(request.template) if scored else frozenset(),
             model_id=self.model.model_id if self.model else "",
             n_candidates=scored.window.n if scored else 0,
             n_encoded=scored.window.n_encoded if scored else 0,

@@ -39,6 +39,7 @@ import numpy as np
 from reranker.arrays import Bool, Float64, Int64
 from reranker.clicks.schema import Impression
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.evaluation import half_interval
 from reranker.retrain.settings import GateConfig
 from reranker.retrain.statistics import Interval, clusters_needed, ratio_interval, sums_by
 
@@ -311,9 +312,10 @@ def not_worse(measured: Measured, config: GateConfig) -> Check:
 def judged_within_tolerance(measured: Measured, config: GateConfig) -> Check:
     """Check that the mean over the judged queries is within the tolerance."""
     change = measured.difference
+    interval = half_interval(change.standard_error, change.n_clusters)
     sentence = (
         f"{measured.name}: {measured.live:.4f} to {measured.candidate:.4f} over {change.n_clusters} queries "
-        f"(± {change.standard_error:.4f}); allowed: a drop of at most {config.tolerance:g}"
+        f"(difference ± {interval:.4f}, 95 % confidence); allowed: a drop of at most {config.tolerance:g}"
     )
     return Check("judgements", change.estimate >= -config.tolerance, sentence)
 

@@ -69,6 +69,9 @@ class Status(BaseModel):
     versions: Annotated[dict[str, Any], Field(description="Versions of the index: the live one and the previous one.")]
     change: Annotated[dict[str, Any], Field(description="Result of the last promotion or rollback started here.")]
     searches: Annotated[dict[str, Any], Field(description="Latency and fallbacks of all processes since the start.")]
+    shapes: Annotated[
+        dict[str, Any], Field(description="Search bodies by shape, with the origin of alpha, of the answering process.")
+    ]
     clicks: Annotated[dict[str, Any], Field(description="Click rate by rank, and the doctor's findings in the log.")]
     queries: Annotated[dict[str, Any], Field(description="Queries with the greatest losses.")]
     drift: Annotated[dict[str, Any], Field(description="How far the index has moved from the served model.")]
@@ -123,6 +126,7 @@ async def status(state: State, context: Context) -> Response:
         "versions": versions,
         "change": change,
         "searches": _searches(state),
+        "shapes": {**state.shapes_seen.to_json(), "window": state.settings.rerank.window},
         "clicks": clicks,
         "queries": queries,
         "drift": _drift(state),

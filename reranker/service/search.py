@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import uuid
 from collections import Counter
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from reranker.engines.bodies import fill_variables
 from reranker.errors import InputError
+from reranker.rerank.answer import RerankedPage
 from reranker.service.gate import CheckedBody, trusted_body
 from reranker.service.http import (
     COMMON_RESPONSES,
@@ -30,6 +32,7 @@ from reranker.service.modes import SearchCall, SearchOutcome, mode_of
 from reranker.service.sink import query_row, stamp
 from reranker.service.state import ServiceState, State
 
+_log = logging.getLogger(__name__)
 MAX_QUERY_CHARS = 10_000
 MAX_FROM = 10_000
 MAX_SIZE = 1_000
@@ -238,8 +241,25 @@ def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, m
     if page.alpha_origin:
         state.metrics.alphas.labels(page.alpha_origin).inc()
         context.notes["alpha"] = page.alpha_origin
+        note_shape(state, page)
     if cause:
         context.notes["cause"] = cause
+
+
+def note_shape(state: ServiceState, page: RerankedPage) -> None:
+    """Count the shape of a search body; log a warning if it is the first time that it has no calibration of its own."""
+    shape = state.shapes_seen.note(page.clauses, page.alpha_origin)
+    if shape is None:
+        return
+    settings = state.settings
+    rest = f"--index {settings.index} --window {settings.rerank.window} --qrels QRELS --query-file QUERIES"
+    entry = {
+        "shape": shape.name,
+        "clauses": shape.clauses,
+        "alpha": page.alpha_origin,
+        "remedy": f"ssi calibrate --engine ENGINE --model FOLDER --body FILE {rest}",
+    }
+    _log.warning("searches with this body shape have no calibration of their own", extra={"ssi": entry})
 
 
 def encode(values: Mapping[str, Any]) -> bytes:

@@ -24,7 +24,7 @@ from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
 from reranker.service.sink import EventRates, ImpressionSink
-from reranker.service.telemetry import Metrics
+from reranker.service.telemetry import BodyShapes, Metrics
 from reranker.service.threads import Places, Threads
 
 _log = logging.getLogger(__name__)
@@ -247,6 +247,7 @@ class ServiceState:
         self.work = WorkFolder() if work is None else work
         self.versions = Versions(settings, folders, store, self.work if settings.verify else None)
         self.metrics = Metrics()
+        self.shapes_seen = BodyShapes()
         self.shapes: dict[str, ErrorShape] = {}
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)

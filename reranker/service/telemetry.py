@@ -1,14 +1,21 @@
-"""Metrics for Prometheus and JSON log lines. Neither contains anything from the content of requests."""
+"""Metrics for Prometheus, JSON log lines and counts of body shapes. They contain no query text and no field values.
+
+Of a search body, only the names of its scoring clauses and fields are shown (`BodyShapes`).
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import math
 import os
+import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
@@ -188,6 +195,79 @@ class Metrics:
     def _samples(self, figure: Counter | Gauge | Histogram) -> Sequence[Sample]:
         (name,) = {family.name for family in figure.collect()}
         return [sample for family in self._of_all().collect() if family.name == name for sample in family.samples]
+
+
+MAX_SHAPES = 100
+"""Body shapes that a process remembers. Clients can send any number of them."""
+MAX_CLAUSES = 8
+"""Clauses of a body shape that are shown."""
+_PLAIN_CLAUSE = re.compile(r"[A-Za-z_]{1,40}:[\w.*@-]{1,60}")
+"""A clause with a field name. Anything else could contain text of a request and is shown only as a question mark."""
+
+
+@dataclass(slots=True)
+class BodyShape:
+    """The scoring clauses of search bodies that differ only in boosts, values and filters, and how often they came."""
+
+    name: str
+    """Eight hexadecimal digits that identify the shape."""
+    clauses: str
+    """Clauses and fields, such as ``match:text, match:title``; at most `MAX_CLAUSES`. No query text."""
+    origins: dict[str, int] = field(default_factory=dict)
+    """Searches by the origin of alpha."""
+
+
+class BodyShapes:
+    """Counts of searches by body shape. The memory is bounded: at most `MAX_SHAPES` shapes are kept apart."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._shapes: dict[str, BodyShape] = {}
+        self._others = 0
+
+    def note(self, clauses: frozenset[str], origin: str) -> BodyShape | None:
+        """Count a search; return its shape if this is the first search of the shape without its own calibration.
+
+        ``clauses`` is `signature_of` its body, and ``origin`` the origin of its alpha. Shapes above the limit are
+        counted together and never returned.
+        """
+        ordered = sorted(clauses)
+        name = hashlib.blake2b("\n".join(ordered).encode("utf-8", "replace"), digest_size=4).hexdigest()
+        with self._lock:
+            shape = self._shapes.get(name)
+            if shape is None and len(self._shapes) >= MAX_SHAPES:
+                self._others += 1
+                return None
+            if shape is None:
+                shape = self._shapes[name] = BodyShape(name, _shown(ordered))
+            is_first = origin in _NOT_OWN and not any(one in shape.origins for one in _NOT_OWN)
+            shape.origins[origin] = shape.origins.get(origin, 0) + 1
+            return shape if is_first else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the shapes, the most frequent first, and the number of searches with ``others``."""
+        with self._lock:
+            rows = [
+                {
+                    "shape": one.name,
+                    "clauses": one.clauses,
+                    "searches": sum(one.origins.values()),
+                    "origins": {**one.origins},
+                }
+                for one in self._shapes.values()
+            ]
+            others = self._others
+        return {"shapes": sorted(rows, key=lambda row: (-row["searches"], row["shape"])), "others": others}
+
+
+_NOT_OWN = ("nearest", "default")
+"""Origins of an alpha that was not fitted to the body and the window."""
+
+
+def _shown(clauses: Sequence[str]) -> str:
+    shown = [clause if _PLAIN_CLAUSE.fullmatch(clause) else "?" for clause in clauses[:MAX_CLAUSES]]
+    more = len(clauses) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
 OWN_LOGS = "reranker"

@@ -178,6 +178,9 @@ def test_every_part_is_shown_wide_narrow_light_and_dark(
     assert all(query in text_of(browser, "queries") for query in QUERIES), "eight people asked each"
     latency = {row.text.split()[0] for row in browser.find_elements("css selector", "#searches tbody tr")}
     assert {"/search", "candidates", "score", "page"} <= latency
+    shapes = text_of(browser, "shapes")
+    assert "multi_match: text, multi_match: title" in shapes and "24 none" in shapes
+    assert "ssi calibrate --body FILE" in shapes
     gate = text_of(browser, "gates")
     assert "refused" in gate and "+0.0100 to +0.0300" in gate and "Save the report" in gate
     browser.find_element("css selector", "nav a[href='#gates']").click()

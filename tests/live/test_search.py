@@ -13,14 +13,17 @@ from typing import Any
 import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
+from reranker.cli.calibrate import _accepted_weights
 from reranker.engines import EngineSettings, open_engine
+from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
+from reranker.rerank.calibrate import OrderComparison, Topic, engine_run, fit_alpha
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import BM25, Served, model_of, random_documents, serve
 
 BODY: dict[str, Any] = {
     "query": {"multi_match": {"query": "{{query}}", "fields": ["title^2", "text"], "type": "most_fields"}}
@@ -46,6 +49,27 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def reranker_of(served: Served, **settings: Any) -> Reranker:
     options = RerankSettings(**({"window": 30, "deadline_ms": None, "alpha": 0.7} | settings))
     return Reranker(served.engine, served.index, served.model, settings=options)
+
+
+def test_the_body_with_the_field_weights_is_measured_as_the_engine_answers_it(served: Served) -> None:
+    model = model_of(served.documents, lexical=BM25)
+    reranker = Reranker(
+        served.engine, served.index, model, settings=RerankSettings(window=30, deadline_ms=None, alpha=0.7)
+    )
+    filtered = {"query": {"bool": {"must": [BODY["query"]], "filter": [{"term": {"tag": "x"}}]}}}
+    topics = [Topic(f"word{n} word{n + 1}", {f"d{n}": 1.0, f"d{n + 20}": 1.0}) for n in range(20)]
+    body = _accepted_weights(reranker, model.encoder, filtered, topics[0])
+    kind = "combined_fields" if served.engine.spec.startswith("elasticsearch") else "cross_fields"
+    assert body is not None and kind in str(body) and "title^2" in str(body)
+    run = engine_run(reranker, topics, body)
+    for number, topic in enumerate(topics):
+        asked = {**fill_template(body, topic.query), "size": 30}
+        hits = served.engine.search(served.index, asked, preference="_local").hits
+        assert run[str(number)] == [hit.id for hit in hits]
+        assert {served.documents[hit.id]["tag"] for hit in hits} <= {"x"}
+    compared = OrderComparison.of(fit_alpha(reranker, topics, "nDCG@10", filtered), topics, run)
+    assert compared.means.keys() == {"engine", "weights", "model"}
+    assert all(test.n == 20 for tests in compared.differences.values() for test in tests.values())
 
 
 def test_highlights_fields_and_aggregations_arrive(served: Served) -> None:

@@ -92,6 +92,18 @@ const draw = {
       make("div", {}, make("h3", {}, "Fallbacks by cause"), causes.length ? table(["cause", "#searches", "#share"], causes) : soft("None.")))];
   },
 
+  shapes(part) {
+    const names = { default: "none", given: "given (--alpha)" };
+    const origins = (one) => Object.entries(one.origins).map(([origin, n]) => `${names[origin] || origin}${n < one.searches ? ` ${number(n)}` : ""}`).join(", ");
+    const named = (one) => make("span", {}, `${one.clauses.replaceAll(":", ": ") || "no field named"} `, make("small", { class: "soft" }, one.shape));
+    const rows = part.shapes.map((one) => [named(one), number(one.searches), origins(one)]);
+    if (part.others) rows.push(["all other bodies", number(part.others), "–"]);
+    if (!rows.length) return [soft("No search has been reranked yet.")];
+    const needsFit = part.shapes.some((one) => one.origins.nearest || one.origins.default);
+    const remedy = soft(`nearest: the calibration of a similar body or of another window is used. none: both scores have the same weight. Run ssi calibrate --body FILE --window ${part.window} for these bodies.`);
+    return [table(["clauses", "#searches", "calibration"], rows), ...(needsFit ? [remedy] : [])];
+  },
+
   clicks(part) {
     const most = Math.max(...part.rates.map((one) => one.rate), 0.0001);
     const rows = part.rates.map((one) => {

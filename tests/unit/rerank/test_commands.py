@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from reranker.cli.main import main
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.training_queries import TrainingQueries
-from tests.served import model_of, random_documents
+from tests.served import BM25, model_of, random_documents
 
 BODY = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title"]}
 
@@ -151,6 +151,33 @@ def test_calibration_is_kept_and_used(site: Site) -> None:
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "default"
     site.json("calibrate", *files, "--body", "body.json")
     assert site.json("search", "word3", "--window", "50", "--body", "body.json")["alpha_origin"] == "calibrated"
+
+
+def test_calibration_prints_confidence_intervals(site: Site) -> None:
+    arguments = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50", "--dry-run"]
+    fit, shown = site.json("calibrate", *arguments), site.run("calibrate", *arguments).stdout
+    t = 2.093024  # of 19 degrees of freedom
+    assert f"{fit['held_out']:.4f} ± {t * fit['held_out_error']:.4f}" in shown
+    assert f"{fit['gain']:+.4f} ± {t * fit['gain_error']:.4f} (p = " in shown
+    assert "± is a 95 % confidence interval" in shown
+
+
+def test_calibration_prints_a_body_with_the_field_weights_and_compares_it(site: Site) -> None:
+    save_model(model_of({k: v for k, v in site.documents.items() if k != "p1"}, lexical=BM25), site.path / "lexical")
+    arguments = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50", "--dry-run"]
+    fit = json.loads(site.run("calibrate", *arguments, "--json", model="lexical").stdout)
+    assert fit["weighted_body"]["query"]["multi_match"]["fields"] == ["title^1.43", "text"]
+    assert fit["comparison"]["means"].keys() == {"engine", "weights", "model"}
+    shown = site.run("calibrate", *arguments, model="lexical").stdout
+    (line,) = (one for one in shown.splitlines() if one.startswith("search body with the model's field weights: "))
+    (site.path / "weighted.json").write_text(line.partition(": ")[2])
+    weights = fit["comparison"]["means"]["weights"]["nDCG@10"]
+    again = json.loads(site.run("calibrate", *arguments, "--body", "weighted.json", "--json", model="lexical").stdout)
+    assert again["engine"] == pytest.approx(weights), "the printed body gives the order that was measured"
+    change = fit["comparison"]["differences"]["weights - engine"]["AP"]
+    assert f"{change['difference']:+.4f} ± {change['interval']:.4f}" in shown
+    none = site.json("calibrate", *arguments)
+    assert none["weighted_body"] is None and none["comparison"] is None, "a model of version 0.1"
 
 
 def knowing(site: Site, texts: Sequence[str], documents: Sequence[str] = ()) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
+from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.training_queries import TrainingQueries
 from reranker.releases import Release, read_control, update_control
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
@@ -21,9 +22,11 @@ from reranker.rerank.calibrate import (
     ALPHAS,
     FittedSignal,
     Gain,
+    OrderComparison,
     Topic,
     _best,
     cross_validated,
+    engine_run,
     fit_alpha,
     keep_in_release,
     lost_boosts,
@@ -33,10 +36,11 @@ from reranker.rerank.calibrate import (
     topics_to_fit,
     warnings_of,
 )
+from reranker.rerank.ranking import weighted_template
 from reranker.rerank.search import calibration_of
 from reranker.rerank.signals import Signal
 from tests.engines.memory import memory_engine
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
 
 
@@ -119,6 +123,44 @@ def test_a_gain_below_its_standard_error_leaves_the_engine_s_order() -> None:
         values = np.stack([engine, better])
         assert _best(values) == alpha
     assert cross_validated(np.stack([engine, engine + 0.1]), seed=0) == pytest.approx(engine + 0.1)
+
+
+def test_the_field_weights_of_the_lexical_score_become_a_body(served: Served) -> None:
+    assert weighted_template(served.model.encoder) is None, "no tuned lexical score"
+    encoder = model_of(served.documents, lexical=BM25).encoder
+    text, fields = "{{query}}", ["title^2", "text"]
+    multi_match = {"multi_match": {"query": text, "fields": fields, "type": "cross_fields"}}
+    assert weighted_template(encoder) == {"query": multi_match}
+    combined = {"query": {"combined_fields": {"query": text, "fields": fields}}}
+    assert weighted_template(encoder, kind="combined_fields") == combined
+    boost = (2.5 * 2.0 / 3.5) / (2.5 * 1.0 / 2.5)  # of one word at mean length, k1 = 1.5
+    summed = {"multi_match": {"query": text, "fields": [f"title^{boost:.3g}", "text"], "type": "most_fields"}}
+    assert weighted_template(encoder, kind="most_fields") == {"query": summed}
+    clauses = {"filter": [{"term": {"tag": "x"}}], "must_not": {"term": {"tag": "y"}}}
+    like = {"query": {"bool": {"must": {"match": {"text": "{{query}}"}}, **clauses}}}
+    assert weighted_template(encoder, like) == {"query": {"bool": {"must": [multi_match], **clauses}}}
+    remembered = model_of(served.documents, lexical=MEMORY_BM25).encoder
+    assert "['title^2', 'text']" in str(weighted_template(remembered)), "the memory has no field in the engine"
+    tfidf = model_of(served.documents, lexical=LexicalSettings("tfidf", (0.0, 2.0), (1.0, 1.0))).encoder
+    assert weighted_template(tfidf) == {"query": {"match": {"text": {"query": "{{query}}"}}}}
+    only_memory = replace(MEMORY_BM25, field_weights=(0.0, 0.0, 1.0))
+    assert weighted_template(model_of(served.documents, lexical=only_memory).encoder) is None
+
+
+def test_three_orders_are_compared_on_held_out_topics(served: Served) -> None:
+    topics = topics_whose_answers_come_from(served, 1.0)
+    topics[0] = replace(topics[0], excluded=frozenset([next(iter(topics[0].grades))]))
+    reranker = reranker_of(served)
+    fit = fit_alpha(reranker, topics, "nDCG@10", BODY)
+    compared = OrderComparison.of(fit, topics, engine_run(reranker, topics, BODY))
+    assert compared.means["weights"] == compared.means["engine"], "the same body"
+    assert compared.means["engine"]["nDCG@10"] == pytest.approx(fit.engine)
+    assert compared.means["model"]["nDCG@10"] == pytest.approx(fit.held_out)
+    test = compared.differences["model", "engine"]["nDCG@10"]
+    assert (test.difference, test.standard_error) == pytest.approx((fit.gain, fit.gain_error))
+    assert compared.differences["weights", "engine"]["AP"].difference == 0.0
+    entry = compared.to_json()["differences"]["model - weights"]["AP"]
+    assert entry["difference"] > entry["interval"] > 0 and "runs" not in fit.to_json()
 
 
 def test_too_few_queries_are_refused(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -201,6 +202,10 @@ def test_judged_queries_may_not_fall_by_more_than_the_tolerance() -> None:
         verdict = decide(shown, on_list, LOOKED_AT.tolist(), rng, GateConfig(resamples=199))
         assert verdict.promoted == promoted
         assert {one.name for one in verdict.checks if not one.passed} == (set() if promoted else {"judgements"})
+        (sentence,) = (one.sentence for one in verdict.checks if one.name == "judgements")
+        shown_interval = re.search(r"\(difference ± ([.0-9]+), 95 % confidence\)", sentence)
+        expected = 1.966 * np.std(on_list.candidate - on_list.live, ddof=1) / np.sqrt(400)
+        assert shown_interval and float(shown_interval[1]) == pytest.approx(expected, rel=0.3), "a bootstrap's error"
         assert verdict.judged_losers[0].share <= verdict.judged_losers[-1].share < 0
         assert verdict.losers[0].query.startswith("query ")
 

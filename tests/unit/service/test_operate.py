@@ -15,16 +15,17 @@ import pytest
 from indexer.versions import register
 from reranker.clicks.doctor import LEAST_PEOPLE
 from reranker.releases import GateNote, note_gate, read_control
+from reranker.rerank import Calibration, body_hash
 from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key
 from reranker.service.operate import _report_path
 from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.state import ServiceState
-from reranker.service.telemetry import Metrics, quantile
+from reranker.service.telemetry import MAX_SHAPES, BodyShapes, Metrics, quantile
 from tests.engines.memory import memory_engine
 from tests.served import Served
-from tests.services import Site, client_of, service_over, small_index
+from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, small_index
 
 WAIT_S = 30.0
 
@@ -217,6 +218,62 @@ def test_drift_is_measured_when_it_is_asked_for(served: Served, tmp_path: Path) 
     drift = site.status_when(lambda status: status["drift"].get("advice"))["drift"]
     assert drift["documents"] == 81 and drift["model_id"] == site.first.model_id
     assert drift["unknown_words"] == [{"word": "zebra", "documents": 1}]
+
+
+# Body shapes
+
+
+def test_body_shapes_are_counted_by_origin_and_logged_once(
+    served: Served, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site = Operated(served, tmp_path)
+    body = {"query": {"match": {"title": {"query": "{{query}}"}}}}
+    pairs = (("word3", TEMPLATE), ("word5", TEMPLATE), ("word3", body))
+    asked = [{"query": query, "body": one} for query, one in pairs]
+    with caplog.at_level("WARNING", "reranker"):
+        for wanted in asked:
+            site.ask("POST", "/search", wanted)
+        key = Calibration.key(body_hash(body), PATIENT.window)
+        promote(served, site.first.model_id, {key: {"alpha": 0.25}})
+        assert site.watcher.poll()
+        site.ask("POST", "/search", asked[-1])
+    part = site.ask("GET", "/admin/status")["shapes"]
+    assert [(row["clauses"], row["searches"], row["origins"]) for row in part["shapes"]] in (
+        [
+            ("multi_match:text, multi_match:title", 2, {"default": 2}),
+            ("match:title", 2, {"default": 1, "calibrated": 1}),
+        ],
+        [
+            ("match:title", 2, {"default": 1, "calibrated": 1}),
+            ("multi_match:text, multi_match:title", 2, {"default": 2}),
+        ],
+    )
+    assert part["others"] == 0 and part["window"] == PATIENT.window
+    warned = [record.__dict__["ssi"] for record in caplog.records if "body shape" in record.getMessage()]
+    assert [entry["clauses"] for entry in warned] == ["multi_match:text, multi_match:title", "match:title"]
+    assert {entry["shape"] for entry in warned} == {row["shape"] for row in part["shapes"]}
+    for entry in warned:
+        assert entry["alpha"] == "default" and "word" not in str(entry)
+        assert entry["remedy"].startswith("ssi calibrate ") and f"--window {PATIENT.window}" in entry["remedy"]
+
+
+def test_the_number_of_body_shapes_kept_is_bounded() -> None:
+    shapes = BodyShapes()
+    first = [shapes.note(frozenset([f"match:field{number}"]), "nearest") for number in range(MAX_SHAPES + 50)]
+    assert all(first[:MAX_SHAPES]) and not any(first[MAX_SHAPES:])
+    assert shapes.note(frozenset(["match:field0"]), "default") is None, "one warning for each shape"
+    assert shapes.note(frozenset(["match:field200"]), "nearest") is None
+    assert (len(shapes.to_json()["shapes"]), shapes.to_json()["others"]) == (MAX_SHAPES, 51)
+
+
+def test_a_body_shape_shows_neither_text_nor_endless_lists() -> None:
+    shapes = BodyShapes()
+    shape = shapes.note(frozenset(["match:a secret text", "match:title"]), "nearest")
+    assert shape is not None and shape.clauses == "?, match:title"
+    many = shapes.note(frozenset(f"match:{'f' * 50}{number}" for number in range(1000)), "nearest")
+    assert many is not None and many.clauses.endswith(" and 992 more") and len(many.clauses) < 1000
+    assert shapes.note(frozenset(["match:calibrated"]), "calibrated") is None
+    assert shapes.note(frozenset(["match:calibrated"]), "nearest") is not None, "calibrated before, for another window"
 
 
 # Figures
