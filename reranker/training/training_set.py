@@ -153,6 +153,10 @@ class TrainingSet:
     judged_only: bool = False
     """True if nothing is known about a document without a grade: validation then leaves it out. False: it is not
     relevant, which holds for links and judged pools, and not for clicks."""
+    shown_only: bool = False
+    """True if a ranking chose the documents that can be in the preferences, as in a click log. The words of documents
+    are then read by the choice that ranks the pairs best, see `reranker.training.lexical_choice`. Settings are still
+    tuned on the whole pool: among shown documents only, those win that reverse the order that was shown."""
     left_out: tuple[LeftOut, ...] = ()
     """Preferences that were given and cannot be used, because their query has no text."""
 
@@ -198,7 +202,7 @@ class TrainingSet:
         """Return the preferences of some of the queries, without the linked ones."""
         kept = self.preferences.part(self.preferences.are_in(queries)[0])
         grades = {q: g for q, g in self.grades.items() if q in queries}
-        return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
+        return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only, shown_only=self.shown_only)
 
     def task(self, pool: Collection[str], known: Iterable[IdPair], sources: Collection[str]) -> RankingTask:
         """Return the task of ranking the relevant documents first in ``pool``; pairs in ``known`` are excluded."""
@@ -251,7 +255,8 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     Of two opposite pairs of a query the heavier one counts, with the difference as its weight: clicks state nearly
     every pair both ways, and two opposite steps would not cancel, since only violated margins move the model. The
     weights of repeated pairs are added. A preference has the mean weight of its pairs, and is remembered with that
-    weight, up to 1, the weight of a judgement. For validation the better documents are relevant.
+    weight, up to 1, the weight of a judgement. For validation the better documents are relevant. The documents are
+    those that a ranking showed (``shown_only``).
     """
     stated: dict[tuple[str, str, str], float] = {}
     for pair in pairs:
@@ -275,7 +280,7 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
         for (query, better), lost in worse.items()
         for weight in [float(np.mean(weights[query, better]))]
     )
-    return TrainingSet(preferences, {query: query for query in grades}, grades)
+    return TrainingSet(preferences, {query: query for query in grades}, grades, shown_only=True)
 
 
 def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
@@ -315,7 +320,8 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     asking, beside = Preferences.joined(of_texts), Preferences.joined(linked)
     if not asking:
         return TrainingSet(beside, None)
-    return TrainingSet(asking, texts, grades, beside, any(part.judged_only for part, _ in parts))
+    judged_only, shown_only = (any(getattr(part, name) for part, _ in parts) for name in ("judged_only", "shown_only"))
+    return TrainingSet(asking, texts, grades, beside, judged_only, shown_only)
 
 
 @dataclass(frozen=True)
