@@ -18,6 +18,8 @@ class LeftOut:
     count: int
     samples: tuple[str, ...] = ()
     """Ids or positions of some of the records, at most `MAX_SAMPLES`."""
+    is_fault: bool = True
+    """False if such records are normal in sound input: they leave the exit status 0."""
 
     @property
     def sentence(self) -> str:
@@ -39,6 +41,11 @@ class InputAccount:
     def n_left_out(self) -> int:
         """Number of records that were not used."""
         return sum(part.count for part in self.left_out)
+
+    @property
+    def has_faults(self) -> bool:
+        """True if records were left out for a reason that is a fault of the input."""
+        return any(part.count and part.is_fault for part in self.left_out)
 
     @property
     def given(self) -> int:
@@ -65,5 +72,5 @@ def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     for part in parts:
         before = sums.get(part.reason, LeftOut(part.reason, 0))
         samples = tuple(dict.fromkeys((*before.samples, *part.samples)))[:MAX_SAMPLES]
-        sums[part.reason] = LeftOut(part.reason, before.count + part.count, samples)
+        sums[part.reason] = LeftOut(part.reason, before.count + part.count, samples, part.is_fault)
     return tuple(sums[reason] for reason in sorted(sums) if sums[reason].count)

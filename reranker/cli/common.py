@@ -330,13 +330,13 @@ def store_path_of(option: str | None, model_path: Path | None, engine: Engine, i
 def end_with_accounts(*accounts: InputAccount) -> None:
     """Print the accounts of the input on standard error, except empty ones.
 
-    Exit with status 8 if a part of the input was left out.
+    Exit with status 8 if a part of the input was left out for a fault.
     """
     for account in accounts:
         if not account.given:
             continue
-        (warn if account.left_out else say)(account.sentence)
-    if any(account.left_out for account in accounts):
+        (warn if account.has_faults else say)(account.sentence)
+    if any(account.has_faults for account in accounts):
         click.get_current_context().exit(EXIT_REJECTS)
 
 

@@ -135,7 +135,7 @@ def check_known(run: TrainingRun, documents: Sequence[str]) -> None:
         return
     known = ", ".join(map(repr, documents[:MAX_SAMPLES]))
     message = (
-        f"{n_unknown / n_given:.0%} of the {n_given:,} preferences cannot be used: "
+        f"{n_unknown / n_given:.0%} of the {n_given:,} {run.evidence.unit} cannot be used: "
         f"{'; '.join(part.sentence for part in left_out)}. The documents of {str(run.corpus.path)!r} have ids such as "
         f"{known}"
     )

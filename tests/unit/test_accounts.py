@@ -11,8 +11,20 @@ def test_an_account_adds_up_and_has_samples() -> None:
     account = InputAccount("lines", 10, left_out)
     assert (account.given, account.n_left_out) == (15, 5)
     assert account.sentence == "lines: 15 given = 10 used + 5 left out: 4 bad (a, b, c, ...); 1 worse (d)"
-    assert account.to_json()["left_out"][1] == {"reason": "worse", "count": 1, "samples": ("d",)}
+    assert account.to_json()["left_out"][1] == {
+        "reason": "worse",
+        "count": 1,
+        "samples": ("d",),
+        "is_fault": True,
+    }
     assert InputAccount("lines", 10).sentence == "lines: 10 given, all used"
+
+
+def test_records_that_are_normally_left_out_are_no_fault() -> None:
+    left_out = merged([LeftOut("opposite", 2, is_fault=False), LeftOut("opposite", 1, is_fault=False)])
+    account = InputAccount("pairs", 1, left_out)
+    assert (account.given, account.has_faults) == (4, False)
+    assert InputAccount("pairs", 1, (*left_out, LeftOut("unknown", 1))).has_faults
 
 
 def test_reasons_are_merged() -> None:
