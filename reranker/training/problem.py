@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.accounts import LeftOut, merged
+from reranker.accounts import UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut, merged
 from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
@@ -20,12 +20,7 @@ from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_row
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.training.config import Schedule
 from reranker.training.reading import TrainingCorpus
-from reranker.training.training_set import (
-    UNKNOWN_DOCUMENT,
-    UNKNOWN_QUERY,
-    Preferences,
-    TrainingSet,
-)
+from reranker.training.training_set import Preferences, TrainingSet
 
 _BLOCK = 2**14
 MIN_NEGATIVES = 200

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reranker.accounts import MAX_SAMPLES, LeftOut, merged
+from reranker.accounts import MAX_SAMPLES, UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut, merged
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
@@ -133,9 +133,6 @@ class Preferences:  # noqa: PLW1641 - arrays have no hash
         return known[self.links.source], known[self.links.target]
 
 
-UNKNOWN_QUERY = "unknown query id"
-UNKNOWN_DOCUMENT = "unknown document id"
-"""Reasons why a preference cannot be used: its query, or its better document, is not given."""
 UNKNOWN_WORSE = "unknown id of the worse document"
 OUTWEIGHED = "an opposite pair has the same weight or more"
 """Reasons why a pair is not used, in addition to those of a preference."""
