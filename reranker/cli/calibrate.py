@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import FILE
 from reranker.config import DEFAULT_ROUTE
@@ -73,6 +74,7 @@ Examples:
     default=1000,
     help="Maximum number of queries. A random sample is drawn from more.",
 )
+@common.partial_option("links or judgments")
 @click.option("--seed", type=click.IntRange(0), default=0)
 @click.option("--dry-run", is_flag=True, help="Fit and print, but do not change the release.")
 @common.json_option
@@ -117,7 +119,8 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     existing_indexes(engine, index)
     signals = typed(signals, engine, index) if signals else ()
     rejects = RejectLog()
-    chosen = topics_to_fit(_topics(model.encoder, seed, rejects, **options), model.training_queries)
+    found, account = _topics(model.encoder, seed, rejects, **options)
+    chosen = topics_to_fit(found, model.training_queries)
     topics = sample(chosen.topics, options["max_queries"], seed)
     if rejects.count:
         common.warn(f"rejected lines: {rejects.summary()}")
@@ -168,9 +171,10 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
                 "account": rejects.account().to_json(),
+                "accounts": [rejects.account().to_json(), account.to_json()],
             }
         )
-        common.end_with_accounts(rejects.account())
+        common.end_with_accounts(rejects.account(), account)
         return
     _show_fit(fit, kept=not dry_run)
     if weighted is not None and comparison is not None:
@@ -179,7 +183,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         common.out().print(chosen.sentence())
     for warning in warnings:
         common.warn(f"warning: {warning}")
-    common.end_with_accounts(rejects.account())
+    common.end_with_accounts(rejects.account(), account)
 
 
 def _accepted_weights(
@@ -202,15 +206,22 @@ def _accepted_weights(
     return None
 
 
-def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> list[Topic]:
-    """Return the topics of the given files."""
+def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> tuple[list[Topic], InputAccount]:
+    """Return the topics of the given files, and the account of the links or judgments."""
     from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
     qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
+    accounts: list[InputAccount] = []
+
+    def check(account: InputAccount) -> None:
+        common.check_ids(account, options)
+        accounts.append(account)
+
     if qrels and query_file and not (links or docs):
-        return topics_of_qrels(qrels, query_file, rejects)
+        return topics_of_qrels(qrels, query_file, rejects, check), accounts[0]
     if links and docs and not (qrels or query_file):
-        return topics_of_links(links, docs, encoder, options["queries"], seed, rejects, options["id_field"])
+        id_field = options["id_field"]
+        return topics_of_links(links, docs, encoder, options["queries"], seed, rejects, id_field, check), accounts[0]
     raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
 
 

@@ -23,7 +23,7 @@ from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from reranker.accounts import InputAccount
+from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
 from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
@@ -43,7 +43,7 @@ EXIT_CODES: dict[int, str] = {
     5: "the model folder or vector store is missing, damaged or belongs to another encoder",
     6: "training could not start, or diverged",
     7: "a check refused the change; nothing was changed",
-    8: "done, but a part of the input was left out: rejected lines or documents, or preferences with unknown ids",
+    8: "done, but a part of the input was left out: rejected lines or documents, or records with unknown ids",
     9: "no data: the click log has nothing to learn from, or no row of the given id; nothing was changed",
     130: "interrupted; a resumable command continues when you run it again",
 }
@@ -327,16 +327,31 @@ def store_path_of(option: str | None, model_path: Path | None, engine: Engine, i
     return default_store(model_path, engine.spec, index) if option == "default" else Path(option)
 
 
+def partial_option(what: str) -> Callable[[F], F]:
+    """Add the option ``--allow-partial`` of a command; ``what`` are the records that it reads."""
+    text = f"Continue even if more than half of the {what} have unknown ids of documents or queries."
+    return click.option("--allow-partial", is_flag=True, help=text)
+
+
+def check_ids(account: InputAccount, options: Mapping[str, Any]) -> None:
+    """Warn of records with unknown ids, or refuse them if they are too many and ``--allow-partial`` is not given."""
+    advice = (
+        "check that the ids belong to these documents (--docs, --id-field) and queries (--query-file), or give "
+        "--allow-partial to use the rest"
+    )
+    check_unknown(account, advice, None if options["allow_partial"] else MAX_UNKNOWN, warn)
+
+
 def end_with_accounts(*accounts: InputAccount) -> None:
     """Print the accounts of the input on standard error, except empty ones.
 
-    Exit with status 8 if a part of the input was left out.
+    Exit with status 8 if a part of the input was left out for a fault.
     """
     for account in accounts:
         if not account.given:
             continue
-        (warn if account.left_out else say)(account.sentence)
-    if any(account.left_out for account in accounts):
+        (warn if account.has_faults else say)(account.sentence)
+    if any(account.has_faults for account in accounts):
         click.get_current_context().exit(EXIT_REJECTS)
 
 

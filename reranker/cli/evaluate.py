@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.table import Table
 
+from reranker.accounts import InputAccount, account_of_ids
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.config import parse_keywords
@@ -80,6 +81,7 @@ Examples:
     metavar="DIR",
     help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt to this folder.",
 )
+@common.partial_option("test links or judgments")
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Seed of all random choices.")
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", help="Engine of the model's analyzer, if that runs in an engine."
@@ -109,18 +111,19 @@ def command(**options: Any) -> None:
     if REMEMBERING in names and not judged:
         raise ConfigError(f"the baseline {REMEMBERING} needs judged queries: give --tune in addition to --qrels")
     with RejectLog() as rejects:
-        comparisons, fitted = _compare(options, n_words, names, model, rejects)
+        comparisons, fitted, account = _compare(options, n_words, names, model, rejects)
     if options["as_json"]:
         about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
         report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
-        common.print_json({**report, "account": rejects.account().to_json()})
-        common.end_with_accounts(rejects.account())
+        accounts = [rejects.account().to_json(), account.to_json()]
+        common.print_json({**report, "account": accounts[0], "accounts": accounts})
+        common.end_with_accounts(rejects.account(), account)
         return
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
         _print(title, comparison, fitted)
-    common.end_with_accounts(rejects.account())
+    common.end_with_accounts(rejects.account(), account)
 
 
 def _check(options: dict[str, Any], n_words: int | None) -> None:
@@ -136,8 +139,8 @@ def _check(options: dict[str, Any], n_words: int | None) -> None:
 
 def _compare(
     options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
-) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline]]:
-    """Return the comparisons and the fitted baselines.
+) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline], InputAccount]:
+    """Return the comparisons, the fitted baselines, and the account of the test links or judgments.
 
     The second comparison, without the links whose reverse is known, exists only with ``--without-reverse``.
     """
@@ -160,6 +163,8 @@ def _compare(
     rng = np.random.default_rng(seed)
     tuning: LexicalTask | None = None
     if options["links_test"] is not None:
+        account = account_of_ids("test links", links, corpus.row_of, corpus.row_of)
+        common.check_ids(account, options)
         tasks = [link_task(links, known, pool, corpus.row_of)]
         if options["without_reverse"] is not None:
             tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
@@ -169,7 +174,7 @@ def _compare(
             chosen = tuning_task(tune, corpus.row_of, pool, known)
             tuning = lexical_task(model, corpus, chosen, None, n_words, seed)
     else:
-        corpus, experiments, tuning = _judged(options, names, model, corpus, known, pool, rejects)
+        corpus, experiments, tuning, account = _judged(options, names, model, corpus, known, pool, rejects)
     _notes(experiments[0].evaluation.task, tuning, names)
     fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
     comparisons = [
@@ -183,7 +188,7 @@ def _compare(
         )
         for number, experiment in enumerate(experiments)
     ]
-    return comparisons, fitted
+    return comparisons, fitted, account
 
 
 def _judged(
@@ -194,8 +199,11 @@ def _judged(
     known: Links,
     pool: set[str],
     rejects: RejectLog,
-) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:
-    """Return the corpus (with a memory of queries if a baseline needs it), the experiment and the tuning judgments."""
+) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None, InputAccount]:
+    """Return the corpus (with a memory of queries if a baseline needs it), the experiment and the tuning judgments.
+
+    The last value is the account of the test judgments.
+    """
     import numpy as np
 
     from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
@@ -204,19 +212,23 @@ def _judged(
     from reranker.formats import read_queries
 
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
-    task = qrels_task(read_judgements(options["qrels"], rejects), texts, pool, known)
+    judged = read_judgements(options["qrels"], rejects)
+    pairs = ((query, document) for query, of_query in judged.items() for document in of_query)
+    account = account_of_ids("judgments", pairs, texts, corpus.row_of)
+    common.check_ids(account, options)
+    task = qrels_task(judged, texts, pool, known)
     tuning = None
     if options["tune"] is not None:
         grades = read_judgements(options["tune"], rejects)
-        judged = Counter(document for of_query in grades.values() for document in of_query)
-        chosen = tuning_pool(judged, corpus.row_of, pool)
+        tuned = Counter(document for of_query in grades.values() for document in of_query)
+        chosen = tuning_pool(tuned, corpus.row_of, pool)
         asked = qrels_task(grades, texts, chosen)
         if REMEMBERING in names:
             relevant = Links.of((q, d) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
             rng = np.random.default_rng(options["seed"])
             corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
         tuning = lexical_task(model, corpus, asked, texts)
-    return corpus, [experiment_of(model, corpus, task, texts)], tuning
+    return corpus, [experiment_of(model, corpus, task, texts)], tuning, account
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:

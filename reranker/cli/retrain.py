@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
@@ -84,6 +85,7 @@ _retrain_options = common.all_of(
     common.renamed_option("--judgments", "--qrels", kind=PATH),
     common.renamed_option("--judgements", "--qrels", kind=PATH),
     click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
+    common.partial_option("judgments"),
     common.setting(
         RetrainSettings,
         "click_weight",
@@ -187,7 +189,12 @@ def retrain(**options: Any) -> None:
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
-        other_evidence = read_links_and_judgements(options["links"], options["qrels"], options["query_file"], rejects)
+        accounts: list[InputAccount] = []
+        other_evidence = read_links_and_judgements(
+            options["links"], options["qrels"], options["query_file"], rejects, accounts.append
+        )
+        for account in accounts:
+            common.check_ids(account, options)
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"rejected lines: {rejects.summary()}")
@@ -198,9 +205,10 @@ def retrain(**options: Any) -> None:
             ).run()
     _show_retraining(result, options["as_json"])
     if result.exit_code:
-        common.say(rejects.account().sentence)
+        for account in (rejects.account(), *accounts):
+            common.say(account.sentence)
         click.get_current_context().exit(result.exit_code)
-    common.end_with_accounts(rejects.account())
+    common.end_with_accounts(rejects.account(), *accounts)
 
 
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from reranker.accounts import MAX_UNKNOWN
 from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
@@ -42,9 +43,6 @@ _DECIDED = (
 )
 """Options that cannot be given with ``--warm-start``, because the model to start from determines them."""
 _CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
-
-MAX_UNKNOWN = 0.5
-"""Largest share of preferences with unknown ids that is accepted without ``--allow-partial``."""
 
 TOLD_S = 1.0
 """Seconds from which a stage is named in the summary."""

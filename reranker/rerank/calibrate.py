@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
+from reranker.accounts import InputAccount, account_of_ids
 from reranker.arrays import Bool, Float64, Int64
 from reranker.config import parse_keywords
 from reranker.engines.boosts import ScoreBoost, boosts_of
@@ -52,17 +53,28 @@ class Topic:
     """Documents that are removed from the ranking: the document from which the query was generated."""
 
 
-def topics_of_qrels(qrels: Path, queries: Path, rejects: RejectSink | None = None) -> list[Topic]:
+def topics_of_qrels(
+    qrels: Path,
+    queries: Path,
+    rejects: RejectSink | None = None,
+    check: Callable[[InputAccount], None] = lambda account: None,
+) -> list[Topic]:
     """Return the queries that have at least one relevant document, in the order of the query file.
+
+    ``check`` receives the account of the judgments: those whose query has no text are left out. The ids of the
+    documents are those of the index, which is not read here.
 
     Raises `InputError` if there is no such query, or if a file cannot be read.
     """
     grades: dict[str, dict[str, float]] = {}
     for judgement in read_qrels(qrels, rejects=rejects):
         grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+    asked = list(read_queries(queries, rejects=rejects))
+    pairs = ((query, document) for query, judged in grades.items() for document in judged)
+    check(account_of_ids("judgments", pairs, {query.id for query in asked}, None))
     topics = [
         Topic(query.text, grades[query.id])
-        for query in read_queries(queries, rejects=rejects)
+        for query in asked
         if any(grade > 0 for grade in grades.get(query.id, {}).values())
     ]
     if not topics:
@@ -81,6 +93,7 @@ def topics_of_links(
     seed: int,
     rejects: RejectSink | None = None,
     id_field: str | None = None,
+    check: Callable[[InputAccount], None] = lambda account: None,
 ) -> list[Topic]:
     """Return one topic per linking document: a short query generated from it, with the linked documents as answers.
 
@@ -99,6 +112,8 @@ def topics_of_links(
         Receives invalid records.
     id_field
         Field with the document id.
+    check
+        Receives the account of the links: those whose source is no document of the file are left out.
 
     Raises
     ------
@@ -116,11 +131,15 @@ def topics_of_links(
     # Engines search for whole words, so the query must not be stemmed.
     analyzer = make_analyzer(AnalyzerConfig() if config.kind == "engine" else replace(config, stemmer=None))
     topics = []
+    known = set()
     for document in read_documents(documents, rejects=rejects, id_field=id_field):
         if document.id in targets:
+            known.add(document.id)
             text = _query_text(analyzer, encoder.view.texts(document.source), n_words, seed, document.id)
             if text:
                 topics.append(Topic(text, targets[document.id], frozenset([document.id])))
+    pairs = ((source, target) for source, linked in targets.items() for target in linked)
+    check(account_of_ids("links", pairs, known, None))
     if not topics:
         raise InputError(
             f"no link of {str(links)!r} starts at a document of {str(documents)!r} with text: check that the ids match"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from sys import intern
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from reranker.accounts import InputAccount, account_of_ids
 from reranker.arrays import Int64
 from reranker.baselines.comparison import read_judgements
 from reranker.clicks.doctor import Finding, examine
@@ -329,8 +330,11 @@ def read_links_and_judgements(
     judgements: Path | None = None,
     queries: Path | None = None,
     rejects: RejectSink | None = None,
+    check: Callable[[InputAccount], None] = lambda account: None,
 ) -> LinksAndJudgements:
     """Return the data from files of links and of judged queries.
+
+    ``check`` receives the account of the judgments: those whose query has no text are left out.
 
     Judged queries are split by a hash of their text, so that the same ones are kept for the gate in every retraining.
     Queries with the same text are merged. If two of them grade the same document, the first grade is used.
@@ -341,7 +345,10 @@ def read_links_and_judgements(
         evidence.append(from_links(read_links(links, rejects=rejects)))
     if judgements is not None and queries is not None:
         texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
-        grades = {query: of_query for query, of_query in read_judgements(judgements, rejects).items() if query in texts}
+        given = read_judgements(judgements, rejects)
+        pairs = ((query, document) for query, of_query in given.items() for document in of_query)
+        check(account_of_ids("judgments", pairs, texts, None))
+        grades = {query: of_query for query, of_query in given.items() if query in texts}
         learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
         evidence.append(from_judgements(learned, texts))
         for query, values in grades.items():

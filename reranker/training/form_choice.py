@@ -238,11 +238,9 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 
 def _best(values: Values, cross_fitted: bool) -> FormChoice:
-    """Return the choice of the simplest form whose MAP is less than `LEAST_GAIN` below the highest one.
-
-    ``values`` has the simplest form first.
-    """
+    """Return the choice of the simplest form whose MAP is less than `LEAST_GAIN` below the highest one."""
     headline = MEASURES[0]
+    values = {form: values[form] for form in sorted(values, key=lambda form: (form.learned, form.memory))}
 
     def mean(form: ScoreForm) -> float:
         return float(values[form][headline].mean())

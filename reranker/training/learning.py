@@ -119,7 +119,7 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
     problem = _problem(run, reading, division, rows.queries, rows.documents, split.train, split.held_out)
     left_out = unusable_part(reading.data, rows.queries, run.evidence)
     for part in left_out:
-        say(f"{part.count:,} of {run.evidence.n_given:,} preferences not used: {part.reason}")
+        say(f"{part.count:,} of {run.evidence.n_given:,} {run.evidence.unit} not used: {part.reason}")
     rng = run.streams.named("validation")
     on = (division.choosing, reading.data, rows.queries, rows.documents)
     validators = validators_of(*on, schedule, rng)

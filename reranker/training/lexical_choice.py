@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from reranker.arrays import Float32, Float64, Int64
+from reranker.arrays import Float32, Float64, Int64, numbers_of
 from reranker.baselines.comparison import tuning_task
 from reranker.errors import InputError
 from reranker.evaluation import standard_error
+from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import (
@@ -49,6 +50,7 @@ _STEMS = _OtherReading("English stems", "taken as they stand", "stems")
 _BIGRAMS = _OtherReading("read with their bigrams", "read one by one", "bigrams")
 BIGRAM_GAIN: Final = 0.03
 """Share by which bigrams must raise MAP: rows and tables become about twice as large, and what is learned noisier."""
+_PAIRS_A_BLOCK: Final = 2**14
 KEPT_OF_PAGES: Final = 0.95
 """Share of the MAP of whole pages, by a lexical score of their own, that one for pages and keywords must keep."""
 
@@ -105,7 +107,9 @@ def tuned_lexical(
     if run.corpus.analyzer is None and tasks:
         best = _Candidate(tokens, reading, forms)
         best = _better_reading(run, division, best, tokens.stemmed("english"), _STEMS, notes)
-        if division.split.train.texts is not None:
+        # Pairs of shown documents prefer every other order to the one that was shown, so they cannot prove that a
+        # larger vocabulary pays.
+        if division.split.train.texts is not None and not division.split.train.shown_only:
             bigrams = best.tokens.with_bigrams()
             best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes, own_settings=True, least=BIGRAM_GAIN)
         reading, forms = best.reading, best.forms
@@ -263,18 +267,24 @@ def _better_reading(
     for both, or with ``own_settings`` each has its own. MAP on the training queries must rise by more than a standard
     error, and by the share ``least``, for one kind of queries, and fall by no more than one for the other. A sentence
     about it is added to ``notes``.
+
+    If a ranking chose the documents of the evidence (`TrainingSet.shown_only`), the other reading is used unless the
+    `_agreement` with the pairs falls by more than a standard error. MAP would count what only the other reading finds
+    as an error, because nobody was shown it.
     """
     train, forms = division.split.train, known.forms
-    values = _values(run, known.reading, division, best_lexical(forms).settings)
+    measure = _agreement if train.shown_only else _values
+    values = measure(run, known.reading, division, best_lexical(forms).settings)
     other = read_by(run, tokens)
     again = _tuned(run, other, division, train)[1] if own_settings else forms
-    changed = _values(run, other, division, best_lexical(again).settings)
+    changed = measure(run, other, division, best_lexical(again).settings)
     gains = [after - before for after, before in zip(changed, values, strict=True)]
     in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
     share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
-    is_better = max(in_errors) > 1 and min(in_errors) >= -1 and share > least
-    maps = "; ".join(f"{a.mean():.4f}, {b.mean():.4f} without" for a, b in zip(changed, values, strict=True))
-    note = f"words are {said.taken if is_better else said.left}: with {said.way} training MAP is {maps}"
+    is_better = min(in_errors) >= -1 and (train.shown_only or (max(in_errors) > 1 and share > least))
+    means = "; ".join(f"{a.mean():.4f}, {b.mean():.4f} without" for a, b in zip(changed, values, strict=True))
+    what = "the share of training pairs in order" if train.shown_only else "training MAP"
+    note = f"words are {said.taken if is_better else said.left}: with {said.way} {what} is {means}"
     notes.append(note)
     run.listener.say(note)
     if not is_better:
@@ -292,6 +302,42 @@ def _values(
     tasks = tuning_tasks(run, reading, division, corpus, division.split.train)
     samples = [task.sample(rng, 10 * MAX_QUERIES) for task in tasks]
     return [LexicalMeasure(corpus, sample, settings.form).values(settings) for sample in samples]
+
+
+def _agreement(
+    run: TrainingRun, reading: AnalyzedDocuments, division: Division, settings: LexicalSettings
+) -> list[Float64]:
+    """Return the share of the pairs of up to 5,000 training queries, by weight, that lexical settings put in order.
+
+    Ties count half. Only documents of pairs are compared, so a document that was never shown costs nothing. The list
+    has one array with a value for each query, for the one task of queries that are texts.
+    """
+    evidence, data = division.split.train, reading.data
+    stated, texts = evidence.preferences, evidence.texts or {}
+    row = numbers_of(stated.links.ids, data.row_of)
+    preference = np.repeat(np.arange(len(stated)), stated.n_worse)
+    better, worse = row[stated.links.target[preference]], row[stated.worse]
+    asked, query = np.unique(stated.links.source[preference], return_inverse=True)
+    drawn = np.zeros(len(asked), bool)
+    drawn[run.streams.named("lexical tuning").permutation(len(asked))[: 10 * MAX_QUERIES]] = True
+    pairs = np.flatnonzero(drawn[query] & (better >= 0) & (worse >= 0))
+    corpus = LexicalCorpus(data.counts)
+    rows = corpus.rows(settings)
+    tokens = reading.analyzer.tokens([texts[stated.links.ids[number]] for number in asked])
+    queries = rows.queries(corpus.text_queries(count_rows(data.tfidf.vocabulary, tokens)))
+    weighed, ordered = np.zeros(len(asked)), np.zeros(len(asked))
+    for start in range(0, len(pairs), _PAIRS_A_BLOCK):
+        block = pairs[start : start + _PAIRS_A_BLOCK]
+        of_query, weight = query[block], stated.weight[preference[block]]
+        above, below = (
+            dots(queries[of_query], rows.documents([field[documents] for field in corpus.fields]))
+            for documents in (better[block], worse[block])
+        )
+        weighed += np.bincount(of_query, weight, len(asked))
+        ordered += np.bincount(of_query, weight * np.where(above == below, 0.5, above > below), len(asked))
+    has_pairs = weighed > 0
+    # Without a known pair all readings agree equally well.
+    return [ordered[has_pairs] / weighed[has_pairs] if has_pairs.any() else np.zeros(1)]
 
 
 def _stated_weights(run: TrainingRun, reading: AnalyzedDocuments) -> list[float | None]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.accounts import LeftOut, merged
+from reranker.accounts import UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut, merged
 from reranker.arrays import AnyInt, Bool, Float32, Float64, Int64, distinct, numbers_of, offsets_of, pair_keys
 from reranker.errors import TrainingError
 from reranker.kernels.rows import Rows
@@ -20,13 +20,7 @@ from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_row
 from reranker.text.tfidf import TfIdf, count_rows
 from reranker.training.config import Schedule
 from reranker.training.reading import TrainingCorpus
-from reranker.training.training_set import (
-    UNKNOWN_DOCUMENT,
-    UNKNOWN_QUERY,
-    Preferences,
-    TrainingSet,
-    samples_of,
-)
+from reranker.training.training_set import Preferences, TrainingSet
 
 _BLOCK = 2**14
 MIN_NEGATIVES = 200
@@ -230,7 +224,7 @@ def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
     columns = []
     dropped: list[LeftOut] = []
     for stated, query_of in ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked)):
-        query, better, is_usable, left_out = _usable(corpus, queries, stated, query_of)
+        query, better, is_usable, left_out = _usable(corpus, queries, evidence, stated, query_of)
         dropped += left_out
         preferences = stated.part(is_usable)
         worse = numbers_of(preferences.links.ids, corpus.row_of)[preferences.worse]
@@ -245,11 +239,17 @@ def usable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet
 def unusable_part(corpus: TrainingCorpus, queries: QuerySet, evidence: TrainingSet) -> tuple[LeftOut, ...]:
     """Return the preferences that cannot be used, by reason, including those whose query has no text."""
     sides = ((evidence.preferences, queries.row_of), (evidence.linked, queries.linked))
-    return merged((*evidence.left_out, *(part for side in sides for part in _usable(corpus, queries, *side)[3])))
+    return merged(
+        (*evidence.left_out, *(part for side in sides for part in _usable(corpus, queries, evidence, *side)[3]))
+    )
 
 
 def _usable(
-    corpus: TrainingCorpus, queries: QuerySet, stated: Preferences, query_of: Mapping[str, int]
+    corpus: TrainingCorpus,
+    queries: QuerySet,
+    evidence: TrainingSet,
+    stated: Preferences,
+    query_of: Mapping[str, int],
 ) -> tuple[AnyInt, AnyInt, Bool, list[LeftOut]]:
     """Return the rows of queries and better documents, which preferences are usable, and the others by reason."""
     words = np.append(np.diff(queries.rows.learned.indptr), 0)  # the last is of unknown queries, -1
@@ -267,8 +267,10 @@ def _usable(
         ),
     ):
         fails = is_usable & holds
-        left_out.append(LeftOut(reason, int(np.count_nonzero(fails)), samples_of(stated.links.ids, column[fails])))
+        left_out.append(evidence.left_out_of(stated, reason, fails, column))
         is_usable &= ~holds
+    if evidence.unit == "pairs":
+        left_out.append(evidence.without_worse(stated, is_usable, numbers_of(stated.links.ids, corpus.row_of) >= 0))
     return query, better, is_usable, left_out
 
 

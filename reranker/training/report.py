@@ -149,10 +149,11 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
             f"The model learned from only {_evidence(report, n)}. More data helps most: other kinds of links, "
             f"judgments, or clicks (ssi clicks pairs, ssi retrain)."
         )
-    dropped = sum(report.dropped.values())
-    if dropped > MANY_DROPPED * n:
-        reasons = ", ".join(f"{reason} ({count:,})" for reason, count in sorted(report.dropped.items()))
-        yield f"{dropped:,} preferences were not used: {reasons}. Check that their ids are ids of documents."
+    faults = [part for part in report.left_out if part.is_fault]
+    dropped = sum(part.count for part in faults)
+    if dropped > MANY_DROPPED * report.account.used:
+        reasons = ", ".join(f"{part.reason} ({part.count:,})" for part in faults)
+        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. Check that their ids are ids of documents."
     if not report.judged_apart:
         yield (
             "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "

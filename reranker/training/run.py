@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from reranker.accounts import MAX_SAMPLES
-from reranker.errors import ConfigError, InputError, TrainingError
+from reranker.accounts import MAX_SAMPLES, InputAccount, check_unknown
+from reranker.errors import ConfigError, TrainingError
 from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.training.config import Schedule, TrainConfig, schedule_of
@@ -38,10 +38,6 @@ STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
     }
 )
 """Random streams of a run, and the spawn key of each: a stream does not depend on which others are used."""
-
-
-NOTED_UNKNOWN = 0.10
-"""Share of preferences with unknown ids above which a warning is given."""
 
 
 @dataclass(frozen=True)
@@ -125,28 +121,16 @@ def checked_run(
 
 
 def check_known(run: TrainingRun, documents: Sequence[str]) -> None:
-    """Report preferences with unknown ids if they are more than `NOTED_UNKNOWN` of all; ``documents`` are all ids.
-
-    `InputError` is raised if they are more than ``max_unknown`` of the corpus.
-    """
-    left_out, n_given = run.evidence.unknown_ids(frozenset(documents)), run.evidence.n_given
-    n_unknown = sum(part.count for part in left_out)
-    if n_unknown <= NOTED_UNKNOWN * n_given:
-        return
+    """Report preferences with unknown ids by `check_unknown`; ``documents`` are the ids of all documents."""
+    evidence = run.evidence
+    left_out = evidence.unknown_ids(frozenset(documents))
+    account = InputAccount(evidence.unit, evidence.n_given - sum(part.count for part in left_out), left_out)
     known = ", ".join(map(repr, documents[:MAX_SAMPLES]))
-    message = (
-        f"{n_unknown / n_given:.0%} of the {n_given:,} preferences cannot be used: "
-        f"{'; '.join(part.sentence for part in left_out)}. The documents of {str(run.corpus.path)!r} have ids such as "
-        f"{known}"
+    advice = (
+        f"the documents of {str(run.corpus.path)!r} have ids such as {known}. Check that the ids belong to these "
+        "documents (--docs, --id-field) and queries (--query-file), or give --allow-partial to train on the rest"
     )
-    limit = run.corpus.max_unknown
-    if limit is not None and n_unknown > limit * n_given:
-        raise InputError(
-            f"{message}. At most {limit:.0%} are accepted: check that the ids belong to these documents "
-            "(--docs, --id-field) and queries (--query-file), or give --allow-partial to train on the rest",
-            share=n_unknown / n_given,
-        )
-    run.listener.say(f"warning: {message}")
+    check_unknown(account, advice, run.corpus.max_unknown, run.listener.say)
 
 
 @dataclass(frozen=True, eq=False)

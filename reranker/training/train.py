@@ -121,11 +121,11 @@ class TrainingReport:
     result: TrainResult
     """The learning curve."""
     left_out: tuple[LeftOut, ...]
-    """Preferences that could not be used, by reason."""
+    """Preferences, or pairs, that were not used, by reason."""
     evidence: Split
     """The training side and the validation side."""
     n_given: int = 0
-    """Number of preferences that were given."""
+    """Number of preferences, or pairs, that were given."""
     model_class: str = DEFAULT_CLASS
     judged_apart: bool = True
     """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
@@ -142,12 +142,13 @@ class TrainingReport:
 
     @property
     def account(self) -> InputAccount:
-        """Account of the preferences that were given."""
-        return InputAccount("preferences", self.n_given - sum(part.count for part in self.left_out), self.left_out)
+        """Account of the preferences, or pairs, that were given."""
+        n_used = self.n_given - sum(part.count for part in self.left_out)
+        return InputAccount(self.evidence.train.unit, n_used, self.left_out)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Number of preferences that could not be used, by reason."""
+        """Number of preferences, or pairs, that were not used, by reason."""
         return {part.reason: part.count for part in self.left_out}
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reranker.accounts import MAX_SAMPLES, LeftOut, merged
+from reranker.accounts import MAX_SAMPLES, UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut, merged
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
@@ -133,9 +133,9 @@ class Preferences:  # noqa: PLW1641 - arrays have no hash
         return known[self.links.source], known[self.links.target]
 
 
-UNKNOWN_QUERY = "unknown query id"
-UNKNOWN_DOCUMENT = "unknown document id"
-"""Reasons why a preference cannot be used: its query, or its better document, is not given."""
+UNKNOWN_WORSE = "unknown id of the worse document"
+OUTWEIGHED = "an opposite pair has the same weight or more"
+"""Reasons why a pair is not used, in addition to those of a preference."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,14 @@ class TrainingSet:
     judged_only: bool = False
     """True if nothing is known about a document without a grade: validation then leaves it out. False: it is not
     relevant, which holds for links and judged pools, and not for clicks."""
+    shown_only: bool = False
+    """True if a ranking chose the documents that can be in the preferences, as in a click log. The words of documents
+    are then read by the choice that ranks the pairs best, see `reranker.training.lexical_choice`. Settings are still
+    tuned on the whole pool: among shown documents only, those win that reverse the order that was shown."""
     left_out: tuple[LeftOut, ...] = ()
-    """Preferences that were given and cannot be used, because their query has no text."""
+    """Records that were given and are in no preference: their query has no text, or an opposite pair outweighs them."""
+    unit: str = "preferences"
+    """Records that are counted: ``preferences``, or ``pairs``, one for each worse document of a preference."""
 
     @property
     def query_ids(self) -> tuple[str, ...]:
@@ -173,16 +179,21 @@ class TrainingSet:
 
     @property
     def n_given(self) -> int:
-        """Number of preferences that were given."""
-        return self.n_preferences + sum(part.count for part in self.left_out)
+        """Number of records that were given."""
+        n_used = sum(int(self.records_of(stated).sum()) for stated in (self.preferences, self.linked))
+        return n_used + sum(part.count for part in self.left_out)
+
+    def records_of(self, stated: Preferences) -> Int32:
+        """Return how many records each of some preferences stands for, (n,) int32."""
+        return stated.n_worse if self.unit == "pairs" else np.ones(len(stated), np.int32)
 
     def links(self) -> Links:
         """Return (query id, better document id) of every preference."""
         return self.preferences.links
 
     def unknown_ids(self, documents: Container[str]) -> tuple[LeftOut, ...]:
-        """Return the preferences whose query or better document is unknown, given the ids of all documents."""
-        parts = list(self.left_out)
+        """Return the records with an unknown query or document, given the ids of all documents."""
+        parts = [part for part in self.left_out if part.is_fault]
         for stated, are_documents in ((self.preferences, self.texts is None), (self.linked, True)):
             asks, answers = stated.are_in(documents)
             no_query = ~asks if are_documents else np.zeros(len(stated), bool)
@@ -190,15 +201,30 @@ class TrainingSet:
                 (UNKNOWN_QUERY, no_query, stated.links.source),
                 (UNKNOWN_DOCUMENT, ~answers & ~no_query, stated.links.target),
             ):
-                count = int(np.count_nonzero(unknown))
-                parts.append(LeftOut(reason, count, samples_of(stated.links.ids, column[unknown])))
+                parts.append(self.left_out_of(stated, reason, unknown, column))
+            if self.unit == "pairs":
+                known = np.array([id_ in documents for id_ in stated.links.ids], bool)
+                parts.append(self.without_worse(stated, answers & ~no_query, known))
         return merged(parts)
+
+    def left_out_of(self, stated: Preferences, reason: str, fails: Bool, column: Int32) -> LeftOut:
+        """Return the records of the preferences that fail, (n,) bool; ``column`` has the number of each one's id."""
+        count = int(self.records_of(stated)[fails].sum())
+        return LeftOut(reason, count, samples_of(stated.links.ids, column[fails]))
+
+    def without_worse(self, stated: Preferences, usable: Bool, known: Bool) -> LeftOut:
+        """Return the pairs with an unknown worse document; ``known`` says of each id whether it is a document.
+
+        Pairs of preferences that are not ``usable``, (n,) bool, are left out for another reason.
+        """
+        unknown = stated.worse[np.repeat(usable, stated.n_worse) & ~known[stated.worse]]
+        return LeftOut(UNKNOWN_WORSE, len(unknown), samples_of(stated.links.ids, unknown))
 
     def restricted(self, queries: Collection[str]) -> TrainingSet:
         """Return the preferences of some of the queries, without the linked ones."""
         kept = self.preferences.part(self.preferences.are_in(queries)[0])
         grades = {q: g for q, g in self.grades.items() if q in queries}
-        return TrainingSet(kept, self.texts, grades, judged_only=self.judged_only)
+        return replace(self, preferences=kept, grades=grades, linked=Preferences.of(()), left_out=())
 
     def task(self, pool: Collection[str], known: Iterable[IdPair], sources: Collection[str]) -> RankingTask:
         """Return the task of ranking the relevant documents first in ``pool``; pairs in ``known`` are excluded."""
@@ -249,9 +275,10 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     """Return the evidence of preference pairs; pairs of one query text and better document become one preference.
 
     Of two opposite pairs of a query the heavier one counts, with the difference as its weight: clicks state nearly
-    every pair both ways, and two opposite steps would not cancel, since only violated margins move the model. The
-    weights of repeated pairs are added. A preference has the mean weight of its pairs, and is remembered with that
-    weight, up to 1, the weight of a judgement. For validation the better documents are relevant.
+    every pair both ways, and two opposite steps would not cancel, since only violated margins move the model. The other
+    one is in ``left_out``. The weights of repeated pairs are added, and they are counted as one. A preference has the
+    mean weight of its pairs, and is remembered with that weight, up to 1, the weight of a judgement. For validation the
+    better documents are relevant. The documents are those that a ranking showed (``shown_only``).
     """
     stated: dict[tuple[str, str, str], float] = {}
     for pair in pairs:
@@ -260,6 +287,7 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
     worse: dict[tuple[str, str], list[str]] = {}
     weights: dict[tuple[str, str], list[float]] = {}
     grades: dict[str, dict[str, float]] = {}
+    outweighed: list[str] = []
     for (query, better, other), stated_weight in stated.items():
         opposite = stated.get((query, other, better), 0.0)
         judged = grades.setdefault(query, {})
@@ -270,12 +298,17 @@ def from_pairs(pairs: Iterable[Pair]) -> TrainingSet:
             worse.setdefault((query, better), []).append(other)
             weights.setdefault((query, better), []).append(stated_weight - opposite)
             judged[better] = 1.0
+        else:
+            outweighed.append(query)
     preferences = Preferences.of(
         Preference(query, better, tuple(lost), weight, min(weight, 1.0))
         for (query, better), lost in worse.items()
         for weight in [float(np.mean(weights[query, better]))]
     )
-    return TrainingSet(preferences, {query: query for query in grades}, grades)
+    samples = tuple(dict.fromkeys(outweighed))[:MAX_SAMPLES]
+    left_out = merged([LeftOut(OUTWEIGHED, len(outweighed), samples, is_fault=False)])
+    texts = {query: query for query in grades}
+    return TrainingSet(preferences, texts, grades, shown_only=True, left_out=left_out, unit="pairs")
 
 
 def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
@@ -315,7 +348,8 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     asking, beside = Preferences.joined(of_texts), Preferences.joined(linked)
     if not asking:
         return TrainingSet(beside, None)
-    return TrainingSet(asking, texts, grades, beside, any(part.judged_only for part, _ in parts))
+    judged_only, shown_only = (any(getattr(part, name) for part, _ in parts) for name in ("judged_only", "shown_only"))
+    return TrainingSet(asking, texts, grades, beside, judged_only, shown_only)
 
 
 @dataclass(frozen=True)

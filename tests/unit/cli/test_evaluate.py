@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     save_model(small_model(), tmp_path / "model")
     lines = (json.dumps({"id": i, **d}) + "\n" for i, d in zip(IDS, DOCUMENTS, strict=True))
     (tmp_path / "docs.jsonl").write_text("".join(lines))
-    (tmp_path / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\nash\tnowhere\n")
+    (tmp_path / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\n")
     (tmp_path / "known.tsv").write_text("ash\tfire\noak\tash\npowder\tfire\n")
     (tmp_path / "qrels.tsv").write_text("q1\tpowder\t2\nq1\tash\t0\nq2\tpump\t1\n")
     (tmp_path / "queries.tsv").write_text("q1\tgrey powder\nq2\tp-4711x\n")
@@ -47,7 +47,7 @@ LINKS = ("--links-test", "test.tsv", "--known", "known.tsv")
 def test_links_as_json(folder: Path) -> None:
     report = report_of(evaluate(folder, *LINKS, "--json", "--run-dir", str(folder / "runs")))
     assert (report["queries"], report["documents"], report["relevant"]) == (2, 6, 3)
-    assert report["dropped"] == {"target not in the pool": 1}
+    assert report["dropped"] == {}
     assert set(report["systems"]) == {"model", "tfidf", "bm25"}
     assert set(report["systems"]["model"]) == {"AP", "P@10", "RR", "nDCG@10", "rank_loss"}
     run = read_run(folder / "runs" / "model.run")
@@ -65,7 +65,7 @@ def test_the_table_says_which_is_better(folder: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "rank loss" in result.stdout
     assert "best lexical baseline (tfidf)" in " ".join(result.stdout.split())
-    assert "left out: 1 (target not in the pool)" in result.stderr
+    assert "test links: 3 given, all used" in result.stderr
 
 
 def test_equal_seeds_give_equal_reports(folder: Path) -> None:
@@ -129,7 +129,8 @@ def test_baselines_are_tuned_on_judgements_of_documents_outside_the_pool(folder:
         ((*LINKS, "--baselines", "bm25+queries"), 2, "give --tune in addition to --qrels"),
         ((*LINKS, "--baselines", "lsi:900"), 2, "lsi:900 is not possible"),
         (("--links-test", "missing.tsv"), 3, "missing.tsv"),
-        (("--links-test", "queries.tsv"), 3, "no query is left"),
+        (("--links-test", "queries.tsv"), 3, "100% of the 2 test links cannot be used: 2 unknown query id (q1, q2)"),
+        (("--links-test", "queries.tsv", "--allow-partial"), 3, "no query is left"),
     ],
 )
 def test_wrong_usage_is_explained(folder: Path, options: tuple[str, ...], code: int, message: str) -> None:
@@ -137,6 +138,27 @@ def test_wrong_usage_is_explained(folder: Path, options: tuple[str, ...], code: 
     assert result.exit_code == code, result.output
     assert message in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
+
+
+def test_unknown_ids_are_counted_reported_or_refused(folder: Path) -> None:
+    (folder / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\nash\tnowhere\nnobody\tash\n")
+    result = evaluate(folder, *LINKS, "--json")
+    assert result.exit_code == 8, result.output
+    _, links = json.loads(result.stdout)["accounts"]
+    assert (links["kind"], links["given"], links["used"]) == ("test links", 5, 3)
+    assert {part["reason"]: part["samples"] for part in links["left_out"]} == {
+        "unknown document id": ["nowhere"],
+        "unknown query id": ["nobody"],
+    }
+    assert "warning: 40% of the 5 test links cannot be used" in " ".join(result.stderr.split())
+    (folder / "qrels.tsv").write_text("q1\tpowder\t2\nq1\tgone\t1\nq3\tash\t1\n")
+    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv")
+    refused = evaluate(folder, *judged)
+    assert refused.exit_code == 3
+    assert "67% of the 3 judgments cannot be used" in " ".join(refused.stderr.split())
+    partial = evaluate(folder, *judged, "--allow-partial")
+    assert partial.exit_code == 8, partial.output
+    assert "judgments: 3 given = 1 used + 2 left out" in " ".join(partial.stderr.split())
 
 
 def test_bad_lines_are_counted(folder: Path) -> None:

@@ -254,6 +254,21 @@ def test_preferences_with_unknown_ids_are_counted_reported_or_refused(
         assert partial.exit_code == 8 and "760 given = 360 used + 400 left out" in flat(partial)
 
 
+def test_pairs_are_accounted_for(folder: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    given = (folder / "pairs.tsv").read_text().splitlines()
+    query, better, worse, weight = given[1].split("\t") if given[0].startswith("query") else given[0].split("\t")
+    pairs.write_text("\n".join([*given, "\t".join((query, worse, better, weight))]) + "\n")
+    result = train(folder, tmp_path / "model", "--pairs", str(pairs), *QUICK)
+    assert result.exit_code == 0, result.output
+    n = len(given) + 1
+    assert f"pairs: {n} given = {n - 2} used + 2 left out: 2 an opposite pair has the same weight" in flat(result)
+    pairs.write_text("\n".join([*given, f"{query}\tgone\t{worse}\t1"]) + "\n")
+    result = train(folder, tmp_path / "model", "--pairs", str(pairs), *QUICK)
+    assert result.exit_code == 8, result.output
+    assert f"pairs: {n} given = {n - 1} used + 1 left out: 1 unknown document id (gone)" in flat(result)
+
+
 def test_judged_queries_without_a_text_are_counted(folder: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     lines = (folder / "queries.tsv").read_text().splitlines(keepends=True)

@@ -264,13 +264,16 @@ def test_calibration_on_the_files_of_the_training(site: Site) -> None:
     assert (more["n_queries"], more["queries_of_training"], more["held_out_from_training"]) == (30, 20, True)
 
 
-@pytest.mark.parametrize(("n", "code"), [(1, 3), (9, 3), (10, 0)])
+@pytest.mark.parametrize(("n", "code"), [(1, 3), (9, 3), (10, 8)])
 def test_calibration_needs_ten_queries(site: Site, n: int, code: int) -> None:
     texts = many_queries(site)
     (site.path / "some.tsv").write_text("".join(f"q{k}\t{text}\n" for k, text in enumerate(texts[:n])))
-    result = site.run("calibrate", "--qrels", "many.qrels", "--query-file", "some.tsv", "--dry-run")
+    options = ("--qrels", "many.qrels", "--query-file", "some.tsv", "--dry-run")
+    refused = site.run("calibrate", *options)
+    assert refused.exit_code == 3 and "of the 50 judgments cannot be used" in refused.stderr
+    result = site.run("calibrate", *options, "--allow-partial")
     assert result.exit_code == code
-    assert (f"{n} queries are too few to fit alpha: at least 10 are needed" in result.stderr) == bool(code)
+    assert (f"{n} queries are too few to fit alpha: at least 10 are needed" in result.stderr) == (code == 3)
     assert "Traceback" not in result.output
 
 

@@ -146,6 +146,20 @@ def test_a_rejected_line_sets_the_status_of_a_retraining_that_succeeds(site: Sit
     assert "1 left out: 1 columns (line 51)" in result.stderr
 
 
+def test_judgments_without_a_query_text_set_the_status_or_are_refused(site: Site) -> None:
+    given = ["--query-side-only", "--propensities", str(_propensities(site.path)), "--dry-run", "--qrels", "qrels.tsv"]
+    queries = (site.path / "queries.tsv").read_text().splitlines(keepends=True)
+    (site.path / "fewer.tsv").write_text("".join(queries[1:]))
+    result = site.run(*given, "--query-file", "fewer.tsv")
+    assert result.exit_code in (7, 8), result.stderr
+    n = len(queries)
+    assert f"judgments: {n} given = {n - 1} used + 1 left out: 1 unknown query id (q0)" in result.stderr
+    (site.path / "few.tsv").write_text("".join(queries[:2]))
+    refused = site.run(*given, "--query-file", "few.tsv")
+    assert refused.exit_code == 3
+    assert "--allow-partial" in refused.stderr
+
+
 def test_a_better_model_goes_live(site: Site) -> None:
     before = site.live
     result = site.run("--query-side-only", "--propensities", str(_propensities(site.path)))

@@ -41,6 +41,7 @@ def test_the_best_form_is_written_and_among_equals_the_simplest() -> None:
     assert choice_of({WORDS: base, LEARNED: base + 0.01}).form == LEARNED
     assert choice_of({WORDS: base, LEARNED: base - 0.01}).form == WORDS
     assert choice_of({WORDS: base, LEARNED: base + LEAST_GAIN / 2}).form == WORDS, "as good as the simpler one"
+    assert choice_of({WORDS: base - 0.1, LEARNED: base, MEMORY: base}).form == MEMORY, "simpler than what is learned"
 
 
 def test_the_sentence_names_the_difference_and_says_better_only_where_it_is_shown() -> None:

@@ -24,6 +24,7 @@ from reranker.training.problem import (
     in_blocks,
     query_set,
     two_rows,
+    unusable_part,
 )
 from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_tokens, vocabulary_of
 from reranker.training.training_set import Preference, Preferences, TrainingSet, from_links, from_pairs, mix
@@ -72,6 +73,24 @@ def test_unknown_worse_documents_are_left_out(path: Path) -> None:
     tuples = problem_of(corpus, evidence).tuples
     assert tuples.worse_indptr.tolist() == [0, 1, 1]
     assert tuples.worse.tolist() == [corpus.row_of["pump"]]
+
+
+def test_pairs_are_counted_by_what_was_done_with_them(path: Path) -> None:
+    pairs = [("wood", "oak", "pump"), ("wood", "oak", "gone"), ("wood", "lost", "pump"), ("wood", "lost", "oak")]
+    pairs += [("water", "pump", "oak"), ("water", "oak", "pump"), (" - ", "oak", "ash")]
+    evidence = from_pairs([Pair(*pair) for pair in [*pairs, pairs[0]]])
+    corpus = read(path, evidence)
+    queries = query_set(corpus, [evidence], make_analyzer(AnalyzerConfig()), None)
+    left_out = {part.reason: (part.count, part.samples) for part in unusable_part(corpus, queries, evidence)}
+    assert left_out == {
+        "an opposite pair has the same weight or more": (2, ("water",)),
+        "query without a known word": (1, (" - ",)),
+        "unknown document id": (2, ("lost",)),
+        "unknown id of the worse document": (1, ("gone",)),
+    }
+    assert evidence.n_given == 7
+    unknown = {part.reason: part.count for part in evidence.unknown_ids(corpus.row_of)}
+    assert unknown == {"unknown document id": 2, "unknown id of the worse document": 1}
 
 
 def test_weights_and_queries_of_pairs(path: Path) -> None:

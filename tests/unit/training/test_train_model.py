@@ -590,6 +590,32 @@ def test_words_are_stems_where_training_queries_find_more_by_them(tmp_path: Path
     assert any(note.startswith("words are taken as they stand") for note in report.notes)
 
 
+@pytest.mark.parametrize("clicks_are_for_stems", [True, False])
+def test_stems_are_used_unless_pairs_of_shown_documents_speak_against_them(
+    tmp_path: Path, clicks_are_for_stems: bool
+) -> None:
+    """Words as they stand found what was shown, so documents that only stems find are in no pair."""
+    rng = seeded_rng(17)
+    common = [f"common{i}" for i in range(20)]
+    documents: Sources = []
+    pairs = []
+    for i in range(60):
+        word = _name(i)
+        texts = {"exact": word, "shown": f"{common[i % 20]} {common[i % 7]}", "plural": f"{word}s {word}s {word}s"}
+        documents += [
+            {"id": f"d{i}-{kind}", "title": text, "text": " ".join(rng.choice(common, 8))}
+            for kind, text in texts.items()
+        ]
+        query = f"{word} {common[i % 20]}"
+        pairs.append(Pair(query, f"d{i}-exact", f"d{i}-{'shown' if clicks_are_for_stems else 'plural'}"))
+    docs = write_documents(tmp_path / "docs.jsonl", documents)
+    model, report = train(docs, from_pairs(pairs), model_class="lexical")
+    expected = "english" if clicks_are_for_stems else None
+    assert (model.encoder.analyzer.config.stemmer or None) == expected, report.notes
+    assert any("the share of training pairs in order is" in note for note in report.notes)
+    assert not any("bigrams" in note for note in report.notes), "pairs of shown documents cannot prove that they pay"
+
+
 def phrases(n: int = 40) -> tuple[Sources, TrainingSet]:
     """Return documents with the words of phrases, in a row in those that the phrase asks for and apart in others."""
     rng = np.random.default_rng(1)

@@ -54,6 +54,9 @@ def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:
     clicks = replace(from_pairs([Pair("a", "1", "2"), Pair("b", "2", "1")]), judged_only=True)
     judged = from_judgements({"q": {"1": 1.0}}, {"q": "text"})
     assert not judged.judged_only
+    assert not judged.shown_only
+    assert clicks.restricted(["a"]).shown_only
+    assert mix((judged, 1.0), (clicks, 1.0)).shown_only
     assert clicks.restricted(["a"]).judged_only
     assert mix((judged, 1.0), (clicks, 1.0)).judged_only
     assert not mix((judged, 1.0), (judged, 1.0)).judged_only
