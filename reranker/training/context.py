@@ -24,6 +24,7 @@ from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
+from reranker.training.cores import mb_of_run
 from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
 from reranker.training.reading import TrainingCorpus
 from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
@@ -284,6 +285,8 @@ class TrainingContext:
     """Validation of the U of short queries, where it is learned separately."""
     done: dict[str, TrainedParameters] = field(default_factory=dict)
     """Classes that have been learned."""
+    finished: TrainResult | None = None
+    """End of the run of the race that is the training of U and V itself; None: they are still to be trained."""
 
     def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
         """Return a class with its validation values and time; it is trained at the first call only.
@@ -301,6 +304,11 @@ class TrainingContext:
     def n_rows(self) -> int:
         """Number of words with learned rows."""
         return self.n_words if self.config.max_rows is None else min(self.config.max_rows, self.n_words)
+
+    @property
+    def mb_of_run(self) -> float:
+        """Memory of the tables of a run, MiB."""
+        return mb_of_run(len(self.problem.documents.indptr) - 1, self.n_rows, self.config.dim)
 
     def fresh_rng(self) -> np.random.Generator:
         """Return a copy of the generator, in its first state."""

@@ -6,8 +6,9 @@ model is never written that these queries show to be worse than a tuned lexical 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ from reranker.lexical.memory import QueryMemory
 from reranker.models.ranking_model import lexical_rows_of
 from reranker.models.scorers import query_vectors
 from reranker.training.context import TrainedParameters, Validator, validators_of
+from reranker.training.cores import GoOn, mb_of_run, on_cores
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, trained_like
 from reranker.training.lexical_choice import LexicalChoice, has_few_queries
 from reranker.training.problem import query_set
+from reranker.training.reading import Listener
 from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for_unseen, folds_of
@@ -165,24 +168,34 @@ def _cross_fitted(
     choosing = set(division.choosing.valid.query_ids) if division.judged_apart else set()
     texts = run.evidence.texts or {}
     asked = {query: texts[query] for query in run.evidence.query_ids if query not in choosing}
-    for number, fold in enumerate(folds_of(asked, N_FOLDS, run.streams.named("form folds"))):
+
+    def of_fold(number: int, fold: Collection[str], go_on: GoOn) -> Values | None:
+        quiet = replace(run, listener=Listener(progress=go_on))
         kept = [query for query in run.evidence.query_ids if query not in fold]
         train = replace(run.evidence.restricted(kept), linked=run.evidence.linked)
         split = replace(division.split, train=train, valid=run.evidence.restricted(fold))
         if not split.valid.preferences:
-            continue
+            return None
         parameters, trial = learned.parameters, memory
         if tunes and memory.tuned is not None:
-            trial = retuned_memory(run, lexical, division, memory, train)
+            trial = retuned_memory(quiet, lexical, division, memory, train)
         if any(form.learned for form in forms):
             suffix = f"-fold{number}"
             try:
-                parameters = trained_like(run, lexical.reading, division, rows, learned, train, suffix)
+                parameters = trained_like(quiet, lexical.reading, division, rows, learned, train, suffix)
             except TrainingError:  # the evidence without the fold is too little to learn from
-                continue
+                return None
         remembered = memory_of(lexical.reading, train) if any(form.memory for form in forms) else None
         fitted = _Fitted(train, parameters, remembered)
-        yield _values(run, lexical, rows, learned, trial, forms, split, fitted)
+        return _values(quiet, lexical, rows, learned, trial, forms, split, fitted)
+
+    folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
+    runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
+    of_run = mb_of_run(len(lexical.reading.data.ids), *learned.parameters.U.shape)
+    for number, values in enumerate(on_cores(runs, of_run), 1):
+        run.listener.progress("comparing forms", number, len(runs))
+        if values is not None:
+            yield values
 
 
 def _values(

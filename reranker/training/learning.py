@@ -182,6 +182,7 @@ def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: T
     if run.checkpoint is not None:
         remove_checkpoints(run.checkpoint)
     context.done.clear()
+    context.finished = None
     return context.learn(name)
 
 

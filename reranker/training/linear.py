@@ -13,8 +13,10 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, DocumentForm
+from reranker.progress import Progress
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
+from reranker.training.cores import on_cores
 from reranker.training.trainer import SHORT, Trainer, TrainingCheckpoint, TrainResult
 
 
@@ -70,7 +72,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         rate_start=context.config.rate or SHORT_RATE,
     )
 
-    def run(identity: float, epochs: int, is_last: bool) -> tuple[float, float, TrainResult]:
+    def run(identity: float, epochs: int, progress: Progress, *, is_last: bool) -> tuple[float, float, TrainResult]:
         """Return (validation MAP, weight of the learned part) of a run, and its end."""
 
         def evaluate(U: Float32, _: Float32) -> float:
@@ -79,20 +81,24 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         asked = replace(schedule, identity_scale=identity, epochs=epochs)
         checkpoint = context.checkpoint_of(SHORT) if is_last else None
         trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
-        trainer.progress = partial(context.progress, "training short queries")
+        trainer.progress = progress
         result = trainer.run(learned.result.U.copy(), V.copy())
         value, scale = context.best_scale(result.U, documents, identity, validators) if first is None else (0.0, 0.0)
         return value, scale, result
 
+    shown = partial(context.progress, "training short queries")
     if first is not None:
         value, scale, identity = first.map, first.scale, first.identity
-        result = run(identity, first.epochs, True)[2]
+        result = run(identity, first.epochs, shown, is_last=True)[2]
     else:
         stated = context.config.identity_scale
-        tried = (stated,) if stated else SHORT_IDENTITIES
         try:
-            identity = max(tried, key=lambda each: run(each, SHORT_TRIED, False)[0]) if len(tried) > 1 else tried[0]
-            value, scale, result = run(identity, SHORT_EPOCHS, True)
+            identity = stated or SHORT_IDENTITIES[0]
+            if not stated:
+                runs = [partial(run, each, SHORT_TRIED, is_last=False) for each in SHORT_IDENTITIES]
+                reached = [value for value, _, _ in on_cores(runs, context.mb_of_run)]
+                identity = SHORT_IDENTITIES[int(np.argmax(reached))]
+            value, scale, result = run(identity, SHORT_EPOCHS, shown, is_last=True)
         except TrainingError as error:
             context.say(f"short queries use the U of all queries: {error}")
             return None
@@ -110,9 +116,13 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
     def evaluate(U: Float32, V: Float32) -> float:
         return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)[0]
 
-    trainer = trainer_of(context, schedule, evaluate if context.validators else None, context.checkpoint_of(name))
-    trainer.progress = context.progress_of(name)
-    result = trainer.run(*context.start(name == "tied", schedule))
+    is_tied = name == "tied"
+    if context.finished is not None and is_tied == (context.config.learned_class == "tied"):
+        result = context.finished
+    else:
+        trainer = trainer_of(context, schedule, evaluate if context.validators else None, context.checkpoint_of(name))
+        trainer.progress = context.progress_of(name)
+        result = trainer.run(*context.start(is_tied, schedule))
     documents = DocumentForm(LINEAR, result.V)
     scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
     # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that

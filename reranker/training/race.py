@@ -2,17 +2,18 @@
 
 No setting here was chosen for a corpus. In each run the rate falls to 0, so that a short run predicts a long one of the
 same settings better than the first epochs of the long one would. Short runs still favour settings that learn fast, a
-high rate and a large identity scale. These two are decided last, by runs as long as the training that follows.
+high rate and a large identity scale. These two are decided last, by runs as long as the training that follows. The
+first of these is the leader; another gives up at a milestone where it is behind. The best of them is the training
+itself, unless an epoch has more than `RACE_STEPS` steps.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from reranker.arrays import Float32
@@ -22,8 +23,9 @@ from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.progress import silent
 from reranker.training.config import KEPT_NAMES, Schedule
 from reranker.training.context import TrainingContext
+from reranker.training.cores import RUNS_MB, GoOn, on_cores
 from reranker.training.linear import trainer_of
-from reranker.training.trainer import steps_of
+from reranker.training.trainer import TrainResult, steps_of
 
 
 class Rung(NamedTuple):
@@ -35,24 +37,30 @@ class Rung(NamedTuple):
     """Name of a setting to its values."""
     n_kept: int = 1
     """Settings that the next round goes on with."""
-    relative: bool = False
-    """The values are factors of the value kept so far."""
+    relative: frozenset[str] = frozenset()
+    """Settings whose values are factors of the value kept so far."""
+    one_by_one: bool = False
+    """Each value is tried with the first values of the other settings; otherwise each with all of them."""
 
 
 FINAL_EPOCHS = 15
 RUNGS = (
     Rung(1, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}, 2),
-    Rung(3, {"nearest_share": (0.5, 0.0)}),
-    Rung(3, {"stated_negative_ratio": (0.0, 0.5)}),
-    Rung(6, {"document_dropout": (0.0, 0.3)}),
-    Rung(FINAL_EPOCHS, {"identity_scale": (1.0, 1 / 3)}, relative=True),
-    Rung(FINAL_EPOCHS, {"rate": (0.05, 0.02, 0.1)}),
+    Rung(2, {"nearest_share": (0.5, 0.0)}),
+    Rung(2, {"stated_negative_ratio": (0.0, 0.5)}),
+    Rung(4, {"document_dropout": (0.0, 0.3)}),
+    Rung(
+        FINAL_EPOCHS,
+        {"identity_scale": (1.0, 1 / 3), "rate": (0.05, 0.1)},
+        relative=frozenset({"identity_scale"}),
+        one_by_one=True,
+    ),
 )
 """The rounds, coarse before fine. Hard negatives are judged by longer runs: one epoch does not show their value."""
+MILESTONES = (5, 10)
+"""Epochs after which a run as long as the training gives up if it is behind the first such run."""
 RACE_STEPS = 30_000
 """Steps of an epoch of the race at most."""
-RACE_MB = 400
-"""Memory for the tables of concurrent runs, in MB; a single run may take more."""
 TIE = 0.015
 """Relative difference of validation MAP that two runs may have by chance."""
 
@@ -65,12 +73,53 @@ class Trial:
     """Number of its round, from 1."""
     settings: Mapping[str, float]
     epochs: int
+    """Epochs that it made; fewer than its round has if it gave up."""
     map: float
     """Validation MAP."""
     scale: float
     """Weight of the learned part at which it was reached."""
     kept: bool
     """True if the next round went on with its settings."""
+
+
+class Outcome(NamedTuple):
+    """The end of a trial run."""
+
+    map: float
+    """Validation MAP."""
+    scale: float
+    """Weight of the learned part at which it was reached."""
+    epochs: int
+    """Epochs that the run made."""
+    result: TrainResult | None = None
+    """U and V; None: they are not kept."""
+
+
+class _Curve:
+    """The best validation MAP of a run so far, by epoch; another thread may wait for an epoch."""
+
+    def __init__(self) -> None:
+        self._best: list[float] = []
+        self._has_ended = False
+        self._changed = threading.Condition()
+
+    def add(self, value: float) -> None:
+        """Add the value of the next epoch; the first one is that of epoch 0."""
+        with self._changed:
+            self._best.append(max([value, *self._best[-1:]]))
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """State that there are no more epochs."""
+        with self._changed:
+            self._has_ended = True
+            self._changed.notify_all()
+
+    def at(self, epoch: int) -> float:
+        """Return the best value up to an epoch, when it is known; 0 if the run ended without any."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_ended or len(self._best) > epoch)
+            return (self._best[: epoch + 1] or [0.0])[-1]
 
 
 def race(context: TrainingContext) -> list[Trial]:
@@ -90,7 +139,7 @@ def race(context: TrainingContext) -> list[Trial]:
     if not learns or not context.validators or not any(rung.varied for rung in rungs):
         return []
     trials: list[Trial] = []
-    known: dict[tuple[int, frozenset[tuple[str, float]]], tuple[float, float]] = {}
+    known: dict[tuple[int, frozenset[tuple[str, float]]], Outcome] = {}
     kept: list[dict[str, float]] = [{}]
     planned, total = _planned(rungs)
     done = 0
@@ -99,18 +148,19 @@ def race(context: TrainingContext) -> list[Trial]:
         keys = [(rung.epochs, _changed(schedule, settings)) for settings in candidates]
         new = {key: settings for key, settings in zip(keys, candidates, strict=True) if key not in known}
         runs = _try_all(context, list(new.values()), rung.epochs, stops=rung.epochs == long)
-        for key, result in zip(new, runs, strict=True):
+        for key, outcome in zip(new, runs, strict=True):
             context.progress("trying settings", done, total)
-            known[key] = result
+            known[key] = outcome
             done += rung.epochs
         done += rung.epochs * (len(keys) - len(new))
         tried = [known[key] for key in keys]
         order = _in_order(candidates, tried)
         trials += [
-            Trial(number, settings, rung.epochs, *result, place in order[: rung.n_kept])
-            for place, (settings, result) in enumerate(zip(candidates, tried, strict=True))
+            Trial(number, settings, each.epochs, each.map, each.scale, place in order[: rung.n_kept])
+            for place, (settings, each) in enumerate(zip(candidates, tried, strict=True))
         ]
         kept = [candidates[place] for place in order[: rung.n_kept]]
+        context.finished = tried[order[0]].result
     context.progress("trying settings", total, total)
     context.schedule = replace(schedule, **_changes(kept[0]), epochs=long)
     named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept[0].items())
@@ -119,26 +169,29 @@ def race(context: TrainingContext) -> list[Trial]:
 
 
 def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, float]]:
+    def varied(settings: dict[str, float], name: str, value: float) -> dict[str, float]:
+        return {**settings, name: settings[name] * value if name in rung.relative else value}
+
     candidates = list(kept)
+    others: list[dict[str, float]] = []
     for name, values in rung.varied.items():
-        candidates = [
-            {**settings, name: settings[name] * value if rung.relative else value}
-            for settings in candidates
-            for value in values
-        ]
-    return candidates
+        if rung.one_by_one:
+            others += [varied(settings, name, value) for settings in kept for value in values[1:]]
+        chosen = values[:1] if rung.one_by_one else values
+        candidates = [varied(settings, name, value) for settings in candidates for value in chosen]
+    return candidates + others
 
 
-def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[tuple[float, float]]) -> list[int]:
+def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[Outcome]) -> list[int]:
     """Return the places of the candidates, the best first; among equals the earlier.
 
     The first place goes to the candidate with the largest a, and among these the earliest, of all that learned
     something and are within `TIE` of the best. With a larger lexical part the learned part is a smaller correction,
     which gains more from longer training; the values of a round begin with the most cautious one.
     """
-    order = sorted(range(len(tried)), key=lambda place: (-tried[place][0], place))
-    least = (1 - TIE) * tried[order[0]][0]
-    tied = [place for place in order if tried[place][0] >= least and tried[place][1] > 0] or order[:1]
+    order = sorted(range(len(tried)), key=lambda place: (-tried[place].map, place))
+    least = (1 - TIE) * tried[order[0]].map
+    tied = [place for place in order if tried[place].map >= least and tried[place].scale > 0] or order[:1]
     first = min(tied, key=lambda place: (-candidates[place].get("identity_scale", 0.0), place))
     return [first, *(place for place in order if place != first)]
 
@@ -148,7 +201,8 @@ def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
     planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
     for number, rung in enumerate(rungs, 1):
         if rung.varied or (n_kept > 1 and rung.epochs > longest):
-            n = n_kept * math.prod(len(values) for values in rung.varied.values())
+            n_values = [len(values) for values in rung.varied.values()]
+            n = n_kept * (1 + sum(n_values) - len(n_values) if rung.one_by_one else math.prod(n_values))
             total, longest, n_kept = total + n * rung.epochs, rung.epochs, min(n, rung.n_kept)
             planned.append((number, rung))
     return planned, total
@@ -192,49 +246,86 @@ def _changed(schedule: Schedule, settings: Mapping[str, float]) -> frozenset[tup
 
 def _try_all(
     context: TrainingContext, some: Sequence[Mapping[str, float]], epochs: int, *, stops: bool
-) -> Iterator[tuple[float, float]]:
-    """Yield the result of `_try` for each setting, in order.
+) -> Iterator[Outcome]:
+    """Yield the result of `_try` for each setting, in order; see `on_cores`.
 
-    The runs share nothing and use one core each. As many run at the same time as fit into `RACE_MB`. Closing the
-    generator stops them all.
+    With ``stops``, the first one is the leader, which the others compare themselves with.
     """
-    documents, n_rows = len(context.problem.documents.indptr) - 1, context.n_rows
-    mb_of_run = 4 * context.config.dim * (documents + 6 * n_rows) / 2**20  # Vd; U and V, those of before, and the best
-    n_at_once = max(1, min(len(some), os.cpu_count() or 1, int(RACE_MB / max(mb_of_run, 1))))
-    stopped = threading.Event()
-    with ThreadPoolExecutor(n_at_once, thread_name_prefix="ssi-race") as pool:
-        runs = [pool.submit(_try, context, settings, epochs, stopped, stops=stops) for settings in some]
-        try:
-            for run in runs:
-                yield run.result()
-        finally:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
+    leader = _Curve() if stops else None
+    runs = [partial(_try, context, settings, epochs, leader, leads=place == 0) for place, settings in enumerate(some)]
+    try:
+        yield from on_cores(runs, context.mb_of_run)
+    finally:
+        if leader is not None:
+            leader.end()
 
 
-class _Stopped(Exception):
-    """The race was abandoned before this run ended."""
+class _GaveUp(Exception):
+    """The run is behind the leader; ``best`` is its outcome."""
+
+    def __init__(self, best: Outcome) -> None:
+        super().__init__()
+        self.best = best
+
+
+class _LongRun:
+    """Validation of a run as long as the training; ``best`` is its best epoch so far.
+
+    The run that ``leads`` adds its values to the leader's curve; others give up at a milestone where they are behind.
+    """
+
+    def __init__(self, context: TrainingContext, schedule: Schedule, leader: _Curve, *, leads: bool) -> None:
+        self._context, self._schedule, self._leader, self._leads = context, schedule, leader, leads
+        self.best = Outcome(0.0, 0.0, -1)
+
+    def __call__(self, U: Float32, V: Float32) -> float:
+        """Return the validation MAP of an epoch, the first time that of epoch 0; `_GaveUp` ends the run."""
+        value, scale = _best_scale(self._context, self._schedule, U, V)
+        done = self.best.epochs + 1
+        is_better = done == 0 or value > self.best.map
+        self.best = Outcome(value, scale, done) if is_better else self.best._replace(epochs=done)
+        if self._leads:
+            self._leader.add(value)
+        elif done in MILESTONES and self.best.map < self._leader.at(done):
+            raise _GaveUp(self.best)
+        return value
 
 
 def _try(
-    context: TrainingContext, settings: Mapping[str, float], epochs: int, stopped: threading.Event, *, stops: bool
-) -> tuple[float, float]:
-    """Return (validation MAP, weight of the learned part) of a run; with ``stops`` those of its best epoch."""
+    context: TrainingContext,
+    settings: Mapping[str, float],
+    epochs: int,
+    leader: _Curve | None,
+    go_on: GoOn,
+    *,
+    leads: bool,
+) -> Outcome:
+    """Return the outcome of a run: of its last epoch, or with a ``leader`` of its best one."""
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
+    long = None if leader is None else _LongRun(context, schedule, leader, leads=leads)
 
-    def best_scale(U: Float32, V: Float32) -> tuple[float, float]:
-        return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)
-
-    evaluate = (lambda U, V: best_scale(U, V)[0]) if stops else None
-
-    def go_on(done: int, total: int | None) -> None:
-        if stopped.is_set():
-            raise _Stopped
-
-    trainer = trainer_of(context, schedule, evaluate=evaluate, max_steps=RACE_STEPS)
+    trainer = trainer_of(context, schedule, evaluate=long, max_steps=RACE_STEPS)
     trainer.say, trainer.progress = silent, go_on
     try:
         result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))
+    except _GaveUp as behind:
+        return behind.best
     except TrainingError:  # it diverged at every rate
-        return 0.0, 0.0
-    return best_scale(result.U, result.V)
+        return Outcome(0.0, 0.0, epochs)
+    finally:
+        if leader is not None and leads:
+            leader.end()
+    if long is None:
+        return Outcome(*_best_scale(context, schedule, result.U, result.V), epochs)
+    return long.best._replace(result=result if _is_kept(context) else None)
+
+
+def _best_scale(context: TrainingContext, schedule: Schedule, U: Float32, V: Float32) -> tuple[float, float]:
+    return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)
+
+
+def _is_kept(context: TrainingContext) -> bool:
+    """Return whether the results of long runs are kept: they are the training's own, and fit into `RUNS_MB`."""
+    n_results = 1 + sum(len(values) - 1 for values in RUNGS[-1].varied.values())
+    mb = n_results * 4 * context.config.dim * 2 * context.n_rows / 2**20
+    return steps_of(context.problem) <= RACE_STEPS and mb <= RUNS_MB

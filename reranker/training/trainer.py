@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -122,6 +122,8 @@ CHUNKS = 4
 MIN_STEPS = 5_000
 MAX_STEPS = 1_000_000
 MAX_HALVINGS = 6
+LOOK_UPS: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93})
+"""Epochs before which hard negatives are looked up again: the longer a run, the less they change."""
 DIVERGED = 10.0
 
 
@@ -193,7 +195,7 @@ class Trainer:
     evaluate : callable, optional
         Returns the validation MAP of U and V; without it the last epoch is the result.
     nearest : NegativeMiner, optional
-        Finds hard negatives before each epoch, for the schedule's share of the steps.
+        Finds hard negatives before the epochs of `LOOK_UPS`, for the schedule's share of the steps.
     checkpoint : TrainingCheckpoint, optional
         Keeps the state after each epoch.
     say, progress : callable
@@ -220,6 +222,7 @@ class Trainer:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
+        self._found: Int64 | None = None
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
         seeds = rng.integers(1, 2**63 - 1, threads)
@@ -267,9 +270,10 @@ class Trainer:
                 self._cache = None  # its memory is needed for the new one
                 self._cache = embed_rows(documents, V)
             cache = self._cache
-            if chunk == 0 and self.nearest is not None:
-                nearest = self.nearest.look_up(U, cache, self.schedule.identity_scale)
-                negatives = negatives._replace(nearest=nearest)
+            if chunk == 0 and self.nearest is not None and (self._found is None or epoch in LOOK_UPS):
+                self._found = self.nearest.look_up(U, cache, self.schedule.identity_scale)
+            if self._found is not None:
+                negatives = negatives._replace(nearest=self._found)
             part = self._steps(epoch, chunk, negatives, Parameters(U, V, cache))
             spent += time.perf_counter() - started
             stats += part
@@ -348,6 +352,8 @@ class Trainer:
         if U is not V:
             arrays |= {"V": V, "best_V": result.V}
         arrays["states"] = np.concatenate(self.states)
+        if self._found is not None:
+            arrays["nearest"] = self._found.astype(np.int32)
         values = {
             "epoch": epoch,
             "best_epoch": result.best_epoch,
@@ -369,6 +375,8 @@ class Trainer:
         if U is not V:
             V[:] = arrays["V"]
         result.V = arrays.get("best_V", result.U)
+        if "nearest" in arrays:
+            self._found = arrays["nearest"].astype(np.int64)
         for state, value in zip(self.states, arrays["states"], strict=True):
             state[0] = value
         result.best_epoch, result.best_map = values["best_epoch"], values["best_map"]

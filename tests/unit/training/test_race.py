@@ -15,12 +15,12 @@ import pytest
 
 from reranker.errors import TrainingError
 from reranker.records import Pair
-from reranker.training import DocumentSource, Listener, TrainConfig, from_links, from_pairs, linear, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, cores, from_links, from_pairs, linear, train_model
 from reranker.training import race as module
 from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import SCALES, TrainingContext, Validator
 from reranker.training.problem import Problem
-from reranker.training.race import RUNGS, Trial, race, schedule_like, trials_best
+from reranker.training.race import RUNGS, Outcome, Trial, race, schedule_like, trials_best
 from reranker.training.trainer import NegativeMiner, Trainer
 from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
@@ -75,11 +75,18 @@ class Race:
         monkeypatch.setattr(module, "_try", self._try)
 
     def _try(
-        self, _context: TrainingContext, settings: Mapping[str, float], epochs: int, _stopped: Event, *, stops: bool
-    ) -> tuple[float, float]:
-        assert stops == (epochs == (self.context.config.epochs or module.FINAL_EPOCHS))
+        self,
+        _context: TrainingContext,
+        settings: Mapping[str, float],
+        epochs: int,
+        leader: object,
+        _go_on: object,
+        *,
+        leads: bool,
+    ) -> Outcome:
+        assert (leader is not None) == (epochs == (self.context.config.epochs or module.FINAL_EPOCHS))
         self.runs.append((dict(settings), epochs))
-        return self.value(settings, epochs), 1.0
+        return Outcome(self.value(settings, epochs), 1.0, epochs)
 
     def __call__(self) -> list[Trial]:
         return race(self.context)
@@ -137,8 +144,9 @@ def test_of_equals_the_earlier_is_kept(monkeypatch: pytest.MonkeyPatch, problem:
 
 
 def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    best = {name: values[-1] for rung in RUNGS for name, values in rung.varied.items() if not rung.relative}
+    best = {name: values[-1] for rung in RUNGS[:-1] for name, values in rung.varied.items()}
     run = Race(monkeypatch, problem, TrainConfig())
+    best["rate"] = RUNGS[-1].varied["rate"][-1]
     run.value = lambda settings, epochs: 0.1 + sum(best[name] == value for name, value in settings.items()) / 10
     trials = run()
     schedule = run.context.schedule
@@ -154,18 +162,21 @@ def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem:
     assert schedule_like(run.context, trials[0]).identity_scale == RUNGS[0].varied["identity_scale"][0]
 
 
-@pytest.mark.parametrize(("gain", "expected"), [(0.01, (54.0, 0.05)), (0.03, (18.0, 0.1))], ids=["a tie", "better"])
-def test_long_runs_settle_the_identity_scale_and_the_rate(
-    monkeypatch: pytest.MonkeyPatch, problem: Problem, gain: float, expected: tuple[float, float]
+@pytest.mark.parametrize(
+    ("third", "fast", "expected"),
+    [(0.01, 0.01, (54.0, 0.05)), (0.03, 0.0, (18.0, 0.05)), (0.02, 0.04, (54.0, 0.1))],
+    ids=["a tie", "a third is better", "the higher rate is better"],
+)
+def test_long_runs_settle_the_identity_scale_or_the_rate(
+    monkeypatch: pytest.MonkeyPatch, problem: Problem, third: float, fast: float, expected: tuple[float, float]
 ) -> None:
-    """Short runs say a is 54; long ones a third of it, and the higher rate: that counts if it is more than chance."""
+    """Short runs say a is 54; long ones a third of it, or the higher rate: that counts if it is more than chance."""
     run = Race(monkeypatch, problem, TrainConfig())
 
     def value(settings: Mapping[str, float], epochs: int) -> float:
         if epochs < module.FINAL_EPOCHS:
             return 0.3 + settings["identity_scale"] / 1000
-        third, fast = settings["identity_scale"] == 18, settings.get("rate") == 0.1
-        return 0.3 * (1 + gain * third) * (1 + gain * fast)
+        return 0.3 * (1 + third * (settings["identity_scale"] == 18) + fast * (settings.get("rate") == 0.1))
 
     run.value = value
     run()
@@ -252,9 +263,9 @@ def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: 
         return ThreadPoolExecutor(n, thread_name_prefix)
 
     for mb in (0, 400):
-        monkeypatch.setattr(module, "RACE_MB", mb)
+        monkeypatch.setattr(cores, "RUNS_MB", mb)
         monkeypatch.setattr(os, "cpu_count", lambda: 4)
-        monkeypatch.setattr(module, "ThreadPoolExecutor", pool_of)
+        monkeypatch.setattr(cores, "ThreadPoolExecutor", pool_of)
         trials.append(train_model(DocumentSource(path), links, config, compare=False)[1].trials)
         at_once.append(0)
     assert trials[0] == trials[1]
@@ -267,20 +278,85 @@ def test_a_race_that_is_left_stops_its_runs(monkeypatch: pytest.MonkeyPatch, pro
     run, began, ended = Race(monkeypatch, problem, TrainConfig()), Event(), []
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
 
-    def attempt(_context: Any, settings: Mapping[str, float], _epochs: int, stopped: Event, *, stops: bool) -> None:
+    def attempt(
+        _context: Any, settings: Mapping[str, float], _epochs: int, _leader: Any, go_on: Any, *, leads: bool
+    ) -> None:
         if settings["identity_scale"] == RUNGS[0].varied["identity_scale"][0]:
             assert began.wait(10)
             raise ValueError("the disk is gone")
         began.set()
-        ended.append(stopped.wait(10))
+        while not ended:
+            try:
+                go_on()
+            except cores.RunStopped:
+                ended.append(True)
 
     monkeypatch.setattr(module, "_try", attempt)
     with pytest.raises(ValueError, match="the disk is gone"):
         run()
-    assert ended[0] and len(ended) < 3
+    assert ended == [True]
+
+
+def left() -> None:
+    raise cores.RunStopped
+
+
+def test_a_run_ends_at_its_next_report_when_the_race_is_left(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    run = Race(monkeypatch, problem, TrainConfig())
     monkeypatch.undo()
-    left = Event()
-    left.set()
     start = replace(run.context, start=lambda _tied, _schedule: (NONE.copy(), NONE.copy()), n_words=1)
-    with pytest.raises(module._Stopped):
-        module._try(start, {"identity_scale": 2.0}, 1, left, stops=False)
+    with pytest.raises(cores.RunStopped):
+        module._try(start, {"identity_scale": 2.0}, 1, None, lambda *_: left(), leads=False)
+
+
+def test_a_curve_waits_for_an_epoch_and_knows_the_best_until_then() -> None:
+    curve = module._Curve()
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(curve.at, 2)
+        for value in (0.1, 0.4, 0.3, 0.5):
+            curve.add(value)
+        assert asked.result(10) == 0.4
+        assert curve.at(0) == 0.1
+        later = pool.submit(curve.at, 9)
+        curve.end()
+        assert later.result(10) == 0.5
+    failed = module._Curve()
+    failed.end()
+    assert failed.at(5) == 0.0
+
+
+def test_a_run_behind_the_leader_gives_up_at_a_milestone(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    curves = {54.0: [0.1 * n for n in range(16)], 18.0: [0.05 * n for n in range(16)]}
+    run = Race(monkeypatch, problem, TrainConfig())
+
+    class Run:
+        def __init__(self, schedule: Schedule, evaluate: Any) -> None:
+            self.values, self.evaluate = curves[schedule.identity_scale], evaluate
+
+        def run(self, *_: Any) -> None:
+            for _value in self.values:
+                self.evaluate(NONE, NONE)
+
+    monkeypatch.undo()
+    at = {54.0: iter(curves[54.0]), 18.0: iter(curves[18.0])}
+    monkeypatch.setattr(module, "trainer_of", lambda _context, schedule, evaluate, **_: Run(schedule, evaluate))
+    monkeypatch.setattr(module, "_best_scale", lambda _context, schedule, *_: (next(at[schedule.identity_scale]), 1.0))
+    leader = module._Curve()
+    on = (run.context, leader, lambda *_: None)
+
+    def tried(identity: float, leads: bool) -> Outcome:
+        return module._try(on[0], {"identity_scale": identity}, 15, on[1], on[2], leads=leads)
+
+    first, second = tried(54.0, True), tried(18.0, False)
+    assert (first.epochs, first.map) == (15, curves[54.0][15])
+    assert (second.epochs, second.map) == (module.MILESTONES[0], curves[18.0][5])
+
+
+def test_the_best_long_run_is_the_training(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """The model is the same, whether the run of the race is taken or made once more."""
+    links, config = from_links(synonyms()[1]), TrainConfig(dim=8, epochs=3)
+    taken, _ = train_model(DocumentSource(path), links, config, compare=False)
+    monkeypatch.setattr(module, "_is_kept", lambda _context: False)
+    again, _ = train_model(DocumentSource(path), links, config, compare=False)
+    assert taken.model_id == again.model_id
+    assert taken.U.any()
