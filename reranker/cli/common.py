@@ -55,6 +55,7 @@ _UNITS = {
     "training short queries": "steps",
     "trying settings": "epochs",
     "training": "steps",
+    "comparing forms": "folds",
     "scoring shown documents": "queries",
 }
 
@@ -409,7 +410,12 @@ class _Rate(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         speed = task.finished_speed or task.speed
-        return Text("" if speed is None else f"{speed:,.0f} {self.unit}/s", style="progress.data.speed")
+        return Text("" if speed is None else f"{_rounded(speed)} {self.unit}/s", style="progress.data.speed")
+
+
+def _rounded(rate: float) -> str:
+    """Return a rate with the digits that matter: 0.031, 4.2, 1,250."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
 
 
 @contextmanager
@@ -454,7 +460,7 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         rate = done / max(now - started, 1e-9)
         goal = new_total or total
         rest = f" of {goal:,}, {max(goal - done, 0) / max(rate, 1e-9):,.0f} s left" if goal else ""
-        click.echo(f"{title}: {done:,}{rest} ({rate:,.0f} {unit}/s)", err=True)
+        click.echo(f"{title}: {done:,}{rest} ({_rounded(rate)} {unit}/s)", err=True)
 
     yield update
 

@@ -145,15 +145,17 @@ def tune_lexical(
     """Return the best settings found for each form; `best_lexical` picks the best of them.
 
     All parameters are searched jointly: k1 and weights on a logarithmic scale, b from 0 to 1, and ``query_tf``. The
-    objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory). The plain setting
-    and 32 scrambled Sobol points are tried on at most 100 queries per task. A pattern search continues from the best
-    three. It changes one parameter at a time and halves its steps when no step improves the value. On ties the earlier
-    point stays. The field with the most words has weight 1; a field that never occurs has weight 0, and so has a field
-    whose weight falls to the lower bound.
+    objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory). The plain
+    setting and 32 scrambled Sobol points, or ``start`` in their place, are tried on 100 queries and 3,000 documents
+    per task. A pattern search continues from the best three there, and from the best of its results on all queries.
+    It changes one parameter at a time and halves its steps when no step improves the value. Queries are read in
+    blocks, and a point that is surely worse is given up after a block. On ties the earlier point stays. The field
+    with the most words has weight 1; a field that never occurs has weight 0, and so has a field whose weight falls
+    to the lower bound.
 
     `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
-    coverage, and from the best three of 32 Sobol points of the coverage, each with every ``query_tf``. It is never
-    worse than bm25 on the tuning queries.
+    coverage, and from the best three of 32 Sobol points of the coverage. It is never worse than bm25 on the tuning
+    queries.
 
     If the corpus has a memory, each query is scored against documents whose memory excludes the query's own fold
     (`LexicalCorpus.without`). The memory's weight and b are searched with the other parameters.
@@ -178,7 +180,7 @@ def tune_lexical(
     with_coverage : bool
         Whether `COVERING` is tuned after bm25.
     start : LexicalSettings, optional
-        Settings of the text fields that are tried as well; with a memory, combined with several weights of it.
+        Settings of the text fields to start from; with a memory, combined with several weights of it.
     floor : float
         MAP that the first task must reach. Each point of MAP below it is subtracted `_LACKING` times.
     """

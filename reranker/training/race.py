@@ -4,7 +4,7 @@ No setting here was chosen for a corpus. In each run the rate falls to 0, so tha
 same settings better than the first epochs of the long one would. Short runs still favour settings that learn fast, a
 high rate and a large identity scale. These two are decided last, by runs as long as the training that follows. The
 first of these is the leader; another gives up at a milestone where it is behind. The best of them is the training
-itself, unless an epoch has more than `RACE_STEPS` steps.
+itself, unless an epoch has more than `LONG_STEPS` steps.
 """
 
 from __future__ import annotations
@@ -59,8 +59,10 @@ RUNGS = (
 """The rounds, coarse before fine. Hard negatives are judged by longer runs: one epoch does not show their value."""
 MILESTONES = (5, 10)
 """Epochs after which a run as long as the training gives up if it is behind the first such run."""
-RACE_STEPS = 30_000
-"""Steps of an epoch of the race at most."""
+RACE_STEPS = 20_000
+"""Steps of an epoch of a short run at most."""
+LONG_STEPS = 100_000
+"""Steps of an epoch up to which the best long run is the training itself; with more, long runs have `RACE_STEPS`."""
 TIE = 0.015
 """Relative difference of validation MAP that two runs may have by chance."""
 
@@ -216,7 +218,8 @@ def trials_best(trials: Sequence[Trial]) -> Trial:
 def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
     """Return the schedule of a trial."""
     n_steps = steps_of(context.problem)
-    epochs = max(1, round(trial.epochs * min(n_steps, RACE_STEPS) / n_steps))
+    n_tried = n_steps if trial.rung == len(RUNGS) and n_steps <= LONG_STEPS else min(n_steps, RACE_STEPS)
+    epochs = max(1, round(trial.epochs * n_tried / n_steps))
     return replace(context.schedule, **_changes(trial.settings), epochs=epochs)
 
 
@@ -304,7 +307,8 @@ def _try(
     schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
     long = None if leader is None else _LongRun(context, schedule, leader, leads=leads)
 
-    trainer = trainer_of(context, schedule, evaluate=long, max_steps=RACE_STEPS)
+    is_training = long is not None and steps_of(context.problem) <= LONG_STEPS
+    trainer = trainer_of(context, schedule, evaluate=long, max_steps=None if is_training else RACE_STEPS)
     trainer.say, trainer.progress = silent, go_on
     try:
         result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))
@@ -328,4 +332,4 @@ def _is_kept(context: TrainingContext) -> bool:
     """Return whether the results of long runs are kept: they are the training's own, and fit into `RUNS_MB`."""
     n_results = 1 + sum(len(values) - 1 for values in RUNGS[-1].varied.values())
     mb = n_results * 4 * context.config.dim * 2 * context.n_rows / 2**20
-    return steps_of(context.problem) <= RACE_STEPS and mb <= RUNS_MB
+    return steps_of(context.problem) <= LONG_STEPS and mb <= RUNS_MB
