@@ -19,11 +19,11 @@ variable-length code.
 from __future__ import annotations
 
 import base64
-import binascii
 import struct
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -224,8 +224,8 @@ def to_text(packed: bytes) -> str:
 def from_texts(texts: Sequence[str]) -> list[bytes]:
     """Return the bytes of base64 texts; raises `InputError` if a text is not base64."""
     try:
-        return [binascii.a2b_base64(text, strict_mode=True) for text in texts]
-    except (binascii.Error, ValueError, TypeError) as error:
+        return msgspec.convert(list(texts), list[bytes])  # one compiled call for all texts
+    except (msgspec.ValidationError, ValueError) as error:
         message = f"a stored field is not base64 ({error}); run `ssi sync --verify` to write it again"
         raise InputError(message) from error
 
