@@ -29,6 +29,9 @@ from urllib3.exceptions import ReadTimeoutError
 from reranker.deadline import Deadline
 from reranker.engines.settings import EngineSettings
 
+READ_BYTES = 64 * 1024
+"""Buffer of an answer that is being read: each read of the socket costs several system calls."""
+
 
 @dataclass(slots=True)
 class Exchange:
@@ -62,8 +65,8 @@ def within(exchange: Exchange) -> Iterator[None]:
 class _ReadBefore(io.RawIOBase):
     """Reads headers and body from a socket before one deadline; the socket's own timeout applies to each packet."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock, self._raw, self._deadline = sock, sock.makefile("rb", buffering=0), Deadline(sock.gettimeout())
+    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
+        self._sock, self._raw, self._deadline = sock, raw, Deadline(sock.gettimeout())
 
     def readable(self) -> bool:
         return True
@@ -72,7 +75,7 @@ class _ReadBefore(io.RawIOBase):
         if self._deadline.passed:
             raise TimeoutError("the answer took longer than allowed")
         self._sock.settimeout(self._deadline.timeout_s())
-        return self._raw.readinto(buffer)
+        return self._raw.readinto(buffer)  # type: ignore[no-any-return, unused-ignore]
 
     def close(self) -> None:
         self._raw.close()
@@ -82,8 +85,7 @@ class _ReadBefore(io.RawIOBase):
 class _Response(http.client.HTTPResponse):
     def __init__(self, sock: socket.socket, *options: Any, **named: Any) -> None:
         super().__init__(sock, *options, **named)
-        self.fp.close()
-        self.fp = io.BufferedReader(_ReadBefore(sock))
+        self.fp = io.BufferedReader(_ReadBefore(sock, self.fp.detach()), READ_BYTES)
 
 
 class DeadlinePool:
