@@ -15,8 +15,8 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -40,6 +40,8 @@ LINGERS = 2.0
 """Abandoned work counts as running for this many times its duration."""
 RECENT_S = 5.0
 """Seconds for which a client counts as active after its last request."""
+LONGEST_TIMER_S = 86_400.0
+"""Longest timer, in seconds, of work without a deadline."""
 OWN: Final = ""
 """Name of the service itself as a client, for health checks; it does not count as another client."""
 
@@ -218,30 +220,47 @@ class Threads(Places):
         holder = await self._take(deadline, client)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        try:
-            work = loop.run_in_executor(self._pool, contextvars.copy_context().run, function)
-        except RuntimeError:
-            self._release(holder)
-            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
+        answer: asyncio.Future[T] = loop.create_future()
 
-        def done(work: asyncio.Future[T]) -> None:
-            # Retrieve the exception even if nobody awaits it: asyncio would log its message, which may quote a request.
-            if not work.cancelled():
-                work.exception()
+        def late() -> None:
+            if not answer.done():
+                message = "the deadline has passed"
+                answer.set_exception(ServiceError(503, message, kind="deadline", retry_after_s=1.0))
+
+        def done(work: Future[T]) -> None:
+            """Release the place and set the answer, unless it is late or nobody waits for it any more."""
+            timer.cancel()
             taken_s = loop.time() - started_s
             self._note(holder, taken_s)
             if deadline.spent_s >= GIVEN_UP * (deadline.limit_s or float("inf")):
                 holder.lingering += 1
                 loop.call_later(LINGERS * taken_s, self._forget, holder)
             self._release(holder)
+            error = None if work.cancelled() else work.exception()
+            if answer.done() or work.cancelled():
+                answer.cancel()
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(work.result())
 
         # A late thread keeps its place until it ends, so that no work queues up behind it.
-        work.add_done_callback(done)
-        await asyncio.wait((work,), timeout=deadline.left_s + GRACE_S)
-        if not work.done():
-            raise ServiceError(503, "the deadline has passed", kind="deadline", retry_after_s=1.0)
-        return work.result()
+        timer = loop.call_later(min(deadline.left_s + GRACE_S, LONGEST_TIMER_S), late)
+        try:
+            work = self._pool.submit(contextvars.copy_context().run, function)
+        except RuntimeError:
+            timer.cancel()
+            self._release(holder)
+            raise ServiceError(503, "the service is stopping", kind="stopping", retry_after_s=1.0) from None
+        work.add_done_callback(lambda work: _call_in(loop, done, work))
+        return await answer
 
     def close(self) -> None:
         """Refuse new work; threads end when their current work does."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[Future[T]], None], work: Future[T]) -> None:
+    """Call ``function`` with the finished work in a loop's thread; do nothing if the loop has ended."""
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(function, work)
