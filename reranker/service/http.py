@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeVar, cast
 
@@ -18,6 +18,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from reranker.deadline import Deadline
 from reranker.errors import (
@@ -332,13 +333,13 @@ def body_schemas(kinds: Iterable[type[RequestBody]]) -> dict[str, Any]:
 class PlainRoute(JsonRoute):
     """A route whose function takes the request itself and returns the response.
 
-    It skips FastAPI's parameter parsing, which would cost as much per request as the rest of such a function.
+    It skips FastAPI's parameter parsing and exit stacks, which would cost as much per request as the rest of such a
+    function. Errors are answered by the application's handlers.
     """
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return a handler that calls the function directly."""
-
-        async def handle(request: Request) -> Response:
-            return cast("Response", await self.endpoint(request))
-
-        return handle
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the function directly, and send its response."""
+        if self.methods and scope["method"] not in self.methods:
+            raise StarletteHTTPException(405, headers={"Allow": ", ".join(sorted(self.methods))})
+        response: Response = await self.endpoint(Request(scope, receive, send))
+        await response(scope, receive, send)
