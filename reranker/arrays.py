@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,11 +28,30 @@ N_TERM_IDS = 2**31 - 1
 """Number of columns of a row of words, the maximum for int32. Known words start at 0, hashed words at 2**30."""
 
 
+MOST_COPIED = 1024
+"""Largest number of rows of matrices that are copied from an empty one."""
+
+
 def term_rows(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix[np.float32]:
     """Return rows of words from sorted CSR arrays, without scipy's check, which is slow for 2**31 columns."""
+    n = len(indptr) - 1
+    if n > MOST_COPIED or indices.dtype != np.int32 or indptr.dtype != np.int32:
+        return _built_rows(data, indices, indptr)
+    # Every request builds a few small matrices. scipy's constructor takes several times the time of a shallow copy.
+    rows = copy.copy(_empty_rows(n))
+    rows.data, rows.indices, rows.indptr = data, indices, indptr
+    return rows
+
+
+def _built_rows(data: Float32, indices: Int32, indptr: Int32) -> sp.csr_matrix[np.float32]:
     rows = sp.csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, N_TERM_IDS), copy=False)
     rows.has_sorted_indices = rows.has_canonical_format = True
     return rows
+
+
+@lru_cache(maxsize=64)
+def _empty_rows(n: int) -> sp.csr_matrix[np.float32]:
+    return _built_rows(np.zeros(0, np.float32), np.zeros(0, np.int32), np.zeros(n + 1, np.int32))
 
 
 def offsets_of(lengths: AnyArray | list[int]) -> Int64:
