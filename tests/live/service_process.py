@@ -96,7 +96,9 @@ class ServiceProcess:
             connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=timeout, context=context)
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
+            # A body that is refused is not read to its end.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, path, data, {"Content-Type": "application/json", **(headers or {})})
             response = connection.getresponse()
             content = response.read()
             is_json = response.headers.get("content-type", "").startswith("application/json")

@@ -275,7 +275,8 @@ def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: 
 
 def test_a_race_that_is_left_stops_its_runs(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
     """The first run fails; what is at work beside it ends at its next report, and what waits never begins."""
-    run, began, ended = Race(monkeypatch, problem, TrainConfig()), Event(), []
+    run, began = Race(monkeypatch, problem, TrainConfig()), Event()
+    ended: list[bool] = []
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
 
     def attempt(
