@@ -1,13 +1,15 @@
 """`ssi serve --proxy` against the engine's own ``_search``: whole HTTP requests, in one run with alternating turns.
 
-    python benchmarks/bench_proxy.py --engine SPEC [--docs FILE] [--window 100] [--turns 8] [--json FILE]
+    python benchmarks/bench_proxy.py --engine SPEC [--docs FILE] [--window 100] [--turns 8]
+        [--workers 1] [--json FILE]
 
 The same documents are indexed twice, as in `bench_search`: as they are, for the engine's own requests, and with the
 fields of route *fetch*. One body (three words of a document, ten hits with their ``_source``) goes to the engine, to
 the engine asking for the whole window, and to a service of each route *fetch* and *beside*. Connections, 1 and 8, ask
 without pause, each in a thread, for a second a turn; engine, services and clients share the cores.
 
-Figures are p50 in milliseconds, searches a second, and their ratios to the engine's own of ten hits and of the window.
+Figures are p50 in milliseconds, searches a second, and their ratios to the engine's own of ten hits and of the window;
+for services also the processor time of a search, ms, in all of their processes.
 The model is random: latency does not depend on what it has learned.
 """
 
@@ -57,22 +59,36 @@ def ask(url: str, path: str, bodies: list[bytes], seconds: float) -> list[float]
     return times
 
 
-def measure(ways: dict[str, tuple[str, str, int]], queries: list[str], turns: int) -> dict[str, Any]:
-    """Return the figures of each way, (URL, index, hits), by connections."""
+def cpu_s(service: ServiceProcess | None) -> float:
+    """Return the processor time that a service has spent in all of its processes, in seconds; 0 for the engine."""
+    if service is None:
+        return 0.0
+    times = [one.cpu_times() for one in (service.process, *service.process.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
+
+
+def measure(
+    ways: dict[str, tuple[str, str, int, ServiceProcess | None]], queries: list[str], turns: int
+) -> dict[str, Any]:
+    """Return the figures of each way, (URL, index, hits, service), by connections."""
     bodies = {
         name: [json.dumps({**fill_template(BODY, query), "size": size}).encode() for query in queries]
-        for name, (_, _, size) in ways.items()
+        for name, (_, _, size, _) in ways.items()
     }
     figures: dict[str, Any] = {}
     for n in CONNECTIONS:
         times: dict[str, list[float]] = {name: [] for name in ways}
+        spent_s = dict.fromkeys(ways, 0.0)
         with ThreadPoolExecutor(n) as pool:
             for turn in range(turns + 1):
-                for name, (url, index, _) in ways.items():
+                for name, (url, index, _, service) in ways.items():
                     own = [bodies[name][(i * 37 + turn * 11) % len(queries) :] + bodies[name] for i in range(n)]
+                    before_s = cpu_s(service)
                     done = pool.map(lambda some, url=url, index=index: ask(url, f"/{index}/_search", some, TURN_S), own)
                     found = [value for part in done for value in part]
-                    times[name] += found if turn else []  # the first turn warms up
+                    if turn:  # the first turn warms up
+                        times[name] += found
+                        spent_s[name] += cpu_s(service) - before_s
         rows = {
             name: {
                 "p50_ms": float(np.median(values)),
@@ -82,6 +98,8 @@ def measure(ways: dict[str, tuple[str, str, int]], queries: list[str], turns: in
             for name, values in times.items()
         }
         for name, row in rows.items():
+            if spent_s[name]:
+                row["processor_ms"] = spent_s[name] / len(times[name]) * 1000.0
             for other, short in ((OWN, "10 hits"), ("engine, window", "window")):
                 row[f"p50 / engine's, {short}"] = row["p50_ms"] / rows[other]["p50_ms"]
                 row[f"searches / engine's, {short}"] = row["searches_s"] / rows[other]["searches_s"]
@@ -90,7 +108,7 @@ def measure(ways: dict[str, tuple[str, str, int]], queries: list[str], turns: in
     return figures
 
 
-def run(spec: str, sources: Sources, window: int, turns: int, n_queries: int) -> dict[str, Any]:
+def run(spec: str, sources: Sources, window: int, turns: int, n_queries: int, workers: int) -> dict[str, Any]:
     """Return the figures of one engine; what was made in it is removed."""
     engine, stem, model = open_engine(spec), f"bench-{uuid.uuid4().hex[:8]}", random_model(sources)
     plain, full = f"{stem}-plain", f"{stem}-full"
@@ -100,14 +118,15 @@ def run(spec: str, sources: Sources, window: int, turns: int, n_queries: int) ->
             save_model(model, Path(folder) / "model")
             options = ["--engine", spec, "--index", full, "--model", f"{folder}/model", "--window", str(window)]
             options += ["--deadline-ms", "60000", "--alpha", ".5", "--proxy", "--log-level", "error"]
+            options += ["--workers", str(workers)]
             beside = ServiceProcess(*options, "--route", "beside", "--store", f"{folder}/store")
             with ServiceProcess(*options) as fetch, beside:
                 url = spec.partition(":")[2]
                 ways = {
-                    OWN: (url, plain, 10),
-                    "engine, window": (url, plain, window),
-                    "proxy, fetch": (f"http://127.0.0.1:{fetch.port}", full, 10),
-                    "proxy, beside": (f"http://127.0.0.1:{beside.port}", full, 10),
+                    OWN: (url, plain, 10, None),
+                    "engine, window": (url, plain, window, None),
+                    "proxy, fetch": (f"http://127.0.0.1:{fetch.port}", full, 10, fetch),
+                    "proxy, beside": (f"http://127.0.0.1:{beside.port}", full, 10, beside),
                 }
                 return measure(ways, list(queries_of(sources, n_queries)), turns)
         finally:
@@ -125,13 +144,19 @@ def main() -> None:
     parser.add_argument("--docs", type=Path, default=data / "cppdocs" / "docs_en.jsonl.gz")
     parser.add_argument("--window", type=int, default=100)
     parser.add_argument("--turns", type=int, default=8, help="seconds for each way and number of connections")
+    parser.add_argument("--workers", type=int, default=1, help="processes of each service")
     parser.add_argument("--queries", type=int, default=500)
     parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "proxy.json")
     options = parser.parse_args()
     sources: Sources = {document.id: dict(document.source) for document in read_documents(options.docs)}
-    result: dict[str, Any] = {"documents": len(sources), "window": options.window, "engines": {}}
+    result: dict[str, Any] = {
+        "documents": len(sources),
+        "window": options.window,
+        "workers": options.workers,
+        "engines": {},
+    }
     for spec in options.engine:
-        figures = run(spec, sources, options.window, options.turns, options.queries)
+        figures = run(spec, sources, options.window, options.turns, options.queries, options.workers)
         result["engines"][spec.partition(":")[0]] = figures
         write_results(options.json, result)
 
