@@ -50,7 +50,7 @@ _BLOCKS = (100, 200, 350)  # numbers of queries after which settings that are su
 _SURELY = 2.0  # standard errors of the paired difference by which they are
 
 
-_FEW_QUERIES, _FEW_DOCUMENTS = 100, 3_000  # of the rough comparison that decides where the search continues
+_FEW_QUERIES, _FEW_DOCUMENTS = 100, 10_000  # of the rough comparison that decides where the search continues
 
 
 _N_STARTS = 32  # Sobol points
@@ -62,7 +62,7 @@ _N_SEARCHED = 3  # starting points from which a pattern search goes on
 _ROUGH = (1.0, 0.5)  # step sizes of a rough search, as fractions of the axis's step
 
 
-_FRACTIONS = (1.0, 0.5, 0.25)  # those of a search on all queries and documents
+_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # those of a search on all queries and documents
 
 
 _N_SWEEPS = 3  # passes over all axes with one step size
@@ -146,7 +146,7 @@ def tune_lexical(
 
     All parameters are searched jointly: k1 and weights on a logarithmic scale, b from 0 to 1, and ``query_tf``. The
     objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory). The plain
-    setting and 32 scrambled Sobol points, or ``start`` in their place, are tried on 100 queries and 3,000 documents
+    setting and 32 scrambled Sobol points, or ``start`` in their place, are tried on 100 queries and 10,000 documents
     per task. A pattern search continues from the best three there, and from the best of its results on all queries.
     It changes one parameter at a time and halves its steps when no step improves the value. Queries are read in
     blocks, and a point that is surely worse is given up after a block. On ties the earlier point stays. The field

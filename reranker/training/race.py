@@ -45,10 +45,10 @@ class Rung(NamedTuple):
 
 FINAL_EPOCHS = 15
 RUNGS = (
-    Rung(1, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}, 2),
-    Rung(2, {"nearest_share": (0.5, 0.0)}),
-    Rung(2, {"stated_negative_ratio": (0.0, 0.5)}),
-    Rung(4, {"document_dropout": (0.0, 0.3)}),
+    Rung(3, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}),
+    Rung(3, {"nearest_share": (0.5, 0.0)}),
+    Rung(3, {"stated_negative_ratio": (0.0, 0.5)}),
+    Rung(3, {"document_dropout": (0.0, 0.3)}),
     Rung(
         FINAL_EPOCHS,
         {"identity_scale": (1.0, 1 / 3), "rate": (0.05, 0.1)},
@@ -56,7 +56,8 @@ RUNGS = (
         one_by_one=True,
     ),
 )
-"""The rounds, coarse before fine. Hard negatives are judged by longer runs: one epoch does not show their value."""
+"""The rounds. Short runs have three epochs, because one does not show the value of hard negatives, and all have as
+many, so that a round does not make the run again that the one before has kept."""
 MILESTONES = (5, 10)
 """Epochs after which a run as long as the training gives up if it is behind the first such run."""
 RACE_STEPS = 20_000
