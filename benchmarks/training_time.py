@@ -1,0 +1,102 @@
+"""`ssi train` with its defaults by several versions of the program: time, memory, test MAP.
+
+    git worktree add --detach ../before COMMIT
+    python benchmarks/training_time.py --tree ../before --tree . --out FILE [--corpora aws,nfcorpus]
+
+Each tree trains on each corpus of SSI_DATA, with the corpus's own validation data, and is asked for the test links
+(whole pages, 5 words) or test queries. The trees take turns, corpus by corpus. A line of JSON is added to FILE after
+each training: wall time and processor time in seconds, peak memory in MiB, seconds of each stage where the program
+tells them, and MAP. What is in FILE is not measured again; a tree is known by the digest of its program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from generalisation_data import Corpus, arguments, read_corpus
+
+DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
+CORPORA = ("aws", "nfcorpus", "mdn", "insuranceqa", "cppdocs", "rfc")
+ACCEPTED = (0, 8)
+"""Exit statuses of a command that did its work; 8: a part of the input was left out."""
+
+
+def digest_of(tree: Path) -> str:
+    """Return a digest of a tree's program."""
+    total = hashlib.sha256()
+    for path in sorted((tree / "reranker").rglob("*.py")):
+        total.update(f"{path.relative_to(tree)}\n".encode() + path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def ssi(tree: Path, *command: str) -> tuple[dict[str, Any], dict[str, float]]:
+    """Return the JSON of a command of a tree's program, and what it cost."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reranker", *command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=tree,
+        env={**os.environ, "PYTHONPATH": str(tree)},
+    )
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in ACCEPTED:
+        raise SystemExit(f"ssi {' '.join(command)} ended with status {process.returncode}")
+    cost = {
+        "wall_s": round(time.perf_counter() - started, 1),
+        "processor_s": round(used.ru_utime + used.ru_stime, 1),
+        "peak_mb": round(used.ru_maxrss / 1024),
+    }
+    return json.loads(output), cost
+
+
+def row_of(tree: Path, corpus: Corpus, work: Path) -> dict[str, Any]:
+    """Train once and ask for the test data."""
+    train, test = arguments(corpus, "links" if corpus.linked else "split", work)
+    model = work / "model"
+    report, cost = ssi(tree, "train", *train, "--model", str(model))
+    kinds = ("document", "keywords:5") if corpus.linked else ("text",)
+    reached = {}
+    for kind in kinds:
+        queries = [] if kind == "text" else ["--queries", kind]
+        answer, _ = ssi(tree, "evaluate", *test, *queries, "--model", str(model), "--baselines", "bm25")
+        reached[kind] = {system: values["AP"]["mean"] for system, values in answer["systems"].items()}
+    return {"corpus": corpus.name, **cost, "MAP": reached, "stages": report.get("stages")}
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure the rows that are missing."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tree", type=Path, action="append", required=True, help="folder of a version; several times")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE")
+    parser.add_argument("--corpora", default=",".join(CORPORA))
+    options = parser.parse_args(given)
+    known = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = {(row["version"], row["corpus"]) for row in known}
+    for name in options.corpora.split(","):
+        for tree in options.tree:
+            version = digest_of(tree)
+            if (version, name) in done:
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                row = row_of(tree.resolve(), read_corpus(DATA / name, Path(folder), False), Path(folder))
+            with options.out.open("a") as file:
+                file.write(json.dumps({"version": version, "tree": tree.name, **row}) + "\n")
+            print(f"{name:12} {tree.name:10} {row['wall_s']:7.1f} s {row['peak_mb']:6,} MiB  {row['MAP']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
