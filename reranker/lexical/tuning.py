@@ -195,7 +195,8 @@ def tune_lexical(
     tuned: dict[str, TunedLexical] = {}
     for form in forms:
         covers = with_coverage and form == "bm25"
-        tuned |= _tuned(corpus, samples, form, weights, covers, start, floor, np.random.default_rng(seed))
+        known = start if start is None or form in (start.form, "tfidf") else None  # tfidf has no k1 and b to start from
+        tuned |= _tuned(corpus, samples, form, weights, covers, known, floor, np.random.default_rng(seed))
     return tuned
 
 

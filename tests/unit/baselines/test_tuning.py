@@ -416,6 +416,15 @@ def test_stated_weights_are_not_searched_and_their_ratios_count(form: str) -> No
         assert tune_lexical(corpus, [], seeded_rng(), (form,), stated)[form].settings.field_weights == (1.5, 1.0)
 
 
+@pytest.mark.parametrize("form", ["bm25", "tfidf"])
+def test_a_search_goes_on_from_settings_of_either_form(form: str) -> None:
+    corpus, task = titles_matter()
+    first = tune_lexical(corpus, [task], seeded_rng())
+    again = tune_lexical(corpus, [task], seeded_rng(), start=first[form].settings)
+    assert (again[form].value or 0.0) >= (first[form].value or 1.0)
+    assert all(each.settings.form == name for name, each in again.items())
+
+
 def test_the_first_task_keeps_its_floor_where_two_want_different_rows() -> None:
     corpus, pages = titles_matter()
     asked = np.zeros((N, len(corpus.columns)), np.float32)
