@@ -154,8 +154,8 @@ def tune_lexical(
     to the lower bound.
 
     `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
-    coverage, and from the best three of 32 Sobol points of the coverage. It is never worse than bm25 on the tuning
-    queries.
+    coverage, and from the best three of 32 Sobol points of the coverage and ``query_tf``. It is never worse than bm25
+    on the tuning queries.
 
     If the corpus has a memory, each query is scored against documents whose memory excludes the query's own fold
     (`LexicalCorpus.without`). The memory's weight and b are searched with the other parameters.
@@ -493,7 +493,7 @@ def _tuned(
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
-        starts = [((*best[0][: len(pure)], *row[:-1]), best[1]) for row in _sobol(covering, rng)]
+        starts = [((*best[0][: len(pure)], *places), mode) for places, mode in _points(covering, modes, rng)]
         known = [(tuple(axis.place(one) for axis in axes), one.query_tf) for one in others if one.coverage]
         tuned[COVERING] = measured(searched(axes, starts, [best, *known]))
     return tuned
@@ -529,18 +529,18 @@ def _starts(
     starts = [(plain, modes[0])]
     starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
     if len(starts) == 1:
-        starts += [(row[:-1], modes[int(row[-1] * len(modes))]) for row in _sobol(axes, rng)]
+        starts += _points(axes, modes, rng)
     return starts
 
 
-def _sobol(axes: Sequence[_Axis], rng: np.random.Generator) -> list[tuple[float, ...]]:
-    """Return Sobol points over the starting ranges of the axes, each followed by a number from 0 to 1."""
+def _points(axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator) -> list[_Point]:
+    """Return Sobol points over the starting ranges of the axes and over the modes."""
     if not axes:
         return []
     low = np.array([*(axis.start_low for axis in axes), 0.0])
     span = np.array([*(axis.start_high for axis in axes), 1.0]) - low
     points = low + span * qmc.Sobol(len(low), rng=rng).random(_N_STARTS)
-    return [tuple(point) for point in points.tolist()]
+    return [(tuple(places), modes[int(share * len(modes))]) for *places, share in points.tolist()]
 
 
 class _Contest:
