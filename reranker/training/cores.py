@@ -24,7 +24,7 @@ def mb_of_run(n_documents: int, n_rows: int, dim: int) -> float:
     return 4 * dim * (n_documents + 6 * n_rows) / 2**20
 
 
-def on_cores(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float = 0.0) -> Iterator[Result]:
+def on_cores(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float) -> Iterator[Result]:
     """Yield the results of the runs, in order.
 
     The runs share nothing that they change, and use one core each. As many run at the same time as fit into `RUNS_MB`;

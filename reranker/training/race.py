@@ -9,7 +9,6 @@ itself, unless an epoch has more than `LONG_STEPS` steps.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,18 +28,14 @@ from reranker.training.trainer import TrainResult, steps_of
 
 
 class Rung(NamedTuple):
-    """One round of the search: every setting kept so far, with each value of the settings that are varied."""
+    """One round of the search: the settings kept so far, with another value of one setting at a time."""
 
     epochs: int
     """Epochs of each run. Runs of `FINAL_EPOCHS` stop by validation."""
     varied: Mapping[str, Sequence[float]]
-    """Name of a setting to its values."""
-    n_kept: int = 1
-    """Settings that the next round goes on with."""
+    """Name of a setting to its values. Each value is tried with the first values of the other settings."""
     relative: frozenset[str] = frozenset()
     """Settings whose values are factors of the value kept so far."""
-    one_by_one: bool = False
-    """Each value is tried with the first values of the other settings; otherwise each with all of them."""
 
 
 FINAL_EPOCHS = 15
@@ -53,11 +48,10 @@ RUNGS = (
         FINAL_EPOCHS,
         {"identity_scale": (1.0, 1 / 3), "rate": (0.05, 0.1)},
         relative=frozenset({"identity_scale"}),
-        one_by_one=True,
     ),
 )
-"""The rounds. Short runs have three epochs, because one does not show the value of hard negatives, and all have as
-many, so that a round does not make the run again that the one before has kept."""
+"""The rounds. Short runs have three epochs, because one does not show the value of hard negatives. They all have the
+same number, so that no round repeats the run that the round before has kept."""
 MILESTONES = (5, 10)
 """Epochs after which a run as long as the training gives up if it is behind the first such run."""
 RACE_STEPS = 20_000
@@ -143,8 +137,9 @@ def race(context: TrainingContext) -> list[Trial]:
         return []
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], Outcome] = {}
-    kept: list[dict[str, float]] = [{}]
-    planned, total = _planned(rungs)
+    kept: dict[str, float] = {}
+    planned = [(number, rung) for number, rung in enumerate(rungs, 1) if rung.varied]
+    total = sum(rung.epochs * (1 + sum(len(values) - 1 for values in rung.varied.values())) for _, rung in planned)
     done = 0
     for number, rung in planned:
         candidates = _candidates(kept, rung)
@@ -157,58 +152,41 @@ def race(context: TrainingContext) -> list[Trial]:
             done += rung.epochs
         done += rung.epochs * (len(keys) - len(new))
         tried = [known[key] for key in keys]
-        order = _in_order(candidates, tried)
+        best = _best(candidates, tried)
         trials += [
-            Trial(number, settings, each.epochs, each.map, each.scale, place in order[: rung.n_kept])
+            Trial(number, settings, each.epochs, each.map, each.scale, place == best)
             for place, (settings, each) in enumerate(zip(candidates, tried, strict=True))
         ]
-        kept = [candidates[place] for place in order[: rung.n_kept]]
-        context.finished = tried[order[0]].result
+        kept, context.finished = candidates[best], tried[best].result
     context.progress("trying settings", total, total)
-    context.schedule = replace(schedule, **_changes(kept[0]), epochs=long)
-    named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept[0].items())
+    context.schedule = replace(schedule, **_changes(kept), epochs=long)
+    named = ", ".join(f"{KEPT_NAMES.get(name, name)} {value:g}" for name, value in kept.items())
     context.say(f"of {len(trials)} trial runs the best had {named}: validation MAP {trials_best(trials).map:.4f}")
     return trials
 
 
-def _candidates(kept: Sequence[dict[str, float]], rung: Rung) -> list[dict[str, float]]:
-    def varied(settings: dict[str, float], name: str, value: float) -> dict[str, float]:
-        return {**settings, name: settings[name] * value if name in rung.relative else value}
+def _candidates(kept: Mapping[str, float], rung: Rung) -> list[dict[str, float]]:
+    """Return the settings of a round's runs: the first values of all that is varied, then each other value."""
 
-    candidates = list(kept)
-    others: list[dict[str, float]] = []
-    for name, values in rung.varied.items():
-        if rung.one_by_one:
-            others += [varied(settings, name, value) for settings in kept for value in values[1:]]
-        chosen = values[:1] if rung.one_by_one else values
-        candidates = [varied(settings, name, value) for settings in candidates for value in chosen]
-    return candidates + others
+    def value_of(name: str, value: float) -> float:
+        return kept[name] * value if name in rung.relative else value
+
+    first = {**kept, **{name: value_of(name, values[0]) for name, values in rung.varied.items()}}
+    others = [{**first, name: value_of(name, value)} for name, values in rung.varied.items() for value in values[1:]]
+    return [first, *others]
 
 
-def _in_order(candidates: Sequence[Mapping[str, float]], tried: Sequence[Outcome]) -> list[int]:
-    """Return the places of the candidates, the best first; among equals the earlier.
+def _best(candidates: Sequence[Mapping[str, float]], tried: Sequence[Outcome]) -> int:
+    """Return the place of the best candidate.
 
-    The first place goes to the candidate with the largest a, and among these the earliest, of all that learned
-    something and are within `TIE` of the best. With a larger lexical part the learned part is a smaller correction,
-    which gains more from longer training; the values of a round begin with the most cautious one.
+    It is the one with the largest a, and among these the earliest, of all that learned something and are within `TIE`
+    of the highest MAP. With a larger lexical part the learned part is a smaller correction, which gains more from
+    longer training; the values of a round begin with the most cautious one.
     """
-    order = sorted(range(len(tried)), key=lambda place: (-tried[place].map, place))
-    least = (1 - TIE) * tried[order[0]].map
-    tied = [place for place in order if tried[place].map >= least and tried[place].scale > 0] or order[:1]
-    first = min(tied, key=lambda place: (-candidates[place].get("identity_scale", 0.0), place))
-    return [first, *(place for place in order if place != first)]
-
-
-def _planned(rungs: Sequence[Rung]) -> tuple[list[tuple[int, Rung]], int]:
-    """Return the rounds that have anything to decide, with their numbers, and the epochs of all their runs."""
-    planned, n_kept, longest, total = list[tuple[int, Rung]](), 1, 0, 0
-    for number, rung in enumerate(rungs, 1):
-        if rung.varied or (n_kept > 1 and rung.epochs > longest):
-            n_values = [len(values) for values in rung.varied.values()]
-            n = n_kept * (1 + sum(n_values) - len(n_values) if rung.one_by_one else math.prod(n_values))
-            total, longest, n_kept = total + n * rung.epochs, rung.epochs, min(n, rung.n_kept)
-            planned.append((number, rung))
-    return planned, total
+    highest = max(range(len(tried)), key=lambda place: tried[place].map)
+    least = (1 - TIE) * tried[highest].map
+    tied = [place for place, each in enumerate(tried) if each.map >= least and each.scale > 0] or [highest]
+    return min(tied, key=lambda place: (-candidates[place].get("identity_scale", 0.0), place))
 
 
 def trials_best(trials: Sequence[Trial]) -> Trial:
