@@ -123,7 +123,8 @@ MIN_STEPS = 5_000
 MAX_STEPS = 1_000_000
 MAX_HALVINGS = 6
 LOOK_UPS: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93})
-"""Epochs before which hard negatives are looked up again: the longer a run, the less they change."""
+"""Epochs before which hard negatives are looked up again. Each number is about one and a half times the one before:
+the longer a run, the less the negatives change."""
 DIVERGED = 10.0
 
 
@@ -222,7 +223,9 @@ class Trainer:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
-        self._found: Int64 | None = None
+        self._found: Int64 | None = (
+            None  # the last hard negatives; a run that goes on needs them until the next look-up
+        )
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
         seeds = rng.integers(1, 2**63 - 1, threads)

@@ -12,8 +12,9 @@ from reranker.arrays import Float32, Int64
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import LexicalValues
 from reranker.training import trainer
+from reranker.training.config import TrainConfig, schedule_of
 from reranker.training.problem import Problem, csr_of
-from reranker.training.trainer import NegativeMiner
+from reranker.training.trainer import NegativeMiner, Trainer, TrainingCheckpoint, start_parameters, steps_of
 from reranker.training.training_set import from_links
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Links, Sources, corpus_of, problem_of, synonyms, write_documents
@@ -126,3 +127,25 @@ def test_one_query_among_enough_documents(problem: Problem, tmp_path: Path) -> N
     U, vectors = tables(problem)
     rows = NegativeMiner(problem, seeded_rng()).look_up(U, vectors, 8.0)
     np.testing.assert_array_equal(rows, true_nearest(problem, U, vectors, 8.0, trainer.N_NEAREST, 300))
+
+
+def test_a_run_that_goes_on_between_look_ups_uses_the_negatives_of_the_last_one(
+    problem: Problem, tmp_path: Path
+) -> None:
+    numbers = schedule_of(TrainConfig(dim=DIM, epochs=5), queries_are_texts=False, unseen_documents=False)
+    numbers = replace(numbers, epochs=5, nearest_share=1.0)
+    assert 4 not in trainer.LOOK_UPS and 3 in trainer.LOOK_UPS
+    checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
+
+    def run(checkpoint: TrainingCheckpoint | None, stop_at: float = float("inf")) -> Float32:
+        def progress(done: int, _total: int | None) -> None:
+            if done >= stop_at:
+                raise InterruptedError
+
+        miner = NegativeMiner(problem, seeded_rng())
+        by = Trainer(problem, numbers, seeded_rng(), nearest=miner, checkpoint=checkpoint, progress=progress)
+        return by.run(*start_parameters(numbers, problem.n_columns, DIM, False, seeded_rng(1))).U
+
+    with pytest.raises(InterruptedError):
+        run(checkpoint, 4 * steps_of(problem) + 1)
+    assert run(checkpoint).tobytes() == run(None).tobytes()
