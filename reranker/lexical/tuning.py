@@ -263,7 +263,7 @@ class LexicalMeasure:
 
         # Queries are independent of one another, so the values do not depend on the number of cores.
         bounds = np.linspace(0, rows.shape[0], 1 + _n_cores(len(rows.data) // _WORDS_A_CORE)).astype(int).tolist()
-        return np.concatenate(_on_cores(part, bounds))
+        return np.concatenate(_in_parts(part, bounds))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.
@@ -305,7 +305,7 @@ class LexicalMeasure:
             n_parts = _n_cores(len(postings.documents) // _POSTINGS_A_CORE)
             shares = np.arange(1, n_parts) * len(postings.documents) / n_parts
             borders = np.searchsorted(postings.offsets, shares).tolist()
-            return np.concatenate(_on_cores(part, [0, *borders, len(postings.offsets) - 1]))
+            return np.concatenate(_in_parts(part, [0, *borders, len(postings.offsets) - 1]))
         total = np.zeros(len(postings.documents))
         for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
             total += part_of.astype(np.float64) * weight
@@ -316,7 +316,7 @@ def _n_cores(n_useful: int) -> int:
     return min(os.cpu_count() or 1, 1 + n_useful)
 
 
-def _on_cores(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
+def _in_parts(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
     """Return the results of the parts between the bounds, in order, each computed on a core of its own."""
     if len(bounds) == 2:
         return [part(*bounds)]
