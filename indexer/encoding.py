@@ -60,7 +60,7 @@ class VersionEncoder:
         # fields to read of a document for deciding whether it is current, and for renewing it.
         self.text_paths = [spec.path for spec in encoder.view.fields]
         self.src_field = field_name(encoder.encoder_id, "src")
-        self.read_fields = [*self.text_paths, self.src_field]
+        self.read_fields = [*encoder.view.source_fields, self.src_field]
         # Function that returns the value of `_src` for a document's text.
         self.source_hash = encoder.view.source_hash
         # Index settings that the routes need, which cannot be changed later.

@@ -288,7 +288,7 @@ class _Load:
         lines, version = self.stored_lines, self.version
         if self.superseded:
             ids = [item.op.id for item in self.superseded]
-            held = self.engine.get(self.index, ids, source=version.text_paths)
+            held = self.engine.get(self.index, ids, source=version.encoder.view.source_fields)
             lines += [
                 item.line
                 for item, document in zip(self.superseded, held, strict=True)

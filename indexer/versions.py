@@ -105,7 +105,7 @@ def stale_documents(
     hashes = {field_name(key, "src"): (key, view) for key, view in views.items() if key[:ID_DIGITS] in heads}
     if not hashes:
         return counts
-    paths = {spec.path for _, view in hashes.values() for spec in view.fields}
+    paths = {path for _, view in hashes.values() for path in view.source_fields}
     n_read, total = 0, engine.count(index)
     for batch in engine.scan(index, source=sorted({*paths, *hashes})):
         for document in batch:

@@ -22,12 +22,12 @@ from reranker.models.tensor_file import REMEDY, _open_regular
 FORMAT: Final = "ssi-model"
 
 
-FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7)
 """Format versions; a program refuses versions that it does not know.
 
 1: the linear form, which every program reads. 2: another ``document_form``. 3: ``lexical`` settings, or a
 ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights`` weights of query
-words. 6: hashes of the ``training_queries``.
+words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have already.
 """
 
 
@@ -114,11 +114,14 @@ _VERSIONED: Final = (
     "n_memory_documents",
     "n_word_weights",
     "training_queries",
+    "vector_field",
 )
 """Entries that decide the format version."""
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
+    if "vector_field" in content:
+        return 7
     if "training_queries" in content:
         return 6
     if "n_word_weights" in content:

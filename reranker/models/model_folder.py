@@ -4,7 +4,7 @@ A folder holds ::
 
     manifest.json                        ids, text view, analyzer, training, measures, files
     tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory,
-                                         hashes of the training queries
+                                         hashes of the training queries, mean, axes and word vectors of a vector field
 
 The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
 tensor file is written next to the old one, and then the new manifest is renamed over the old one. A reader, or a crash
@@ -34,6 +34,7 @@ from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
 from reranker.models.scorers import LINEAR, form_of
 from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
@@ -195,7 +196,40 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
         n_offsets = _entry(content, "n_memory_documents", int) + 1
         for name, kind in MEMORY_TYPES.items():
             expected[f"memory.{name}"] = (kind, (n_offsets if name.endswith("offsets") else None,))
+    if "vector_field" in content:
+        field = _vector_field(content)
+        n_given, n_kept = _entry(field, "n_given", int), _entry(field, "n_dims", int)
+        expected |= {
+            "given.mean": (float32, (n_given,)),
+            "given.axes": (float32, (n_given, n_kept)),
+            "given.U": (float32, (_entry(field, "n_word_rows", int), n_kept)),
+        }
     return expected
+
+
+def _vector_field(content: Mapping[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = _entry(content, "vector_field", dict)
+    names = ("longest", "n_dims", "n_given", "n_word_rows", "share", "text_encoder", "weight")
+    if sorted(entry) != sorted(names):
+        raise ArtifactError(f"vector_field has the entries {sorted(entry)[:8]} and not {', '.join(names)}; {REMEDY}")
+    return entry
+
+
+def _given_parts(
+    content: Mapping[str, Any], arrays: Mapping[str, AnyArray]
+) -> tuple[VectorField | None, WordEncoder | None]:
+    """Return the vector field of a model and its query side; None for a model without one."""
+    if "vector_field" not in content:
+        return None, None
+    entry = _vector_field(content)
+    field = VectorField(
+        arrays["given.mean"],
+        arrays["given.axes"],
+        _entry(entry, "longest", float),
+        _entry(entry, "share", float),
+        _entry(entry, "text_encoder", str),
+    )
+    return field, WordEncoder(arrays["given.U"], _entry(entry, "weight", float))
 
 
 def _number_of_queries(content: Mapping[str, Any]) -> int:
@@ -247,6 +281,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
     try:
         documents = Vocabulary.from_arrays(_named(arrays, "document", _VOCABULARY_TYPES))
         shared = _entry(content, "shared_vocabulary", bool)
+        vector_field, word_encoder = _given_parts(content, arrays)
         encoder = Encoder(
             TextView.from_json(_entry(content, "text_view", dict)),
             analyzer,
@@ -258,6 +293,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             arrays.get("Y"),
             LexicalSettings.from_json(_entry(content, "lexical", dict)) if "lexical" in content else None,
             QueryMemory.from_arrays(_named(arrays, "memory", MEMORY_TYPES)) if "memory.ids" in arrays else None,
+            vector_field,
         )
         model = RankingModel(
             encoder,
@@ -272,6 +308,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             TrainingQueries(_entry(content["training_queries"], "key", str), arrays["training_queries"])
             if "training_queries" in arrays
             else None,
+            word_encoder,
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

@@ -29,10 +29,11 @@ from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
 from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, query_vectors, weights_in
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
+from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
-from reranker.text.view import TextView, texts_hash
+from reranker.text.view import TextView, source_hash
 from reranker.text.vocabulary import Vocabulary
 
 ENCODING_VERSION: Final = 1
@@ -51,13 +52,16 @@ class EncodedDocuments:
     """A batch of encoded documents, in their order."""
 
     vectors: Float32
-    """Document vectors, (n, N) float32, rounded as stored: Vd' of the learned row d', or c(d') in other forms."""
+    """Document vectors, (n, N) float32, rounded as stored: Vd' of the learned row d', or c(d') in other forms.
+
+    With a vector field, the K numbers of the given vector follow (`VectorField.project`).
+    """
     rows: sp.csr_matrix
     """Lexical rows d, (n, 2**31 - 1) float32, weights rounded as stored."""
     source_hashes: list[str]
     """`TextView.source_hash` of each document."""
     has_text: Bool
-    """False for a document without any word and without a memory, (n,) bool; it cannot be scored."""
+    """False for a document without any word, memory and given vector, (n,) bool; it cannot be scored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +108,16 @@ class Encoder:
     """Settings of the lexical row d; None if it is the learned row d', as in models of version 0.1."""
     memory: QueryMemory | None = None
     """Queries for which documents were relevant: the last field of d and of the lexical settings. None: no memory."""
+    vector_field: VectorField | None = None
+    """How the vectors of the view's ``vector`` follow V d' in a document's vector; None exactly if there are none."""
 
     def __post_init__(self) -> None:
         if self.memory is not None and (self.lexical is None or self.lexical.form != "bm25"):
             form = None if self.lexical is None else self.lexical.form
             raise ConfigError(f"a query memory needs the lexical form 'bm25', and this model's form is {form!r}")
         self.check_lexical_fields(self.view, "text view")
+        if bool(self.view.vector) != (self.vector_field is not None):
+            raise ConfigError("a view with a field of vectors needs a vector field, and no other view has one")
         check_quantisation(self.quantisation)
         _ = self.documents
         _check_word_rows(self.V, self.document_vocabulary, "V")
@@ -117,8 +125,8 @@ class Encoder:
 
     @property
     def n_dims(self) -> int:
-        """N, the number of dimensions of a vector."""
-        return int(self.V.shape[1])
+        """N, the number of dimensions of a vector: those of V, and those of the given vectors if there are any."""
+        return int(self.V.shape[1]) + (0 if self.vector_field is None else self.vector_field.n_dims)
 
     @cached_property
     def documents(self) -> DocumentForm:
@@ -133,7 +141,8 @@ class Encoder:
         bounds the length of c(d'). 5 % are added for the rounding of stored vectors (that of int8 is the largest).
         """
         longest = sum(abs(weight) for weight in self.view.weights) + self.analyzer.config.bigrams
-        bound = 1.05 * self.documents.bound(longest)
+        given = 0.0 if self.vector_field is None else self.vector_field.longest
+        bound = 1.05 * float(np.hypot(self.documents.bound(longest), given))
         return float(f"{bound:.4g}") if bound > 0 else 1.0
 
     @cached_property
@@ -176,6 +185,8 @@ class Encoder:
             parts["lexical"] = self.lexical.to_json()
         if self.memory is not None:
             parts["memory"] = {name: _array_sha256(array) for name, array in self.memory.to_arrays().items()}
+        if (given := self.vector_field) is not None:
+            parts["vector_field"] = [given.longest, _array_sha256(given.mean), _array_sha256(given.axes)]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode("ascii")).hexdigest()
 
     def rows(self, documents: Sequence[Mapping[str, Any]], ids: Sequence[str] | None = None) -> sp.csr_matrix:
@@ -195,22 +206,34 @@ class Encoder:
         `InputError` is raised if a vector is too large for float16; the message names the alternatives.
         """
         texts = [self.view.texts(source) for source in documents]
-        vectors, rows, has_text = self.encode_counts(self._counts(texts), ids)
-        return EncodedDocuments(vectors, rows, [texts_hash(text) for text in texts], has_text)
+        given: list[Float32 | None] = [None] * len(texts)
+        projected = None
+        if self.vector_field is not None:
+            given = [self.view.given_vector(source) for source in documents]
+            projected = self.vector_field.vectors(given)
+        vectors, rows, has_text = self.encode_counts(self._counts(texts), ids, projected)
+        hashes = [source_hash(self.view, text, vector) for text, vector in zip(texts, given, strict=True)]
+        return EncodedDocuments(vectors, rows, hashes, has_text)
 
     def encode_counts(
-        self, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None
+        self, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None, given: Float32 | None = None
     ) -> tuple[Float32, sp.csr_matrix, Bool]:
         """Return ``vectors``, ``rows`` and ``has_text`` of `EncodedDocuments` from the word counts of each field.
 
         ``counts`` are those of `text_counts`: one matrix per field of the view, then that of bigrams. ids as in
-        `encode`.
+        `encode`. ``given`` are the projected given vectors, (n, K), of an encoder with a vector field; without them,
+        the documents have none.
         """
         learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
         has_text = (np.diff(rows.indptr) > 0) | (np.diff(learned.indptr) > 0)
-        vectors = quantise_vectors(self.documents.vectors(learned), self.quantisation)
-        return vectors, quantise_rows(rows, self.quantisation), has_text
+        vectors = self.documents.vectors(learned)
+        if self.vector_field is not None:
+            if given is None:
+                given = np.zeros((len(vectors), self.vector_field.n_dims), np.float32)
+            vectors = np.hstack([vectors, given])
+            has_text |= has_vectors(given)
+        return quantise_vectors(vectors, self.quantisation), quantise_rows(rows, self.quantisation), has_text
 
     def _counts(self, texts: Sequence[Sequence[str]]) -> list[sp.csr_matrix]:
         return text_counts(self.document_vocabulary, self.analyzer, texts, len(self.view.fields))
@@ -283,9 +306,12 @@ class RankingModel:
     """Weight of each query word in q, (words of ``query_vocabulary``,) float32, above 0. None: 1 each."""
     training_queries: TrainingQueries | None = None
     """Hashes of the queries that the model has learned from. None: unknown, as in models of earlier versions."""
+    word_encoder: WordEncoder | None = None
+    """Query side of the encoder's vector field; None exactly if the encoder has none."""
 
     def __post_init__(self) -> None:
         _ = self.scorer
+        self._check_word_encoder()
         _check_word_rows(self.U, self.query_vocabulary, "U")
         if self.U_short is not None:
             FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises the errors of U
@@ -306,6 +332,17 @@ class RankingModel:
                 f"the identity has weight {self.identity} while queries and documents have different vocabularies, "
                 f"in which one id means two words; set it to 0 or use one vocabulary"
             )
+
+    def _check_word_encoder(self) -> None:
+        words, field = self.word_encoder, self.encoder.vector_field
+        if (words is None) != (field is None):
+            raise ConfigError("a vector field needs a word encoder, and a word encoder a vector field: give both")
+        if words is not None and field is not None:
+            _check_word_rows(words.U, self.query_vocabulary, "the table of the word encoder")
+            if words.U.shape[1] != field.n_dims:
+                raise ShapeMismatch(
+                    f"the word encoder has {words.U.shape[1]} dimensions and the vector field {field.n_dims}"
+                )
 
     def _check_word_weights(self, weights: Float32) -> None:
         if self.encoder.lexical is None:
@@ -337,6 +374,8 @@ class RankingModel:
         if self.U_short is not None:
             short = np.flatnonzero(np.diff(learned_rows.indptr) <= SHORT_QUERY)
             vectors[short] = query_vectors(self.encoder.form, self.U_short, learned_rows[short])
+        if self.word_encoder is not None:
+            vectors = np.hstack([vectors, self.word_encoder.vectors(learned_rows)])
         return vectors
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
@@ -354,6 +393,9 @@ class RankingModel:
             more["lexical"] = encoder.lexical.to_json()
         if encoder.memory is not None:
             more["n_memory_documents"] = len(encoder.memory)
+        if encoder.vector_field is not None and self.word_encoder is not None:
+            words = {"n_word_rows": len(self.word_encoder.U), "weight": float(self.word_encoder.weight)}
+            more["vector_field"] = {**encoder.vector_field.to_json(), **words}
         content = {
             **more,
             "encoder_id": encoder.encoder_id,
@@ -365,7 +407,7 @@ class RankingModel:
             "identity": float(self.identity),
             "tied": self.scorer.is_tied,
             "shared_vocabulary": self.has_shared_vocabulary,
-            "n_dims": encoder.n_dims,
+            "n_dims": int(encoder.V.shape[1]),
             "n_document_words": len(encoder.document_vocabulary),
             "n_document_rows": len(encoder.V),
             "n_query_words": len(self.query_vocabulary),
@@ -502,4 +544,6 @@ def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
         tensors |= {f"{side}.{name}": array for name, array in vocabulary.to_arrays().items()}
     if model.encoder.memory is not None:
         tensors |= {f"memory.{name}": array for name, array in model.encoder.memory.to_arrays().items()}
+    if (given := model.encoder.vector_field) is not None and model.word_encoder is not None:
+        tensors |= {"given.mean": given.mean, "given.axes": given.axes, "given.U": model.word_encoder.U}
     return tensors

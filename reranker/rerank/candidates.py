@@ -525,7 +525,7 @@ class Candidates:
         deadline: Deadline,
     ) -> int:
         """Read the texts of hits without a vector, encode them, and return how many had a text."""
-        fields = [spec.path for spec in model.encoder.view.fields]
+        fields = model.encoder.view.source_fields
         body = {"query": {"ids": {"values": [hit.id for hit in hits]}}, "_source": fields}
         sources = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=deadline.timeout_s())
         keys = [(hit.index, hit.id) for hit in hits]

@@ -70,7 +70,7 @@ def export_documents(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     refresh_if_allowed(engine, index)
-    fields = [spec.path for spec in view.fields]
+    fields = view.source_fields
     with _unsorted(path) as (file, note):
         reading = Reading(file, note, _identity(engine, index, fields))
         reading.resume(say)

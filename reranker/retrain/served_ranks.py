@@ -256,7 +256,7 @@ class ServingScores:
         check_template_body(self.template)
         for model in models:
             self.pools.setdefault(model.encoder_id, EncodedPool(model.encoder))
-        self._fields = sorted({spec.path for model in models for spec in model.encoder.view.fields})
+        self._fields = sorted({path for model in models for path in model.encoder.view.source_fields})
         requests = [signal.request() for served in self.models for signal in served.signals]
         self._doc_values = list({request["field"]: request for request in requests}.values())
 

@@ -129,7 +129,7 @@ class IndexedDocuments:
         vectors.parts.extend(part._replace(places=missing[part.places]) for part in loaded.parts)
         bare = [place for place in missing[loaded.missing()].tolist() if encodable[place] and ids[place] in stored]
         if bare:
-            texts = [spec.path for spec in model.encoder.view.fields]
+            texts = model.encoder.view.source_fields
             sources = _read(search, [ids[place] for place in bare], texts, deadline)
             bare = [place for place in bare if ids[place] in sources]
             names = [ids[place] for place in bare]

@@ -11,7 +11,10 @@ from hashlib import blake2b
 from html import unescape
 from typing import Any
 
-from reranker.errors import ConfigError
+import numpy as np
+
+from reranker.arrays import Float32
+from reranker.errors import ConfigError, InputError
 
 _TAG = re.compile(r"</?([A-Za-z][A-Za-z0-9:-]*)")
 _QUOTE_OR_END = re.compile(r"[\"'>]")
@@ -80,6 +83,8 @@ def _tag_end(text: str, position: int, closed: int) -> int:
 
 
 DEFAULT_MAX_CHARS = 20_000
+MAX_VECTOR_DIMS = 16_384
+"""Largest number of values of a vector; text encoders have at most 4,096."""
 _MAX_DEPTH = 64  # nesting of arrays and objects below a path; deeper values are ignored
 _WORD_BACK = 255  # how many characters a cut moves back so that it does not split a word
 
@@ -120,6 +125,8 @@ class TextView:
     """Whether HTML is first turned into plain text (`strip_html`)."""
     max_chars: int = DEFAULT_MAX_CHARS
     """Largest number of characters of a field's text, after HTML is stripped; longer text is cut between words."""
+    vector: str = ""
+    """Path of the field with the vector that a text encoder has computed of the document; empty: none is read."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.fields, tuple) or not self.fields:
@@ -132,6 +139,10 @@ class TextView:
             raise ConfigError(f"strip_html is {self.strip_html!r}: it must be true or false", value=self.strip_html)
         if isinstance(self.max_chars, bool) or not isinstance(self.max_chars, int) or self.max_chars < 1:
             raise ConfigError(f"max_chars is {self.max_chars!r}: it must be a whole number of at least 1")
+        if not isinstance(self.vector, str) or (self.vector and not all(self.vector.split("."))):
+            raise ConfigError(f"the field of vectors {self.vector!r} is invalid: write names joined by single dots")
+        if self.vector in paths:
+            raise ConfigError(f"the field {self.vector!r} is read as text and as a vector: name it once")
 
     @classmethod
     def parse(cls, specs: Sequence[str], *, strip_html: bool = False, max_chars: int = DEFAULT_MAX_CHARS) -> TextView:
@@ -147,6 +158,11 @@ class TextView:
     def is_default(self) -> bool:
         """Whether these are the default fields; a document may have only some of them."""
         return [spec.path for spec in self.fields] == [spec.path for spec in TextView().fields]
+
+    @property
+    def source_fields(self) -> list[str]:
+        """The fields of a document that are read: those of the texts, then that of the vector if there is one."""
+        return [spec.path for spec in self.fields] + [self.vector] * bool(self.vector)
 
     def with_weights(self, weights: Sequence[float]) -> TextView:
         """Return the view with these weights in field order; raises `ConfigError` unless each field has a valid one."""
@@ -165,14 +181,30 @@ class TextView:
         """
         return tuple(self._text(source, spec.path) for spec in self.fields)
 
+    def given_vector(self, source: Mapping[str, Any]) -> Float32 | None:
+        """Return the vector of a document, (E,) float32; None if it is missing, null or all zeros.
+
+        `InputError` is raised if the field holds anything but a list of finite numbers that fit float32.
+        """
+        value: Any = source.get(self.vector)
+        if value is None and "." in self.vector:
+            value = source
+            for name in self.vector.split("."):
+                value = value.get(name) if isinstance(value, Mapping) else None
+        return None if value is None else _vector_of(value, self.vector)
+
     def source_hash(self, source: Mapping[str, Any]) -> str:
-        """Return 16 hex digits of BLAKE2b over the texts, each preceded by its length (``_src`` of a version)."""
-        return texts_hash(self.texts(source))
+        """Return 16 hex digits of BLAKE2b over all that is read of a document (``_src`` of a version).
+
+        They are those of the texts, each preceded by its length. The bytes of the vector follow if the view reads one.
+        """
+        return source_hash(self, self.texts(source), self.given_vector(source) if self.vector else None)
 
     def to_json(self) -> dict[str, Any]:
         """Return the view as a JSON object for `from_json`."""
         fields = [{"path": spec.path, "weight": spec.weight} for spec in self.fields]
-        return {"fields": fields, "strip_html": self.strip_html, "max_chars": self.max_chars}
+        kept = {"fields": fields, "strip_html": self.strip_html, "max_chars": self.max_chars}
+        return {**kept, "vector": self.vector} if self.vector else kept
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextView:
@@ -211,14 +243,34 @@ def nearest_paths(path: str, paths: Collection[str]) -> str:
     return ", ".join(get_close_matches(path, sorted(paths)) or sorted(paths)[:5])
 
 
-def texts_hash(texts: Sequence[str]) -> str:
-    """Return `TextView.source_hash` of texts already extracted by `TextView.texts`."""
+def source_hash(view: TextView, texts: Sequence[str], vector: Float32 | None = None) -> str:
+    """Return `TextView.source_hash` of texts and a vector that were read already."""
     digest = blake2b(digest_size=8)
-    for text in texts:
-        data = text.encode("utf-8", "surrogatepass")
+    parts = [text.encode("utf-8", "surrogatepass") for text in texts]
+    if view.vector:
+        parts.append(b"" if vector is None else vector.astype("<f4").tobytes())
+    for data in parts:
         digest.update(len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.hexdigest()
+
+
+def _vector_of(value: object, path: str) -> Float32 | None:
+    """Return the vector that a field holds; None if it is all zeros."""
+    vector = None
+    if isinstance(value, list | tuple | np.ndarray) and not any(isinstance(each, bool | str) for each in value):
+        try:
+            with np.errstate(over="ignore"):
+                vector = np.array(value, dtype=np.float32)
+        except (TypeError, ValueError, OverflowError):
+            vector = None  # a list of anything else
+    if vector is None or vector.ndim != 1 or not 1 <= len(vector) <= MAX_VECTOR_DIMS or not np.isfinite(vector).all():
+        raise InputError(
+            f"the field {path!r} is {str(value)[:60]!r}: a vector is a list of 1 to {MAX_VECTOR_DIMS:,} finite "
+            "numbers; name a field of vectors, or correct the document",
+            path=path,
+        )
+    return vector if vector.any() else None
 
 
 def _parse_field(spec: str) -> FieldSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.scorers import FORMS
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView
@@ -33,6 +35,15 @@ MEMORY_BM25 = LexicalSettings(
     "bm25", (2.0, 1.0, 4.0), (0.5, 1.0, 0.0), 8.0, (0.3, 0.8, 0.1), (2.0, 7.0, 3.0), "sqrt", 0.5
 )
 """The same with a memory of queries."""
+GIVEN: tuple[list[float] | None, ...] = (
+    [1.0, 0.0, 0.5, 0.0],
+    [0.0, 1.0, 0.5, 0.0],
+    [1.0, 0.5, -0.5, 0.25],
+    None,
+    [0.0, 0.0, 0.0, 0.0],
+    [0.0, -1.0, 0.5, 1.0],
+)
+"""Vectors of DOCUMENTS; None and all zeros: the document has none."""
 IDS = tuple(f"d{number}" for number in range(len(DOCUMENTS)))
 REMEMBERED = {"lumber": ("d1", "d0"), "hard lumber board": ("d1",), "cinders fire": ("d2",), "impeller": ("d5",)}
 """Queries, and the ids of the documents they were judged relevant for."""
@@ -83,9 +94,29 @@ def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:
     parts: dict[str, Any] = {
         "encoder": encoder,
         "query_vocabulary": encoder.document_vocabulary,
-        "U": small_table(len(encoder.V), encoder.n_dims, offset=100 + seed),
+        "U": small_table(len(encoder.V), encoder.V.shape[1], offset=100 + seed),
         "identity": 1.0,
         "training": {"seed": seed},
         "metrics": {"MAP": 0.5},
     }
     return RankingModel(**(parts | changes))
+
+
+def with_given_vectors(model: RankingModel, weight: float = 0.8) -> RankingModel:
+    """Return a model that also reads the field ``vector`` of documents, of 4 numbers of which 2 are kept."""
+    axes = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]], np.float32)
+    field = VectorField(np.array([0.5, 0.25, 0.25, 0.0], np.float32), axes, 1.25, 4 / 6, "a text encoder")
+    encoder = replace(model.encoder, view=replace(model.encoder.view, vector="vector"), vector_field=field)
+    shared = model.has_shared_vocabulary
+    words = WordEncoder(small_table(min(12, len(model.query_vocabulary)), 2, offset=7), weight)
+    vocabulary = encoder.document_vocabulary if shared else model.query_vocabulary
+    U = encoder.V if model.scorer.is_tied else model.U
+    return replace(model, encoder=encoder, query_vocabulary=vocabulary, U=U, word_encoder=words)
+
+
+def documents_with_vectors() -> list[dict[str, Any]]:
+    """Return DOCUMENTS with their vectors GIVEN in the field ``vector``."""
+    return [
+        {**source, **({} if vector is None else {"vector": vector})}
+        for source, vector in zip(DOCUMENTS, GIVEN, strict=True)
+    ]

@@ -29,11 +29,13 @@ from tests.unit.small_models import (
     DOCUMENTS,
     IDS,
     MEMORY_BM25,
+    documents_with_vectors,
     small_encoder,
     small_memory,
     small_model,
     small_table,
     small_vocabulary,
+    with_given_vectors,
 )
 
 TFIDF = LexicalSettings("tfidf", (3.0, 0.5), (0.0, 1.0), factor=2.0)
@@ -88,6 +90,12 @@ MODELS = {
     "training queries, bm25": lambda: small_model(
         encoder=small_encoder(lexical=BM25), word_weights=WORD_WEIGHTS, training_queries=TRAINING_QUERIES
     ),
+    "given vectors": lambda: with_given_vectors(small_model()),
+    "given vectors, tied": lambda: with_given_vectors(tied_model()),
+    "given vectors, two vocabularies": lambda: with_given_vectors(two_vocabulary_model()),
+    "given vectors, memory": lambda: with_given_vectors(
+        small_model(encoder=small_encoder("int8", lexical=MEMORY_BM25, memory=small_memory()))
+    ),
     "cubic, bm25": lambda: small_model(encoder=small_encoder("int8", form="cubic", lexical=BM25)),
 }
 
@@ -105,6 +113,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
     version = 5 if model.word_weights is not None else 4 if model.encoder.memory else version
     version = 6 if model.training_queries is not None else version
+    version = 7 if model.word_encoder is not None else version
     assert loaded.manifest["format_version"] == version
     assert loaded.encoder.lexical == model.encoder.lexical
     assert loaded.has_shared_vocabulary == model.has_shared_vocabulary
@@ -117,7 +126,8 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
         np.testing.assert_array_equal(new.vectors, old.vectors)
         np.testing.assert_array_equal(new.rows.data, old.rows.data)
         np.testing.assert_array_equal(new.rows.indices, old.rows.indices)
-    old_documents, new_documents = model.encoder.encode(DOCUMENTS, IDS), loaded.encoder.encode(DOCUMENTS, IDS)
+    documents = documents_with_vectors()
+    old_documents, new_documents = model.encoder.encode(documents, IDS), loaded.encoder.encode(documents, IDS)
     np.testing.assert_array_equal(new_documents.vectors, old_documents.vectors)
     np.testing.assert_array_equal(new_documents.rows.data, old_documents.rows.data)
     assert new_documents.source_hashes == old_documents.source_hashes
