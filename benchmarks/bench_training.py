@@ -50,7 +50,7 @@ from reranker.training import TrainConfig, from_links
 from reranker.training.config import schedule_of
 from reranker.training.context import Validator, values_by
 from reranker.training.problem import Problem, build_problem, query_set, two_rows
-from reranker.training.reading import DocumentSource, Listener, counted, read_tokens
+from reranker.training.reading import DocumentSource, Listener, counted, read_corpus_once
 from reranker.training.trainer import Trainer, start_parameters
 from reranker.training.training_set import split_training_set
 
@@ -127,7 +127,7 @@ def read_data(folder: Path) -> Data:
     analyzer = make_analyzer(AnalyzerConfig())
     train = from_links(read_links(folder / "links_train.tsv.gz"))
     valid = from_links(read_links(folder / "links_valid.tsv.gz"))
-    tokens = read_tokens(DocumentSource(path, view, analyzer), analyzer, Listener())
+    tokens = read_corpus_once(DocumentSource(path, view, analyzer), analyzer, Listener()).tokens
     vocabulary = tokens.vocabulary()
     wanted = {*train.query_ids, *valid.query_ids}
     corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)

@@ -57,7 +57,7 @@ from reranker.training.problem import (
     two_rows,
 )
 from reranker.training.race import race
-from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_tokens
+from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_corpus_once
 from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import NegativeMiner, TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
@@ -106,7 +106,7 @@ def read_data(folder: Path, full: bool, by_documents: bool, seed: int) -> Data:
         )
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     path = folder / "docs_en.jsonl.gz"
-    tokens = read_tokens(DocumentSource(path, view, analyzer), analyzer, Listener())
+    tokens = read_corpus_once(DocumentSource(path, view, analyzer), analyzer, Listener()).tokens
     vocabulary = tokens.vocabulary()
     wanted = {source for source, _ in [*learned, *asked]}
     corpus = counted(tokens, TfIdf(vocabulary, "log"), wanted)

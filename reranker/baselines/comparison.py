@@ -97,7 +97,10 @@ def read_corpus(
     while batch := list(islice(documents, _BATCH)):
         of_batch, sources = [document.id for document in batch], [document.source for document in batch]
         counts = field_counts(encoder.document_vocabulary, encoder.view, encoder.analyzer, sources)
-        vectors, rows, _ = encoder.encode_counts(counts, of_batch)
+        given = None
+        if encoder.vector_field is not None:
+            given = encoder.vector_field.vectors([encoder.view.given_vector(source) for source in sources])
+        vectors, rows, _ = encoder.encode_counts(counts, of_batch, given)
         parts.append((vectors, rows, counts))
         ids += of_batch
         if asking := [document for document in batch if document.id in wanted]:
@@ -110,11 +113,16 @@ def read_corpus(
 
 
 def encoded_corpus(
-    model: RankingModel, ids: Sequence[str], counts: Sequence[sp.csr_matrix], query_ids: Collection[str] = ()
+    model: RankingModel,
+    ids: Sequence[str],
+    counts: Sequence[sp.csr_matrix],
+    query_ids: Collection[str] = (),
+    given: Float32 | None = None,
 ) -> EncodedCorpus:
     """Return documents, given as word counts by field (`text_counts`), encoded as by `read_corpus`.
 
-    Documents used as queries have the same fields as documents that are searched.
+    Documents used as queries have the same fields as documents that are searched. ``given`` is what the model's vector
+    field stores of each document, (n_documents, K) float32.
     """
     wanted = set(query_ids)
     asked: list[str] = []
@@ -122,7 +130,8 @@ def encoded_corpus(
     parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
     for start in range(0, len(ids), _BATCH):
         of_batch, fields = ids[start : start + _BATCH], [field[start : start + _BATCH] for field in counts]
-        vectors, rows, _ = model.encoder.encode_counts(fields, of_batch)
+        of_field = None if given is None else given[start : start + _BATCH]
+        vectors, rows, _ = model.encoder.encode_counts(fields, of_batch, of_field)
         parts.append((vectors, rows, fields))
         if places := [place for place, document in enumerate(of_batch) if document in wanted]:
             asked += [of_batch[place] for place in places]

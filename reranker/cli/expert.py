@@ -24,6 +24,7 @@ SHOWN: Final[dict[str, tuple[str, ...]]] = {
         "pairs",
         "model",
         "fields",
+        "vector_field",
         "valid",
         "engine",
         "index",

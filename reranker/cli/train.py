@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _DECIDED = (
     "fields",
     "analyzer",
+    "vector_field",
     "html",
     "max_chars",
     "tf",
@@ -143,6 +145,17 @@ Examples:
     "--engine", "engine_spec", metavar="SPEC", help="Engine of --index and of the analyzer engine:INDEX/FIELD."
 )
 @click.option("--index", metavar="NAME", help="Read the documents of this index, if --docs is not given.")
+@click.option(
+    "--vector-field",
+    default="",
+    metavar="FIELD",
+    help="Field with the vectors that a text encoder has computed of the documents. Word vectors are learned from "
+    "them, so that queries need no encoder.",
+)
+@common.setting(TrainConfig, "vector_dims", metavar="N", help="Numbers that are stored of a vector of --vector-field.")
+@common.setting(
+    TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
+)
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
 @click.option("--max-chars", default=20_000, help="Maximum number of characters read from a field.")
 @click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
@@ -241,7 +254,7 @@ def command(**options: Any) -> None:
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
-        read = [str(options[name]) for name in ("engine_spec", "index", "fields", "warm_start")]
+        read = [str(options[name]) for name in ("engine_spec", "index", "fields", "vector_field", "warm_start")]
         digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()[:12]
         of_index = path.with_name(f"{path.name}.documents-{digest}.jsonl")
         if options["fresh"]:
@@ -349,6 +362,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
+    view = replace(view, vector=options["vector_field"])
     analyzer = None if analysis is None else make_analyzer(analysis, analyze)
     return DocumentSource(
         options["docs"] or of_index,

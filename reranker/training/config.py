@@ -41,6 +41,7 @@ class TrainConfig:
         "init_std": "(0, inf)",
         "stated_negative_ratio": "[0, 1]",
         "max_rows": "[0, inf)",
+        "vector_dims": "[1, inf)",
     }
 
     recipe: str = "default"
@@ -89,6 +90,10 @@ class TrainConfig:
     learned_part: str = "auto"
     """{'auto', 'on'}: Whether the learned part is written. ``auto``: only if the score is better with it on held-out
     queries; otherwise the lexical score is the model."""
+    vector_dims: int = 256
+    """Numbers that are stored of a vector that documents have already: those on which the documents differ most."""
+    text_encoder: str = ""
+    """Name of the text encoder of these vectors, for people; empty if it is unknown."""
     query_side_only: bool = False
     """Learn only U and keep the V of the model to start from: every stored vector stays valid. Needs a model to start
     from."""

@@ -32,6 +32,8 @@ from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000
 MAX_DOCUMENTS = 20_000
+N_BEST = 100
+"""Documents of the highest lexical score among which scores are compared."""
 VALIDATION_WORDS = 5
 """Words of a validation query where training mixes documents and 1 to 10 words."""
 
@@ -56,11 +58,15 @@ class Validator:
         Rank only the documents that have a grade for the query.
     is_short : bool
         The queries are short: they use the U of short queries, if the model has one.
+    given : array, optional
+        What the vector field stores of each document, (n_documents, K) float32, in the task's order.
 
     Attributes
     ----------
     queries, documents : scipy.sparse.csr_matrix
         The rows of the sampled queries and documents that U and V read.
+    given : array or None
+        The given vectors of the sampled documents.
     """
 
     def __init__(
@@ -72,10 +78,12 @@ class Validator:
         rng: np.random.Generator,
         judged_only: bool = False,
         is_short: bool = False,
+        given: Float32 | None = None,
     ) -> None:
         self.is_short = is_short
         self.task, rows, columns = task.sample(rng, MAX_QUERIES, MAX_DOCUMENTS)
         task, self.queries, self.documents = self.task, queries.learned[rows], documents.learned[columns]
+        self.given = None if given is None else given[columns]
         self._identity = np.float32(identity)
         lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
         self._lexical = lexical.block(0, len(task.query_ids))
@@ -105,11 +113,29 @@ class Validator:
             ]
         )
 
-    def measured(
-        self, q_vectors: Float32, d_vectors: Float32, identity: float, measures: Sequence[str]
-    ) -> dict[str, Float64]:
-        """Return the values of each query, (n_queries,) float64, by (query vector).(document vector) + identity q.d."""
-        scores = q_vectors @ d_vectors.T + np.float32(identity) * self._lexical
+    def values_with(self, added: Float32, identity: float) -> Float64:
+        """Return the AP of each query, (n_queries,) float64, by ``added``, (n_queries, n_documents), + identity q.d."""
+        one, a = np.float32(1), np.float32(identity)
+        values: Float64 = blended_average_precision(added, self._lexical, one, a, self._judged, DEPTH)
+        return values
+
+    def spread(self, added: Float32, identity: float) -> float:
+        """Return the ratio of two standard deviations among the best documents of a query, the median of the queries.
+
+        They are those of identity q.d and of ``added``, (n_queries, n_documents), over the `N_BEST` documents of the
+        highest q.d above 0. The ratio is 0 if no query has such documents.
+        """
+        ratios = []
+        for lexical, other in zip(self._lexical, added, strict=True):
+            best = np.argpartition(-lexical, min(N_BEST, len(lexical) - 1))[:N_BEST]
+            best = best[lexical[best] > 0]
+            if len(best) > 1 and other[best].std() > 0:
+                ratios.append(float(identity * lexical[best].std() / other[best].std()))
+        return float(np.median(ratios)) if ratios else 0.0
+
+    def measured(self, added: Float32, identity: float, measures: Sequence[str]) -> dict[str, Float64]:
+        """Return the values of each query, (n_queries,) float64, by scores as in `values_with`."""
+        scores = added + np.float32(identity) * self._lexical
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
         return dict(evaluate(self.task, _Scores(scores), no_tuples, measures).values)
 
@@ -161,13 +187,18 @@ def validators_of(
     documents: TwoRows,
     schedule: Schedule,
     rng: np.random.Generator,
+    given: Float32 | None = None,
 ) -> list[Validator]:
-    """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries."""
+    """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries.
+
+    ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32.
+    """
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else ()
     task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
     rows = queries.rows.part(np.array([queries.row_of[query] for query in task.query_ids], np.int64))
-    pool = documents.part(np.array([data.row_of[document] for document in task.document_ids], np.int64))
+    places = np.array([data.row_of[document] for document in task.document_ids], np.int64)
+    pool, of_pool = documents.part(places), None if given is None else given[places]
     share = schedule.keyword_share if are_links else 0.0
     kinds = []
     if share < 1:
@@ -175,7 +206,7 @@ def validators_of(
     if share > 0:
         kinds.append((cut_to_keywords(rows, keywords_of(schedule), rng), share < 1))
     return [
-        Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short)
+        Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short, of_pool)
         for asked, is_short in kinds
     ]
 

@@ -19,6 +19,11 @@ class RunStopped(Exception):
     """The runs were abandoned before this one ended."""
 
 
+def n_cores() -> int:
+    """Return the number of cores."""
+    return os.cpu_count() or 1
+
+
 def mb_of_run(n_documents: int, n_rows: int, dim: int) -> float:
     """Return the memory of a run's tables, MiB: Vd; U and V, those of the epoch before, and the best."""
     return 4 * dim * (n_documents + 6 * n_rows) / 2**20
@@ -36,7 +41,7 @@ def on_cores(runs: Sequence[Callable[[GoOn], Result]], mb_of_each: float) -> Ite
         if stopped.is_set():
             raise RunStopped
 
-    n_at_once = max(1, min(len(runs), os.cpu_count() or 1, int(RUNS_MB / max(mb_of_each, 1.0))))
+    n_at_once = max(1, min(len(runs), n_cores(), int(RUNS_MB / max(mb_of_each, 1.0))))
     with ThreadPoolExecutor(n_at_once, thread_name_prefix="ssi-training") as pool:
         waiting = [pool.submit(run, go_on) for run in runs]
         try:

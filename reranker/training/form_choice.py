@@ -1,4 +1,4 @@
-"""The stage that chooses what is written: the lexical score with or without memory, with or without the learned part.
+"""The stage that chooses what is written: the lexical score alone, or with memory, given vectors, or the learned part.
 
 Each form is measured on queries that neither it nor its settings were fitted to, and the best one is written, so that a
 model is never written that these queries show to be worse than a tuned lexical ranking.
@@ -7,19 +7,21 @@ model is never written that these queries show to be worse than a tuned lexical 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from reranker.arrays import Float64
+from reranker.arrays import Float32, Float64
 from reranker.baselines.comparison import LEVEL
 from reranker.errors import TrainingError
-from reranker.evaluation import PairedTest, paired_test
+from reranker.evaluation import PairedTest, paired_test, standard_error
 from reranker.lexical.memory import QueryMemory
 from reranker.models.ranking_model import lexical_rows_of
 from reranker.models.scorers import query_vectors
+from reranker.models.vector_field import WordEncoder
 from reranker.training.context import TrainedParameters, Validator, validators_of
 from reranker.training.cores import GoOn, mb_of_run, on_cores
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, trained_like
@@ -29,6 +31,7 @@ from reranker.training.reading import Listener
 from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for_unseen, folds_of
+from reranker.training.word_encoder import EncoderProblem
 
 MEASURES: Final = ("AP", "nDCG@10")
 """Measures of the forms; the first one chooses."""
@@ -45,12 +48,39 @@ class ScoreForm(NamedTuple):
     """Documents remember the training queries."""
     learned: bool
     """U and V."""
+    vectors: bool = False
+    """The vectors that documents have already."""
 
     @property
     def name(self) -> str:
         """Words for reports."""
         lexical = "lexical score with query memory" if self.memory else "lexical score"
-        return f"{lexical} and learned part" if self.learned else lexical
+        more = ["given vectors"] * self.vectors + ["learned part"] * self.learned
+        return " and ".join([", ".join([lexical, *more[:-1]]), *more[-1:]])
+
+    @property
+    def is_lexical(self) -> bool:
+        """True without given vectors and learned part."""
+        return not (self.vectors or self.learned)
+
+
+class VectorWeights(NamedTuple):
+    """Weights of the parts of a form with given vectors."""
+
+    given: float
+    """s, the length of a query's vector (`WordEncoder.weight`)."""
+    learned: float
+    """Factor of the learned part, next to what the given vectors say already."""
+
+
+GIVEN_WEIGHTS: Final = (2.0, 1.0, 4.0, 0.5, 8.0, 0.25)
+"""Weights of the given vectors that are tried, in the ratio of spreads (`Validator.spread`).
+
+2, the first one, is used where nothing can be measured: of the weights it is the best or within .002 of the best MAP on
+each of nfcorpus, cranfield and wikimedia_discernatron.
+"""
+LEARNED_FACTORS: Final = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Factors of the learned part that are tried with given vectors."""
 
 
 Values = Mapping[ScoreForm, Mapping[str, Float64]]
@@ -72,12 +102,20 @@ class FormChoice:
     """Paired test against the best lexical form, by form and measure."""
     sentence: str
     """The form that was written, and the reason."""
+    weights_of: Mapping[ScoreForm, VectorWeights] = field(default_factory=dict)
+    """Weights of the parts of each form with given vectors."""
+
+    @property
+    def weights(self) -> VectorWeights | None:
+        """Weights of the parts of the form that is written; None without given vectors."""
+        return self.weights_of.get(self.form)
 
     def to_json(self) -> dict[str, Any]:
         """Return the choice as the manifest keeps it."""
         return {
             "memory": self.form.memory,
             "learned": self.form.learned,
+            **({} if self.weights is None else {"vectors": self.weights._asdict()}),
             "queries": self.n_queries,
             "cross_fitted": self.cross_fitted,
             "means": {form.name: dict(values) for form, values in self.means.items()},
@@ -99,6 +137,7 @@ def chosen_form(
     rows: PreparedRows,
     learned: LearnedPart,
     memory: MemoryTrial,
+    encoder: EncoderProblem | None = None,
 ) -> FormChoice:
     """Return the form of the highest mean AP on the judging queries, or a simpler one that is as good (`LEAST_GAIN`).
 
@@ -107,19 +146,39 @@ def chosen_form(
     is scored by a memory, U and V that were fitted without it. They do not take part if validation was given and asks
     for documents that training does not know: these are not like those of training.
     """
-    forms = forms_of(run, learned, memory)
+    forms = forms_of(run, learned, memory, encoder)
+    stages = _Stages(run, lexical, rows, learned, memory, encoder)
+    train = division.split.train
+    words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
+    fitted = _Fitted(train, learned.parameters, memory.memory, words)
+    weights = _vector_weights(stages, forms, division.choosing, fitted)
     if len(forms) == 1:
-        return FormChoice(forms[0], 0, False, {}, {}, "")
+        return FormChoice(forms[0], 0, False, {}, {}, "", weights)
     run.listener.say("comparing the forms of the score on held-out queries")
     crosses = _crosses(division)
-    parts = [*_cross_fitted(run, lexical, division, rows, learned, memory, forms)] if crosses else []
+    parts = [*_cross_fitted(stages, division, forms, weights)] if crosses else []
     if not parts or division.split.kind == "given":
-        split = replace(division.split, valid=division.judging)
-        fitted = _Fitted(division.split.train, learned.parameters, memory.memory)
-        parts.append(_values(run, lexical, rows, learned, memory, forms, split, fitted))
-    choice = _best(_joined(parts), crosses)
+        parts.append(_values(stages, forms, replace(division.split, valid=division.judging), fitted, weights))
+    choice = replace(_best(_joined(parts), crosses), weights_of=weights)
     run.listener.say(choice.sentence)
     return choice
+
+
+@dataclass(frozen=True, eq=False)
+class _Stages:
+    """Results of the stages before."""
+
+    run: TrainingRun
+    lexical: LexicalChoice
+    rows: PreparedRows
+    learned: LearnedPart
+    memory: MemoryTrial
+    encoder: EncoderProblem | None
+
+    @property
+    def given(self) -> Float32 | None:
+        """The given vectors of all documents."""
+        return None if self.encoder is None else self.encoder.vectors
 
 
 def _crosses(division: Division) -> bool:
@@ -136,27 +195,85 @@ class _Fitted(NamedTuple):
     evidence: TrainingSet
     parameters: TrainedParameters
     memory: QueryMemory | None
+    words: Float32 | None
+    """Table of the word encoder."""
 
 
-def forms_of(run: TrainingRun, learned: LearnedPart, memory: MemoryTrial) -> list[ScoreForm]:
-    """Return the forms that may be written, the simplest first."""
+def forms_of(
+    run: TrainingRun, learned: LearnedPart, memory: MemoryTrial, encoder: EncoderProblem | None = None
+) -> list[ScoreForm]:
+    """Return the forms that may be written, the simplest first.
+
+    With the document side of a model to start from, its given vectors stay, as its memory does.
+    """
+    vectors = [False] if encoder is None else [True] if run.config.query_side_only else [False, True]
     kept = memory.is_kept
     if run.config.query_side_only or not run.tunes_lexical or run.config.learned_part == "on":
-        memories = [kept] if kept or memory.settings is None else [False, True]
-        return [ScoreForm(each, True) for each in memories]
-    memories = [False] if memory.settings is None else [False, True]
-    learns = [False, True] if learned.parameters.has_learned else [False]
-    return [ScoreForm(with_memory, with_learned) for with_learned in learns for with_memory in memories]
+        memories, learns = [kept] if kept or memory.settings is None else [False, True], [True]
+    else:
+        memories = [False] if memory.settings is None else [False, True]
+        learns = [False, True] if learned.parameters.has_learned else [False]
+    forms = product(learns, vectors, memories)
+    return [ScoreForm(with_memory, with_learned, with_vectors) for with_learned, with_vectors, with_memory in forms]
+
+
+def _vector_weights(
+    stages: _Stages, forms: Sequence[ScoreForm], split: Split, fitted: _Fitted
+) -> dict[ScoreForm, VectorWeights]:
+    """Return the weights of the highest MAP on the queries that choose, of each form with given vectors."""
+    weights: dict[ScoreForm, VectorWeights] = {}
+    if fitted.words is None:
+        return weights
+    with_vectors = [form for form in forms if form.vectors]
+    for with_memory in dict.fromkeys(form.memory for form in with_vectors):
+        validators = _validators(stages, with_memory, split, fitted.memory)
+        for form in (form for form in with_vectors if form.memory is with_memory):
+            weights[form] = _best_weights(validators, fitted, form)
+    return weights
+
+
+def _best_weights(validators: Sequence[Validator], fitted: _Fitted, form: ScoreForm) -> VectorWeights:
+    """Return the first weights, in the order of their tables, that are within a standard error of the best ones.
+
+    With few queries that is the rule for none.
+    """
+    identity = fitted.parameters.identity if form.learned else 1.0
+    given = [_given_scores(validator, fitted.words) for validator in validators]
+    learned = [_learned_scores(validator, fitted.parameters) if form.learned else None for validator in validators]
+    spreads = [validator.spread(added, identity) for validator, added in zip(validators, given, strict=True)]
+    unit = float(np.mean(spreads))
+    tried: dict[VectorWeights, Float64] = {}
+    for weight, factor in product(GIVEN_WEIGHTS, LEARNED_FACTORS if form.learned else (1.0,)):
+        values = []
+        for validator, of_given, of_learned in zip(validators, given, learned, strict=True):
+            added = np.float32(weight * unit) * of_given
+            if of_learned is not None:
+                added += np.float32(factor) * of_learned
+            values.append(validator.values_with(added, identity))
+        tried[VectorWeights(float(f"{weight * unit:.4g}"), factor)] = np.mean(values, axis=0)
+    best = max(tried.values(), key=lambda values: float(values.mean()))
+    behind = {weights: best - values for weights, values in tried.items()}
+    return next(weights for weights, lost in behind.items() if lost.mean() <= standard_error(lost))
+
+
+def _given_scores(validator: Validator, words: Float32 | None) -> Float32:
+    """Return the inner products of unit query vectors and given vectors, (n_queries, n_documents) float32."""
+    if words is None or validator.given is None:
+        raise ValueError("there are no given vectors")
+    scores: Float32 = WordEncoder(words, 1.0).vectors(validator.queries) @ validator.given.T
+    return scores
+
+
+def _learned_scores(validator: Validator, parameters: TrainedParameters) -> Float32:
+    """Return the learned part of the scores, (n_queries, n_documents) float32."""
+    U = parameters.short.U if validator.is_short and parameters.short is not None else parameters.U
+    q_vectors = query_vectors(parameters.documents.name, U, validator.queries)
+    scores: Float32 = q_vectors @ parameters.documents.vectors(validator.documents).T
+    return scores
 
 
 def _cross_fitted(
-    run: TrainingRun,
-    lexical: LexicalChoice,
-    division: Division,
-    rows: PreparedRows,
-    learned: LearnedPart,
-    memory: MemoryTrial,
-    forms: Sequence[ScoreForm],
+    stages: _Stages, division: Division, forms: Sequence[ScoreForm], weights: Mapping[ScoreForm, VectorWeights]
 ) -> Iterator[Values]:
     """Yield the values of each fold's queries, by what was fitted to the evidence without them.
 
@@ -164,6 +281,7 @@ def _cross_fitted(
     parameters that a memory adds, it would often be best by chance. The settings of the rows without one stay: if they
     are flattered by the queries that tuned them, the simpler form is preferred.
     """
+    run, lexical, rows, learned, memory = stages.run, stages.lexical, stages.rows, stages.learned, stages.memory
     tunes = has_few_queries(run, lexical, division)
     choosing = set(division.choosing.valid.query_ids) if division.judged_apart else set()
     texts = run.evidence.texts or {}
@@ -186,8 +304,10 @@ def _cross_fitted(
             except TrainingError:  # the evidence without the fold is too little to learn from
                 return None
         remembered = memory_of(lexical.reading, train) if any(form.memory for form in forms) else None
-        fitted = _Fitted(train, parameters, remembered)
-        return _values(quiet, lexical, rows, learned, trial, forms, split, fitted)
+        encoder = stages.encoder
+        words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
+        fitted = _Fitted(train, parameters, remembered, words)
+        return _values(replace(stages, run=quiet, memory=trial), forms, split, fitted, weights)
 
     folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
     runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
@@ -199,42 +319,46 @@ def _cross_fitted(
 
 
 def _values(
-    run: TrainingRun,
-    lexical: LexicalChoice,
-    rows: PreparedRows,
-    learned: LearnedPart,
-    memory: MemoryTrial,
+    stages: _Stages,
     forms: Sequence[ScoreForm],
     split: Split,
     fitted: _Fitted,
+    weights: Mapping[ScoreForm, VectorWeights],
 ) -> Values:
     """Return the values of the validation queries of a split by each form."""
-    data, reading = lexical.reading.data, lexical.reading
     measured: dict[ScoreForm, Mapping[str, Float64]] = {}
     for with_memory in dict.fromkeys(form.memory for form in forms):
-        documents, queries = rows.documents, rows.queries
-        if with_memory and not memory.is_kept:
-            lexical_rows = lexical_rows_of(memory.settings, data.tfidf.vocabulary, fitted.memory)
-            documents = document_rows(run, reading, lexical_rows, fitted.memory)
-            queries = query_set(data, [split.valid], reading.analyzer, lexical_rows).weighed(rows.word_weights)
-        rng = run.streams.named("validation")
-        validators = validators_of(split, data, queries, documents, learned.schedule, rng)
+        validators = _validators(stages, with_memory, split, fitted.memory)
         for form in (form for form in forms if form.memory is with_memory):
-            measured[form] = _of_kinds([_measured(validator, fitted.parameters, form) for validator in validators])
+            parts = [_measured(validator, fitted, form, weights.get(form)) for validator in validators]
+            measured[form] = _of_kinds(parts)
     return measured
 
 
-def _measured(validator: Validator, parameters: TrainedParameters, form: ScoreForm) -> dict[str, Float64]:
+def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryMemory | None) -> list[Validator]:
+    """Return validators of a split's queries by lexical rows with or without a memory."""
+    run, reading, trial = stages.run, stages.lexical.reading, stages.memory
+    documents, queries = stages.rows.documents, stages.rows.queries
+    if with_memory and not trial.is_kept:
+        lexical_rows = lexical_rows_of(trial.settings, reading.data.tfidf.vocabulary, memory)
+        documents = document_rows(run, reading, lexical_rows, memory)
+        asked = query_set(reading.data, [split.valid], reading.analyzer, lexical_rows)
+        queries = asked.weighed(stages.rows.word_weights)
+    rng = run.streams.named("validation")
+    return validators_of(split, reading.data, queries, documents, stages.learned.schedule, rng, stages.given)
+
+
+def _measured(
+    validator: Validator, fitted: _Fitted, form: ScoreForm, weights: VectorWeights | None
+) -> dict[str, Float64]:
     """Return the values of a validator's queries by one form."""
+    weights = weights or VectorWeights(0.0, 1.0)
+    added = np.zeros((validator.queries.shape[0], validator.documents.shape[0]), np.float32)
     if form.learned:
-        U = parameters.short.U if validator.is_short and parameters.short is not None else parameters.U
-        q_vectors = query_vectors(parameters.documents.name, U, validator.queries)
-        return validator.measured(
-            q_vectors, parameters.documents.vectors(validator.documents), parameters.identity, MEASURES
-        )
-    n_queries, n_documents = validator.queries.shape[0], validator.documents.shape[0]
-    nothing = np.zeros((n_queries, 1), np.float32), np.zeros((n_documents, 1), np.float32)
-    return validator.measured(*nothing, 1.0, MEASURES)
+        added += np.float32(weights.learned) * _learned_scores(validator, fitted.parameters)
+    if form.vectors:
+        added += np.float32(weights.given) * _given_scores(validator, fitted.words)
+    return validator.measured(added, fitted.parameters.identity if form.learned else 1.0, MEASURES)
 
 
 def _of_kinds(parts: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:
@@ -253,14 +377,15 @@ def _joined(parts: Sequence[Values]) -> Values:
 def _best(values: Values, cross_fitted: bool) -> FormChoice:
     """Return the choice of the simplest form whose MAP is less than `LEAST_GAIN` below the highest one."""
     headline = MEASURES[0]
-    values = {form: values[form] for form in sorted(values, key=lambda form: (form.learned, form.memory))}
+    order = sorted(values, key=lambda form: (form.learned, form.vectors, form.memory))
+    values = {form: values[form] for form in order}
 
     def mean(form: ScoreForm) -> float:
         return float(values[form][headline].mean())
 
     highest = max(map(mean, values))
     best = next(form for form in values if mean(form) > highest - LEAST_GAIN)
-    lexical = max((form for form in values if not form.learned), key=mean, default=None)
+    lexical = max((form for form in values if form.is_lexical), key=mean, default=None)
     tests = {}
     if lexical is not None:
         tests = {
@@ -286,17 +411,20 @@ def _sentence(
     how = f"{n:,} {'cross-fitted' if cross_fitted else 'held-out'} queries"
     if lexical is None:
         return f"The model is the {best.name}, the best form on {how}."
-    if best.learned:
+    if not best.is_lexical:
         test = tests[best]
         verdict = comparison_of(test[MEASURES[0]], lexical.name)
         return f"The model is the {best.name}, {verdict} on {how}: {_differences(test)}."
-    others = [form for form in forms if form.learned]
+    others = [form for form in forms if not form.is_lexical]
     if not others:
         return f"The model is the {best.name}, the best form on {how}."
-    learned = max(others, key=lambda form: tests[form][MEASURES[0]].difference)
+    other = max(others, key=lambda form: tests[form][MEASURES[0]].difference)
+    parts = ["the given vectors"] * any(form.vectors for form in others)
+    parts += ["the learned part"] * any(form.learned for form in others)
+    fails = "does not pay" if parts == ["the learned part"] else "do not pay"
     return (
-        f"The model is the {best.name}: the learned part does not pay on {how} and is left out: "
-        f"{_differences(tests[learned])}."
+        f"The model is the {best.name}: {' and '.join(parts)} {fails} on {how}. The best score with more has "
+        f"{_differences(tests[other])}."
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from reranker.arrays import Float32
 from reranker.baselines.comparison import (
     SystemComparison,
     compare_systems,
@@ -33,18 +34,20 @@ def compared(
     learned: LearnedPart,
     forms: Mapping[str, TunedLexical] | None,
     model: RankingModel,
+    given: Float32 | None = None,
 ) -> SystemComparison:
     """Return the model compared with tuned lexical baselines on the validation queries that judge.
 
     Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on the
     training side; those that the lexical part was chosen from, on such queries only, are not tuned a second time.
+    ``given`` is what the model's vector field stores of each document, (n_documents, K) float32.
     """
     run.listener.say("comparing with the lexical baselines")
     side, train, pool, seed = division.judging, division.split.train, division.split.pool, run.config.seed
     data, rng = lexical.reading.data, run.streams.named("comparison")
     names: tuple[str, ...] = BASELINES
     n_words, asked = None, () if side.texts is not None else side.query_ids
-    corpus = encoded_corpus(model, data.ids, data.counts, asked)
+    corpus = encoded_corpus(model, data.ids, data.counts, asked, given)
     if side.texts is not None:
         task, tuning = side.task(pool, [], ()), train.task(pool, [], ())
         if model.encoder.memory is not None:

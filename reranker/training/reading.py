@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -26,6 +27,7 @@ from reranker.text.tfidf import TfIdf, learned_rows
 from reranker.text.tokens import DocumentTokens, TokenReader
 from reranker.text.view import TextView, nearest_paths, paths_of
 from reranker.text.vocabulary import Vocabulary
+from reranker.training.given_vectors import GivenVectors, VectorCollector
 
 _BATCH = 512
 _MAX_PATHS = 10_000
@@ -98,19 +100,32 @@ class AnalyzedDocuments:
     data: TrainingCorpus
 
 
-def read_tokens(
+class ReadDocuments(NamedTuple):
+    """What a file of documents holds."""
+
+    tokens: DocumentTokens
+    """The words of each field."""
+    given: GivenVectors | None
+    """The vectors that the documents have already; None if the view reads none."""
+
+
+def read_corpus_once(
     corpus: DocumentSource, analyzer: Analyzer, listener: Listener, *, check_fields: bool = True
-) -> DocumentTokens:
-    """Return the words of all documents of a file, which is read once, as a stream.
+) -> ReadDocuments:
+    """Return the words and vectors of all documents of a file, which is read once, as a stream.
 
     A field with words in fewer than one document in a hundred is reported. `TrainingError` is raised if the file holds
     no usable document, or, unless the view is the default one or ``check_fields`` is off, if no document has a field.
+    It is also raised if the view has a field of vectors, and hardly a document has one.
     """
     path, view = corpus.path, corpus.view
     reader, paths = TokenReader(analyzer, len(view.fields)), set[str]()
+    collector = VectorCollector(view) if view.vector else None
     progress = partial(listener.progress, "reading documents")
     for batch in _batches(path, listener.rejects, corpus.id_field):
         reader.add([document.id for document in batch], [view.texts(document.source) for document in batch])
+        if collector is not None:
+            collector.add(batch)
         if len(paths) < _MAX_PATHS:
             paths.update(chain.from_iterable(paths_of(document.source) for document in batch))
         progress(len(reader.ids), None)
@@ -122,7 +137,7 @@ def read_tokens(
         )
     if check_fields:
         _check_fields(path, view, reader.n_with_words.tolist(), len(reader.ids), paths, listener.say)
-    return reader.tokens()
+    return ReadDocuments(reader.tokens(), None if collector is None else collector.collected(sorted(paths)))
 
 
 def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:

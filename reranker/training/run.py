@@ -35,6 +35,8 @@ STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "memory tuning of all": (8, 3),
         "word weights": (9,),
         "form folds": (10,),
+        "axes": (11,),
+        "word vectors": (12,),
     }
 )
 """Random streams of a run, and the spawn key of each: a stream does not depend on which others are used."""

@@ -2,11 +2,12 @@
 
 The stages run in this order; each is a function from the results before it to one frozen result:
 
-    read            `reading`          the words of all documents, cut once
+    read            `reading`          the words and given vectors of all documents, read once
     divide          `run`              training side and validation side
     tune            `lexical_choice`   settings of the lexical score, reading of the words
     prepare         `learning`         rows of documents and queries, weights of words
     race and train  `learning`         U and V
+    encode words    `word_encoder`     word vectors for the vectors that documents have already
     remember        `remembering`      lexical score with a memory of the training queries
     choose          `form_choice`      which of these parts are written
     judge           `judging`          comparison with lexical baselines
@@ -23,7 +24,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import numpy as np
+
 from reranker.accounts import InputAccount, LeftOut
+from reranker.arrays import Float32
 from reranker.baselines.comparison import SystemComparison
 from reranker.baselines.fitted import REMEMBERING
 from reranker.lexical.bm25 import LexicalSettings
@@ -32,9 +36,11 @@ from reranker.lexical.tuning import TunedLexical
 from reranker.models.model_classes import DEFAULT_CLASS
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
-from reranker.training.form_choice import FormChoice, ScoreForm, chosen_form
+from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
+from reranker.training.given_vectors import GivenVectors, field_of
 from reranker.training.judging import compared
 from reranker.training.learning import LearnedPart, PreparedRows, learned_part, prepared_rows, refitted
 from reranker.training.lexical_choice import (
@@ -46,12 +52,14 @@ from reranker.training.lexical_choice import (
     with_factor,
 )
 from reranker.training.linear import words_only
+from reranker.training.problem import query_set
 from reranker.training.race import Trial
-from reranker.training.reading import DocumentSource, Listener, read_tokens
+from reranker.training.reading import AnalyzedDocuments, DocumentSource, Listener, read_corpus_once
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
 from reranker.training.run import Division, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
+from reranker.training.word_encoder import EncoderProblem, encoder_problem
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -161,7 +169,21 @@ class TrainingStages:
     rows: PreparedRows
     learned: LearnedPart
     memory: MemoryTrial
+    encoder: EncoderProblem | None
+    """The given vectors and what gives queries such vectors; None if the view reads none."""
     choice: FormChoice
+
+
+@dataclass(frozen=True, eq=False)
+class GivenPart:
+    """The part of a score by the vectors that documents have already."""
+
+    field: VectorField
+    vectors: Float32
+    """What the field stores of each document, (n_documents, K) float32."""
+    words: Float32
+    """Word vectors of the query side, (n_words, K) float32."""
+    weights: VectorWeights
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +197,8 @@ class _Chosen:
     parameters: TrainedParameters
     forms: Mapping[str, TunedLexical] | None
     """Tuned forms for the baselines, see `LexicalChoice.forms`."""
+    given: GivenPart | None = None
+    """The part of the given vectors."""
 
 
 def train_model(
@@ -237,7 +261,8 @@ def train_model(
     if compare:
         model = _assembled(run, stages, chosen, {})
         on = (run, stages.lexical, stages.division, stages.learned, chosen.forms, model)
-        comparison = clock.timed("comparison", compared, *on)
+        given = None if chosen.given is None else chosen.given.vectors
+        comparison = clock.timed("comparison", compared, *on, given)
     report = _report(stages, chosen, memory, comparison, evidence.n_given)
     model = clock.timed("refit", written_model, run, stages, stages.choice.form, _metrics(report))
     return model, replace(report, costs=tuple(clock.costs))
@@ -246,7 +271,9 @@ def train_model(
 def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingStages:
     """Return the results of all stages up to the choice of the form that is written."""
     timed = (clock or StageClock()).timed
-    tokens = timed("reading", read_tokens, run.corpus, run.analyzer, run.listener, check_fields=run.base is None)
+    tokens, given = timed(
+        "reading", read_corpus_once, run.corpus, run.analyzer, run.listener, check_fields=run.base is None
+    )
     check_known(run, tokens.ids)
     reading = timed("counting", read_by, run, tokens)
     division = divided(run, reading.data)
@@ -255,8 +282,22 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     rows = timed("rows", prepared_rows, run, lexical, division)
     learned = timed("learning", learned_part, run, lexical.reading, division, rows)
     memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
-    choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory)
-    return TrainingStages(division, lexical, rows, learned, memory, choice)
+    encoder = None if given is None else timed("word vectors", learned_words, run, lexical.reading, given)
+    choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
+    return TrainingStages(division, lexical, rows, learned, memory, encoder, choice)
+
+
+def learned_words(run: TrainingRun, reading: AnalyzedDocuments, given: GivenVectors) -> EncoderProblem:
+    """Return the word vectors of a corpus, for the vectors that its documents have already.
+
+    With the document side of a model to start from, its mean and axes stay.
+    """
+    run.listener.say("learning word vectors")
+    field = run.base.encoder.vector_field if run.base is not None and run.config.query_side_only else None
+    if field is None:
+        rng = run.streams.named("axes")
+        field = field_of(given, run.config.vector_dims, rng, run.config.text_encoder, run.listener.say)
+    return encoder_problem(field, given, reading.data, run.streams.named("word vectors"))
 
 
 def written_model(
@@ -295,21 +336,36 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
             settings = with_factor(tuned_remembering_all(run, lexical, division), chosen.factor)
         else:
             settings = retuned(run, lexical, division, run.evidence).settings
-    return replace(chosen, parameters=parameters, memory=memory, lexical=settings)
+    given, encoder = chosen.given, stages.encoder
+    if run.valid is None and given is not None and encoder is not None:
+        queries = query_set(lexical.reading.data, [run.evidence], lexical.reading.analyzer, None)
+        given = replace(given, words=encoder.taught(queries, lexical.reading.data, run.evidence))
+    return replace(chosen, parameters=parameters, memory=memory, lexical=settings, given=given)
 
 
 def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chosen:
     """Return the parts of a form, as they were fitted to the training side."""
     lexical, memory = stages.lexical, stages.memory
     parameters = stages.learned.parameters if form.learned else words_only(run.config.identity * 1.0)
+    given = _given_part(stages, form)
     if not form.memory or memory.is_kept or memory.tuned is None:
         kept = memory.memory if memory.is_kept else None
-        return _Chosen(lexical.settings, kept, None, parameters, lexical.forms)
-    # The factor is for U and V, which repeat a part of the memory.
-    factor = memory.factor if form.learned else None
-    settings = memory.settings if form.learned else memory.tuned.settings
+        return _Chosen(lexical.settings, kept, None, parameters, lexical.forms, given)
+    # The factor is for U and V, which repeat a part of the memory; given vectors are weighed next to the same rows.
+    factor = None if form.is_lexical else memory.factor
+    settings = memory.tuned.settings if form.is_lexical else memory.settings
     forms = None if lexical.forms is None else {**lexical.forms, REMEMBERING: memory.tuned}
-    return _Chosen(settings, memory.memory, factor, parameters, forms)
+    return _Chosen(settings, memory.memory, factor, parameters, forms, given)
+
+
+def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
+    """Return the part of the given vectors in a form, with the queries of the training side; None without it."""
+    encoder, weights = stages.encoder, stages.choice.weights_of.get(form)
+    if encoder is None or weights is None:
+        return None
+    queries, train = stages.rows.queries, stages.division.split.train
+    words = encoder.taught(queries, stages.lexical.reading.data, train)
+    return GivenPart(encoder.field, encoder.vectors, words, weights)
 
 
 def _memory_choice(stages: TrainingStages) -> MemoryChoice:
@@ -376,11 +432,14 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
     reading, learned, parameters = stages.lexical.reading, stages.learned, parts.parameters
     data = reading.data
     vocabulary = data.tfidf.vocabulary
+    given = parts.given
+    factor = np.float32(1.0 if given is None else given.weights.learned)
     if run.base is not None and run.config.query_side_only:
         encoder = run.base.encoder
     else:
+        view = run.corpus.view.with_weights(run.learned_weights)
         encoder = Encoder(
-            run.corpus.view.with_weights(run.learned_weights),
+            view if given is not None else replace(view, vector=""),
             reading.analyzer,
             vocabulary,
             run.corpus.tf,
@@ -390,7 +449,9 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
             parameters.Y,
             parts.lexical,
             parts.memory,
+            None if given is None else given.field,
         )
+    tied = parameters.U is parameters.V and factor == 1
     training = {
         "config": kept_settings(run.config),
         "schedule": kept_settings(learned.schedule),
@@ -404,10 +465,11 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
     return RankingModel(
         encoder,
         vocabulary,
-        parameters.U,
+        encoder.V if tied else parameters.U * factor,
         parameters.identity,
         training=training,
         metrics=metrics,
-        U_short=parameters.short.U if parameters.short else None,
+        U_short=parameters.short.U * factor if parameters.short else None,
         word_weights=stages.rows.word_weights,
+        word_encoder=None if given is None else WordEncoder(given.words, given.weights.given),
     )

@@ -21,7 +21,7 @@ from reranker.training.problem import (
     query_set,
     two_rows,
 )
-from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_tokens, vocabulary_of
+from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_corpus_once, vocabulary_of
 from reranker.training.training_set import TrainingSet
 from tests.seeds import seeded_rng
 
@@ -89,7 +89,7 @@ def corpus_of(path: Path, evidence: TrainingSet, max_words: int | None = None) -
     """Read a file as `train_model` does, words of the unicode analyzer, fields title and text."""
     view, analyzer = TextView.parse(["title", "text"]), make_analyzer(AnalyzerConfig())
     corpus = DocumentSource(path, view, analyzer, max_words=max_words)
-    tokens = read_tokens(corpus, analyzer, Listener(rejects=RejectLog()))
+    tokens = read_corpus_once(corpus, analyzer, Listener(rejects=RejectLog())).tokens
     return counted(tokens, TfIdf(vocabulary_of(corpus, tokens)), evidence.document_queries)
 
 

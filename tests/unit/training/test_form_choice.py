@@ -94,7 +94,7 @@ def test_no_query_is_scored_by_what_it_was_fitted_to(tmp_path: Path, monkeypatch
     values = form_choice._values
 
     def noted(*args: Any) -> Values:
-        split, fitted = args[6:]
+        split, fitted = args[2:4]
         seen.append((set(split.valid.query_ids), set(split.train.query_ids), set(fitted.evidence.query_ids)))
         return values(*args)
 

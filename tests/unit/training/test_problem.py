@@ -26,7 +26,7 @@ from reranker.training.problem import (
     two_rows,
     unusable_part,
 )
-from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_tokens, vocabulary_of
+from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_corpus_once, vocabulary_of
 from reranker.training.training_set import Preference, Preferences, TrainingSet, from_links, from_pairs, mix
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import corpus_of, problem_of, write_documents
@@ -285,7 +285,7 @@ def test_queries_without_any_text_leave_nothing(path: Path) -> None:
 def test_a_file_without_words(tmp_path: Path) -> None:
     view, analyzer = TextView.parse(["body"]), make_analyzer(AnalyzerConfig())
     corpus = DocumentSource(write_documents(tmp_path / "docs.jsonl", [{"id": "ash", "body": "-"}]), view, analyzer)
-    tokens = read_tokens(corpus, analyzer, Listener())
+    tokens = read_corpus_once(corpus, analyzer, Listener()).tokens
     with pytest.raises(TrainingError, match=r"no word of .*check the fields \(body\)"):
         vocabulary_of(corpus, tokens)
 
