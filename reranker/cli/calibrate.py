@@ -170,7 +170,6 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
-                "account": rejects.account().to_json(),
                 "accounts": [rejects.account().to_json(), account.to_json()],
             }
         )

@@ -117,8 +117,8 @@ def command(**options: Any) -> None:
         report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
-        accounts = [rejects.account().to_json(), account.to_json()]
-        common.print_json({**report, "account": accounts[0], "accounts": accounts})
+        report["accounts"] = [rejects.account().to_json(), account.to_json()]
+        common.print_json(report)
         common.end_with_accounts(rejects.account(), account)
         return
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):

@@ -133,6 +133,9 @@ def test_calibration_accounts_for_its_input(site: Site) -> None:
     assert result.exit_code == 8, result.stderr
     assert "1 left out: 1 columns (line " in result.stderr
     assert "was not stored" in result.stdout
+    report = json.loads(site.run("calibrate", "--qrels", "bad.tsv", *arguments, "--json").stdout)
+    assert "account" not in report
+    assert [(one["kind"], len(one["left_out"])) for one in report["accounts"]] == [("records", 1), ("judgments", 0)]
     assert "all used" in site.run("calibrate", "--qrels", "qrels.tsv", *arguments).stderr
 
 
