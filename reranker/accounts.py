@@ -86,16 +86,19 @@ def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
 
 
 def account_of_ids(
-    kind: str, records: Iterable[tuple[str, str]], queries: Container[str], documents: Container[str] | None
+    kind: str,
+    records: Iterable[tuple[str, str]],
+    queries: Container[str] | None,
+    documents: Container[str] | None,
 ) -> InputAccount:
     """Return the account of records of a query id and a document id; those with an unknown id are left out.
 
-    ``documents`` is None if the ids of the documents are not known here: only queries are checked then.
+    ``queries`` or ``documents`` is None if these ids are not known here: they are not checked then.
     """
     n_used, counts = 0, {UNKNOWN_QUERY: 0, UNKNOWN_DOCUMENT: 0}
     samples: dict[str, dict[str, None]] = {reason: {} for reason in counts}
     for query, document in records:
-        if query not in queries:
+        if queries is not None and query not in queries:
             reason, id_ = UNKNOWN_QUERY, query
         elif documents is not None and document not in documents:
             reason, id_ = UNKNOWN_DOCUMENT, document

@@ -68,3 +68,4 @@ def test_records_with_unknown_ids_are_noted_or_refused() -> None:
         checked(*[("r", "d1")] * 10)
     assert checked(*[("r", "d1")] * 10, limit=None).used == 9
     assert not account_of_ids("judgments", [("q", "x")], {"q"}, None).left_out
+    assert not account_of_ids("judgments", [("x", "d1")], None, {"d1"}).left_out

@@ -144,7 +144,8 @@ def test_unknown_ids_are_counted_reported_or_refused(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\nash\tnowhere\nnobody\tash\n")
     result = evaluate(folder, *LINKS, "--json")
     assert result.exit_code == 8, result.output
-    _, links = json.loads(result.stdout)["accounts"]
+    _, links, known = json.loads(result.stdout)["accounts"]
+    assert (known["kind"], known["given"], known["used"]) == ("known links", 3, 3)
     assert (links["kind"], links["given"], links["used"]) == ("test links", 5, 3)
     assert {part["reason"]: part["samples"] for part in links["left_out"]} == {
         "unknown document id": ["nowhere"],
@@ -159,6 +160,38 @@ def test_unknown_ids_are_counted_reported_or_refused(folder: Path) -> None:
     partial = evaluate(folder, *judged, "--allow-partial")
     assert partial.exit_code == 8, partial.output
     assert "judgments: 3 given = 1 used + 2 left out" in " ".join(partial.stderr.split())
+
+
+JUDGED = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv")
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "kind", "sound", "line", "reason"),
+    [
+        (LINKS[:2], "--known", "known links", "known.tsv", "none{}\tash", "unknown query id"),
+        (LINKS, "--tune", "tuning links", "known.tsv", "none{}\tash", "unknown query id"),
+        (LINKS, "--without-reverse", "links of --without-reverse", "known.tsv", "none{}\tash", "unknown query id"),
+        (JUDGED, "--tune", "tuning judgments", "qrels.tsv", "none{}\tash\t1", "unknown query id"),
+        (JUDGED, "--known", "known links", "known.tsv", "another query\tnone{}", "unknown document id"),
+    ],
+)
+def test_unknown_ids_of_the_other_files_are_counted_reported_or_refused(
+    folder: Path, options: tuple[str, ...], option: str, kind: str, sound: str, line: str, reason: str
+) -> None:
+    def messages(n_unknown: int, code: int, *more: str) -> str:
+        lines = (folder / sound).read_text() + "".join(f"{line.format(number)}\n" for number in range(n_unknown))
+        (folder / "more.tsv").write_text(lines)
+        result = evaluate(folder, *options, option, "more.tsv", *more)
+        assert result.exit_code == code, result.output
+        return " ".join(result.stderr.split())
+
+    assert f"{kind}: 3 given, all used" in messages(0, 0)
+    told = messages(1, 8)
+    assert f"{kind}: 4 given = 3 used + 1 left out: 1 {reason} (none0)" in told
+    assert f"warning: 25% of the 4 {kind} cannot be used" in told
+    refused = messages(9, 3)
+    assert f"75% of the 12 {kind} cannot be used" in refused and "--allow-partial" in refused
+    assert f"= 3 used + 9 left out: 9 {reason} (none0, none1, none2, ...)" in messages(9, 8, "--allow-partial")
 
 
 def test_bad_lines_are_counted(folder: Path) -> None:
