@@ -45,6 +45,8 @@ class InputAccount:
     """Name of the records, in the plural."""
     used: int
     left_out: tuple[LeftOut, ...] = ()
+    note: str = ""
+    """Statement of what was not checked, with the reason."""
 
     @property
     def n_left_out(self) -> int:
@@ -64,15 +66,18 @@ class InputAccount:
     @property
     def sentence(self) -> str:
         """The account as text of one line."""
+        note = f" ({self.note})" if self.note else ""
         if not self.left_out:
-            return f"{self.kind}: {self.given:,} given, all used"
+            return f"{self.kind}: {self.given:,} given, all used{note}"
         reasons = "; ".join(part.sentence for part in self.left_out)
-        return f"{self.kind}: {self.given:,} given = {self.used:,} used + {self.n_left_out:,} left out: {reasons}"
+        sums = f"{self.given:,} given = {self.used:,} used + {self.n_left_out:,} left out"
+        return f"{self.kind}: {sums}: {reasons}{note}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON-compatible values."""
         left_out = [{"reason": part.reason, "count": part.count, "samples": part.samples} for part in self.left_out]
-        return {"kind": self.kind, "given": self.given, "used": self.used, "left_out": left_out}
+        about = {"kind": self.kind, "given": self.given, "used": self.used, "left_out": left_out}
+        return {**about, "note": self.note} if self.note else about
 
 
 def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:

@@ -28,6 +28,9 @@ def test_an_account_adds_up_and_has_samples() -> None:
         "samples": ("d",),
     }
     assert InputAccount("lines", 10).sentence == "lines: 10 given, all used"
+    unchecked = InputAccount("lines", 10, note="ids were not checked")
+    assert unchecked.sentence == "lines: 10 given, all used (ids were not checked)"
+    assert unchecked.to_json()["note"] == "ids were not checked" and "note" not in account.to_json()
 
 
 def test_records_that_are_normally_left_out_are_no_fault() -> None:
