@@ -90,6 +90,14 @@ def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     return tuple(sums[reason] for reason in sorted(sums) if sums[reason].count)
 
 
+def summed(accounts: Iterable[InputAccount], kind: str) -> InputAccount:
+    """Return one account for the records of several accounts."""
+    parts = list(accounts)
+    left_out = merged(part for account in parts for part in account.left_out)
+    notes = dict.fromkeys(account.note for account in parts if account.note)
+    return InputAccount(kind, sum(account.used for account in parts), left_out, "; ".join(notes))
+
+
 def account_of_ids(
     kind: str,
     records: Iterable[tuple[str, str]],

@@ -12,6 +12,7 @@ from reranker.accounts import (
     account_of_ids,
     check_unknown,
     merged,
+    summed,
 )
 from reranker.errors import InputError
 from reranker.formats import RejectLog
@@ -38,6 +39,11 @@ def test_records_that_are_normally_left_out_are_no_fault() -> None:
     account = InputAccount("pairs", 1, left_out)
     assert (account.given, account.has_faults) == (4, False)
     assert InputAccount("pairs", 1, (*left_out, LeftOut("unknown", 1))).has_faults
+
+
+def test_accounts_of_the_parts_of_a_file_are_summed() -> None:
+    parts = [InputAccount("a", 3, (LeftOut("x", 1, ("i",)),), "n"), InputAccount("b", 4, (LeftOut("x", 2),), "n")]
+    assert summed(parts, "all") == InputAccount("all", 7, (LeftOut("x", 3, ("i",)),), "n")
 
 
 def test_reasons_are_merged() -> None:
