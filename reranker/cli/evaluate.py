@@ -13,7 +13,7 @@ from reranker.accounts import InputAccount, account_of_ids
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.config import parse_keywords
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from reranker.baselines.comparison import EncodedCorpus, Experiment, SystemComparison
@@ -240,6 +240,11 @@ def _judged(
     accounts.check("judgments", _pairs(judged), texts)
     accounts.check("known links", known, None)  # of training queries, which the query file need not have
     task = qrels_task(judged, texts, pool, known)
+    if not task.relevant().nnz:
+        raise InputError(
+            f"no judgment of {str(options['qrels'])!r} that can be used has a grade of {task.relevant_from:g} or more, "
+            "so no document is relevant and all orders are equally good: give judgments of relevant documents"
+        )
     tuning = None
     if options["tune"] is not None:
         grades = read_judgements(options["tune"], rejects)
@@ -260,6 +265,8 @@ def _pairs(judged: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:
+    if len(task.query_ids) == 1:
+        common.warn("warning: one query has no confidence interval (± is 0) and shows no difference: give more queries")
     for reason, number in task.dropped.items():
         _say(f"left out: {number:,} ({reason})")
     if names and tuning is None:

@@ -194,6 +194,28 @@ def test_unknown_ids_of_the_other_files_are_counted_reported_or_refused(
     assert f"= 3 used + 9 left out: 9 {reason} (none0, none1, none2, ...)" in messages(9, 8, "--allow-partial")
 
 
+def test_one_query_shows_no_difference(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("q2\tpump\t1\nq2\tash\t0\n")
+    (folder / "tune.tsv").write_text("q1\tpowder\t2\n")
+    result = evaluate(folder, *JUDGED, "--tune", "tune.tsv", "--json")
+    report = report_of(result)
+    assert (report["queries"], report["verdict"]) == (1, "no difference")
+    assert {test["AP"]["p_t_test"] for test in report["tests"].values()} == {1.0}
+    assert "warning: one query has no confidence interval" in result.stderr
+    assert "one query" not in evaluate(folder, *LINKS).stderr
+
+
+def test_judgments_of_one_grade(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("".join(f"{query}\t{id_}\t3\n" for query in ("q1", "q2") for id_ in IDS))
+    report = report_of(evaluate(folder, *JUDGED, "--json"))
+    assert report["verdict"] == "no difference"
+    assert {(one["AP"]["mean"], one["nDCG@10"]["mean"]) for one in report["systems"].values()} == {(1.0, 1.0)}
+    (folder / "qrels.tsv").write_text("q1\tpowder\t0\nq2\tash\t0\n")
+    refused = evaluate(folder, *JUDGED)
+    assert refused.exit_code == 3
+    assert "has a grade of 1 or more, so no document is relevant" in " ".join(refused.stderr.split())
+
+
 def test_bad_lines_are_counted(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nonly one column\nfire\tash\n")
     result = evaluate(folder, *LINKS, "--json")
