@@ -90,6 +90,25 @@ def test_both_routes_and_pages_agree(site: Site) -> None:
     assert paged == ids(fetch)
 
 
+def test_a_window_smaller_than_the_page_leaves_the_rest_in_the_engine_s_order(site: Site) -> None:
+    answer = site.json("search", "word3 word11", "--size", "30", "--window", "4", "--alpha", "1")
+    before = [hit["first_stage_rank"] for hit in answer["hits"]]
+    assert len(before) == 30
+    assert sorted(before[:4]) == [1, 2, 3, 4] and before[4:] == list(range(5, 31))
+    whole = site.json("search", "word3 word11", "--size", "30", "--window", "200", "--alpha", "1")
+    place = {name: rank for rank, name in enumerate(ids(whole))}
+    first = [name for name in ids(answer)[:4] if name in place]
+    assert first == sorted(first, key=place.__getitem__) and len(first) > 1, "the window is in the model's order"
+
+
+def test_calibration_of_a_window_smaller_than_the_page(site: Site) -> None:
+    files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
+    small, large = (site.json("calibrate", *files, "--window", str(window)) for window in (3, 200))
+    assert small["n_queries"] == 20 and 0 <= small["alpha"] <= 1
+    assert small["engine"] < large["engine"], "nDCG@10 counts only the candidates of the window"
+    assert small["engine"] <= small["fitted"] <= small["ceiling"] < large["ceiling"]
+
+
 def test_a_body_file_and_an_explanation(site: Site) -> None:
     answer = site.json("search", "qx 77", "--body", str(site.path / "body.json"), "--explain", "--alpha", "1")
     assert ids(answer) == ["p1"]
