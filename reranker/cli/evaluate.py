@@ -174,12 +174,14 @@ def _compare(
     with common.progress("reading documents") as update:
         asked = {links.ids[number] for number in np.unique(links.source)}
         corpus = read_corpus(options["docs"], model, asked, rejects, update, options["id_field"])
+    accounts = _Accounts(options, corpus.row_of)
     pool = set(corpus.ids)
     if options["pool"] is not None:
-        pool = set(read_ids(options["pool"], rejects=rejects)) & set(corpus.row_of)
+        asked_for = list(read_ids(options["pool"], rejects=rejects))
+        accounts.check("ids of the pool", ((id_, id_) for id_ in asked_for), None)
+        pool = set(asked_for) & set(corpus.row_of)
     known = Links.of(link for path in options["known"] for link in read_links(path, rejects=rejects))
     rng = np.random.default_rng(seed)
-    accounts = _Accounts(options, corpus.row_of)
     tuning: LexicalTask | None = None
     if options["links_test"] is not None:
         accounts.check("test links", links, corpus.row_of)

@@ -82,7 +82,11 @@ def test_without_reverse_links(folder: Path) -> None:
 
 def test_a_pool(folder: Path) -> None:
     (folder / "pool.txt").write_text("oak\npump\nunknown\n")
-    report = report_of(evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", ""))
+    result = evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", "")
+    assert result.exit_code == 8, result.output
+    told = "ids of the pool: 3 given = 2 used + 1 left out: 1 unknown document id (unknown)"
+    assert told in " ".join(result.stderr.split())
+    report = json.loads(result.stdout)
     assert (report["documents"], report["relevant"], report["verdict"]) == (2, 1, "alone")
 
 
