@@ -101,6 +101,16 @@ def test_a_window_smaller_than_the_page_leaves_the_rest_in_the_engine_s_order(si
     assert first == sorted(first, key=place.__getitem__) and len(first) > 1, "the window is in the model's order"
 
 
+def test_calibration_of_a_body_with_a_constant_score(site: Site) -> None:
+    query = {"bool": {"filter": {"match": {"text": "{{query}}"}}, "must": {"match_all": {}}}}
+    (site.path / "constant.json").write_text(json.dumps({"query": query}))
+    files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
+    fit = site.json("calibrate", *files, "--body", "constant.json")
+    assert fit["n_queries"] == 20 and 0 <= fit["alpha"] <= 1
+    assert any("20 of 20 queries the same score" in warning for warning in fit["warnings"])
+    assert not any("the same score" in warning for warning in site.json("calibrate", *files)["warnings"])
+
+
 def test_calibration_of_a_window_smaller_than_the_page(site: Site) -> None:
     files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
     small, large = (site.json("calibrate", *files, "--window", str(window)) for window in (3, 200))
