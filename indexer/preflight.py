@@ -53,6 +53,8 @@ class Plan:
     """Reasons for refusing; empty if there are none."""
     notes: tuple[str, ...] = ()
     """Notes for the user that do not prevent writing."""
+    text_notes: tuple[str, ...] = ()
+    """Those of the notes that concern the fit of the model to the texts."""
 
     def check(self) -> None:
         """Raise `PreflightRefused` if there is a reason for refusing."""
@@ -97,8 +99,17 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     texts = TextSample.of(version.encoder, [version.encoder.view.texts(document.source) for document in sample])
     if sample and not texts.has_text:
         reasons += text_reasons(version.encoder, texts, field_names(engine, names))
-    notes += text_notes(version.encoder, texts)
-    return Plan(index, names, documents, added, properties, tuple(dict.fromkeys(reasons)), tuple(dict.fromkeys(notes)))
+    of_texts = tuple(text_notes(version.encoder, texts))
+    return Plan(
+        index,
+        names,
+        documents,
+        added,
+        properties,
+        tuple(dict.fromkeys(reasons)),
+        tuple(dict.fromkeys([*notes, *of_texts])),
+        of_texts,
+    )
 
 
 def mapping_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> list[str]:

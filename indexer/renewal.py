@@ -128,6 +128,7 @@ def sync(
     verify: bool = False,
     progress: Progress = no_progress,
     notice: Say = silent,
+    advise: Say = silent,
 ) -> RenewReport:
     """Write the model's fields where they are missing or stale, and return a report; an early stop is in ``stopped``.
 
@@ -146,6 +147,8 @@ def sync(
         Check every document.
     progress, notice
         Called with the number of documents, and with messages.
+    advise
+        Called with notes on the fit of the model to the texts, before the first write.
 
     Raises
     ------
@@ -155,7 +158,10 @@ def sync(
         If reading fails.
     """
     engine, index, version = target.engine, target.index, target.version()
-    preflight(engine, index, version).check()
+    plan = preflight(engine, index, version)
+    plan.check()
+    for note in plan.text_notes:
+        advise(note)
     options = options or RenewOptions()
     first = None
     if updated_field is not None and not verify and (since := target.progress().get("synced_to")):

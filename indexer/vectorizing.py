@@ -20,6 +20,7 @@ import numpy as np
 
 from indexer.build import FileTexts
 from indexer.encoding import ENCODE_BATCH
+from indexer.suitability import vocabulary_notes
 from reranker.errors import ConfigError, EncoderMismatch, InputError
 from reranker.files import replacing
 from reranker.formats import (
@@ -41,7 +42,7 @@ from reranker.formats import (
 from reranker.kernels.packing import pack_rows, pack_vectors, unpack_terms, unpack_vectors
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import EncodedDocuments, Encoder, RankingModel
-from reranker.progress import Progress, no_progress
+from reranker.progress import Progress, Say, no_progress, silent
 from reranker.spark import spark_session
 
 PART_BYTES, MAX_PARTS = 8 * 1024 * 1024, 10_000
@@ -84,11 +85,17 @@ class VectorizingJob(NamedTuple):
 
 
 def vectorize(
-    job: VectorizingJob, backend: str = "local", *, rejects: RejectSink | None = None, progress: Progress = no_progress
+    job: VectorizingJob,
+    backend: str = "local",
+    *,
+    rejects: RejectSink | None = None,
+    progress: Progress = no_progress,
+    notice: Say = silent,
 ) -> int:
     """Write the vectors of a document file atomically, and return their number.
 
-    Of several documents with one id, the first is used. Rejected lines go to ``rejects``.
+    Of several documents with one id, the first is used. Rejected lines go to ``rejects``. ``notice`` receives notes on
+    the fit of the model's vocabulary to the texts.
 
     Raises
     ------
@@ -105,7 +112,10 @@ def vectorize(
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")
     pa = arrow()
     encoder = load_model(job.model).encoder
-    FileTexts.of(job.docs, encoder, job.id_field).check()
+    texts = FileTexts.of(job.docs, encoder, job.id_field)
+    texts.check()
+    for note in vocabulary_notes(encoder, texts.sample):
+        notice(note)
     schema = _schema().with_metadata({_ENCODER_KEY: encoder.encoder_id})
     n_bytes = 0 if is_parquet(job.docs) or peek_bytes(job.docs, 2) == b"\x1f\x8b" else job.docs.stat().st_size
     seen, group, n_rows = SeenIds(), [], 0

@@ -45,6 +45,8 @@ class InputAccount:
     """Name of the records, in the plural."""
     used: int
     left_out: tuple[LeftOut, ...] = ()
+    note: str = ""
+    """Statement of what was not checked, with the reason."""
 
     @property
     def n_left_out(self) -> int:
@@ -64,15 +66,18 @@ class InputAccount:
     @property
     def sentence(self) -> str:
         """The account as text of one line."""
+        note = f" ({self.note})" if self.note else ""
         if not self.left_out:
-            return f"{self.kind}: {self.given:,} given, all used"
+            return f"{self.kind}: {self.given:,} given, all used{note}"
         reasons = "; ".join(part.sentence for part in self.left_out)
-        return f"{self.kind}: {self.given:,} given = {self.used:,} used + {self.n_left_out:,} left out: {reasons}"
+        sums = f"{self.given:,} given = {self.used:,} used + {self.n_left_out:,} left out"
+        return f"{self.kind}: {sums}: {reasons}{note}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the account as JSON-compatible values."""
         left_out = [{"reason": part.reason, "count": part.count, "samples": part.samples} for part in self.left_out]
-        return {"kind": self.kind, "given": self.given, "used": self.used, "left_out": left_out}
+        about = {"kind": self.kind, "given": self.given, "used": self.used, "left_out": left_out}
+        return {**about, "note": self.note} if self.note else about
 
 
 def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
@@ -85,17 +90,28 @@ def merged(parts: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
     return tuple(sums[reason] for reason in sorted(sums) if sums[reason].count)
 
 
+def summed(accounts: Iterable[InputAccount], kind: str) -> InputAccount:
+    """Return one account for the records of several accounts."""
+    parts = list(accounts)
+    left_out = merged(part for account in parts for part in account.left_out)
+    notes = dict.fromkeys(account.note for account in parts if account.note)
+    return InputAccount(kind, sum(account.used for account in parts), left_out, "; ".join(notes))
+
+
 def account_of_ids(
-    kind: str, records: Iterable[tuple[str, str]], queries: Container[str], documents: Container[str] | None
+    kind: str,
+    records: Iterable[tuple[str, str]],
+    queries: Container[str] | None,
+    documents: Container[str] | None,
 ) -> InputAccount:
     """Return the account of records of a query id and a document id; those with an unknown id are left out.
 
-    ``documents`` is None if the ids of the documents are not known here: only queries are checked then.
+    ``queries`` or ``documents`` is None if these ids are not known here: they are not checked then.
     """
     n_used, counts = 0, {UNKNOWN_QUERY: 0, UNKNOWN_DOCUMENT: 0}
     samples: dict[str, dict[str, None]] = {reason: {} for reason in counts}
     for query, document in records:
-        if query not in queries:
+        if queries is not None and query not in queries:
             reason, id_ = UNKNOWN_QUERY, query
         elif documents is not None and document not in documents:
             reason, id_ = UNKNOWN_DOCUMENT, document

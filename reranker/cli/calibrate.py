@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,6 +18,7 @@ from reranker.config import DEFAULT_ROUTE
 from reranker.releases import read_control
 
 if TYPE_CHECKING:
+    from reranker.engines.stored_ids import FindIds
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import Encoder
     from reranker.rerank import Reranker
@@ -95,6 +97,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, and the model.
     """
     from indexer.versions import existing_indexes
+    from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
@@ -118,12 +121,6 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     model = load_model(options["model_path"], engine)
     existing_indexes(engine, index)
     signals = typed(signals, engine, index) if signals else ()
-    rejects = RejectLog()
-    found, account = _topics(model.encoder, seed, rejects, **options)
-    chosen = topics_to_fit(found, model.training_queries)
-    topics = sample(chosen.topics, options["max_queries"], seed)
-    if rejects.count:
-        common.warn(f"rejected lines: {rejects.summary()}")
     reranker = open_reranker(
         engine,
         index,
@@ -134,6 +131,12 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         settings=RerankSettings(window=window, deadline_ms=None),
         body=body,
     )
+    rejects = RejectLog()
+    found, account = _topics(model.encoder, seed, rejects, partial(stored_ids, engine, index), **options)
+    chosen = topics_to_fit(found, model.training_queries)
+    topics = sample(chosen.topics, options["max_queries"], seed)
+    if rejects.count:
+        common.warn(f"rejected lines: {rejects.summary()}")
     if not dry_run:
         read_control(engine, index).release(model.model_id)  # fails before the searches, not after them
     with common.progress("searching", total=len(topics), unit="queries") as update:
@@ -170,7 +173,6 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
-                "account": rejects.account().to_json(),
                 "accounts": [rejects.account().to_json(), account.to_json()],
             }
         )
@@ -206,22 +208,27 @@ def _accepted_weights(
     return None
 
 
-def _topics(encoder: Encoder, seed: int, rejects: RejectLog, **options: Any) -> tuple[list[Topic], InputAccount]:
+def _topics(
+    encoder: Encoder, seed: int, rejects: RejectLog, find: FindIds, **options: Any
+) -> tuple[list[Topic], InputAccount]:
     """Return the topics of the given files, and the account of the links or judgments."""
+    from reranker.engines.stored_ids import IdCheck
     from reranker.rerank.calibrate import topics_of_links, topics_of_qrels
 
     qrels, query_file, links, docs = (options[name] for name in ("qrels", "query_file", "links", "docs"))
     accounts: list[InputAccount] = []
 
-    def check(account: InputAccount) -> None:
+    def receive(account: InputAccount) -> None:
         common.check_ids(account, options)
         accounts.append(account)
 
+    check = IdCheck(receive, find)
     if qrels and query_file and not (links or docs):
         return topics_of_qrels(qrels, query_file, rejects, check), accounts[0]
     if links and docs and not (qrels or query_file):
         id_field = options["id_field"]
-        return topics_of_links(links, docs, encoder, options["queries"], seed, rejects, id_field, check), accounts[0]
+        given = (links, docs, encoder, options["queries"], seed, rejects, id_field)
+        return topics_of_links(*given, check), accounts[0]
     raise click.UsageError("give either --qrels and --query-file, or --links and --docs")
 
 

@@ -337,8 +337,8 @@ def partial_option(what: str) -> Callable[[F], F]:
 def check_ids(account: InputAccount, options: Mapping[str, Any]) -> None:
     """Warn of records with unknown ids, or refuse them if they are too many and ``--allow-partial`` is not given."""
     advice = (
-        "check that the ids belong to these documents (--docs, --id-field) and queries (--query-file), or give "
-        "--allow-partial to use the rest"
+        "check that the ids belong to these documents (of the index, or of --docs by --id-field) and queries "
+        "(--query-file), or give --allow-partial to use the rest"
     )
     check_unknown(account, advice, None if options["allow_partial"] else MAX_UNKNOWN, warn)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +13,7 @@ from reranker.accounts import InputAccount, account_of_ids
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.config import parse_keywords
-from reranker.errors import ConfigError
+from reranker.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from reranker.baselines.comparison import EncodedCorpus, Experiment, SystemComparison
@@ -81,7 +81,7 @@ Examples:
     metavar="DIR",
     help="Write model.run, <baseline>.run (TREC, 1,000 deep, ties by id) and qrels.txt to this folder.",
 )
-@common.partial_option("test links or judgments")
+@common.partial_option("links or judgments")
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Seed of all random choices.")
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", help="Engine of the model's analyzer, if that runs in an engine."
@@ -111,19 +111,20 @@ def command(**options: Any) -> None:
     if REMEMBERING in names and not judged:
         raise ConfigError(f"the baseline {REMEMBERING} needs judged queries: give --tune in addition to --qrels")
     with RejectLog() as rejects:
-        comparisons, fitted, account = _compare(options, n_words, names, model, rejects)
+        comparisons, fitted, of_files = _compare(options, n_words, names, model, rejects)
+    accounts = (rejects.account(), *of_files)
     if options["as_json"]:
         about = {"model_id": model.model_id, "queries": options["queries"], "seed": options["seed"]}
         report = {**about, **comparisons[0].to_json()}
         if len(comparisons) > 1:
             report["without_reverse"] = comparisons[1].to_json()
-        accounts = [rejects.account().to_json(), account.to_json()]
-        common.print_json({**report, "account": accounts[0], "accounts": accounts})
-        common.end_with_accounts(rejects.account(), account)
+        report["accounts"] = [account.to_json() for account in accounts]
+        common.print_json(report)
+        common.end_with_accounts(*accounts)
         return
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
         _print(title, comparison, fitted)
-    common.end_with_accounts(rejects.account(), account)
+    common.end_with_accounts(*accounts)
 
 
 def _check(options: dict[str, Any], n_words: int | None) -> None:
@@ -137,10 +138,27 @@ def _check(options: dict[str, Any], n_words: int | None) -> None:
         )
 
 
+class _Accounts:
+    """The accounts of the files of links and judgments, in the order in which they were checked."""
+
+    def __init__(self, options: Mapping[str, Any], documents: Container[str]) -> None:
+        self._options, self._documents = options, documents
+        self.checked: list[InputAccount] = []
+
+    def check(self, kind: str, records: Iterable[tuple[str, str]], queries: Container[str] | None) -> None:
+        """Add the account of records of a query id and a document id, and warn of unknown ids or refuse them.
+
+        ``queries`` is None if a record may have a query that is not given here.
+        """
+        account = account_of_ids(kind, records, queries, self._documents)
+        common.check_ids(account, self._options)
+        self.checked.append(account)
+
+
 def _compare(
     options: dict[str, Any], n_words: int | None, names: Sequence[str], model: RankingModel, rejects: RejectLog
-) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline], InputAccount]:
-    """Return the comparisons, the fitted baselines, and the account of the test links or judgments.
+) -> tuple[list[SystemComparison], Mapping[str, FittedBaseline], list[InputAccount]]:
+    """Return the comparisons, the fitted baselines, and the accounts of the links or judgments.
 
     The second comparison, without the links whose reverse is known, exists only with ``--without-reverse``.
     """
@@ -156,25 +174,32 @@ def _compare(
     with common.progress("reading documents") as update:
         asked = {links.ids[number] for number in np.unique(links.source)}
         corpus = read_corpus(options["docs"], model, asked, rejects, update, options["id_field"])
+    accounts = _Accounts(options, corpus.row_of)
     pool = set(corpus.ids)
     if options["pool"] is not None:
-        pool = set(read_ids(options["pool"], rejects=rejects)) & set(corpus.row_of)
+        asked_for = list(read_ids(options["pool"], rejects=rejects))
+        accounts.check("ids of the pool", ((id_, id_) for id_ in asked_for), None)
+        pool = set(asked_for) & set(corpus.row_of)
     known = Links.of(link for path in options["known"] for link in read_links(path, rejects=rejects))
     rng = np.random.default_rng(seed)
     tuning: LexicalTask | None = None
     if options["links_test"] is not None:
-        account = account_of_ids("test links", links, corpus.row_of, corpus.row_of)
-        common.check_ids(account, options)
+        accounts.check("test links", links, corpus.row_of)
+        accounts.check("known links", known, corpus.row_of)
         tasks = [link_task(links, known, pool, corpus.row_of)]
         if options["without_reverse"] is not None:
-            tasks.append(without_reverse(tasks[0], read_links(options["without_reverse"], rejects=rejects)))
+            reverse = Links.of(read_links(options["without_reverse"], rejects=rejects))
+            accounts.check("links of --without-reverse", reverse, corpus.row_of)
+            tasks.append(without_reverse(tasks[0], reverse))
         experiments = [experiment_of(model, corpus, task, None, n_words, seed) for task in tasks]
         tune = known if options["tune"] is None or not names else Links.of(read_links(options["tune"], rejects=rejects))
+        if options["tune"] is not None and names:
+            accounts.check("tuning links", tune, corpus.row_of)
         if names and tune:
             chosen = tuning_task(tune, corpus.row_of, pool, known)
             tuning = lexical_task(model, corpus, chosen, None, n_words, seed)
     else:
-        corpus, experiments, tuning, account = _judged(options, names, model, corpus, known, pool, rejects)
+        corpus, experiments, tuning = _judged(options, names, model, corpus, known, pool, rejects, accounts)
     _notes(experiments[0].evaluation.task, tuning, names)
     fitted = fit_baselines(names, corpus.lexical, tuning, rng, progress=lambda name: _say(f"fitting {name}"))
     comparisons = [
@@ -188,7 +213,7 @@ def _compare(
         )
         for number, experiment in enumerate(experiments)
     ]
-    return comparisons, fitted, account
+    return comparisons, fitted, accounts.checked
 
 
 def _judged(
@@ -199,10 +224,11 @@ def _judged(
     known: Links,
     pool: set[str],
     rejects: RejectLog,
-) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None, InputAccount]:
+    accounts: _Accounts,
+) -> tuple[EncodedCorpus, list[Experiment], LexicalTask | None]:
     """Return the corpus (with a memory of queries if a baseline needs it), the experiment and the tuning judgments.
 
-    The last value is the account of the test judgments.
+    ``accounts`` receives those of the judgments and of the known links.
     """
     import numpy as np
 
@@ -213,13 +239,18 @@ def _judged(
 
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
     judged = read_judgements(options["qrels"], rejects)
-    pairs = ((query, document) for query, of_query in judged.items() for document in of_query)
-    account = account_of_ids("judgments", pairs, texts, corpus.row_of)
-    common.check_ids(account, options)
+    accounts.check("judgments", _pairs(judged), texts)
+    accounts.check("known links", known, None)  # of training queries, which the query file need not have
     task = qrels_task(judged, texts, pool, known)
+    if not task.relevant().nnz:
+        raise InputError(
+            f"no judgment of {str(options['qrels'])!r} that can be used has a grade of {task.relevant_from:g} or more, "
+            "so no document is relevant and all orders are equally good: give judgments of relevant documents"
+        )
     tuning = None
     if options["tune"] is not None:
         grades = read_judgements(options["tune"], rejects)
+        accounts.check("tuning judgments", _pairs(grades), texts)
         tuned = Counter(document for of_query in grades.values() for document in of_query)
         chosen = tuning_pool(tuned, corpus.row_of, pool)
         asked = qrels_task(grades, texts, chosen)
@@ -228,10 +259,16 @@ def _judged(
             rng = np.random.default_rng(options["seed"])
             corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
         tuning = lexical_task(model, corpus, asked, texts)
-    return corpus, [experiment_of(model, corpus, task, texts)], tuning, account
+    return corpus, [experiment_of(model, corpus, task, texts)], tuning
+
+
+def _pairs(judged: Mapping[str, Mapping[str, float]]) -> Iterable[tuple[str, str]]:
+    return ((query, document) for query, of_query in judged.items() for document in of_query)
 
 
 def _notes(task: RankingTask, tuning: LexicalTask | None, names: Sequence[str]) -> None:
+    if len(task.query_ids) == 1:
+        common.warn("warning: one query has no confidence interval (± is 0) and shows no difference: give more queries")
     for reason, number in task.dropped.items():
         _say(f"left out: {number:,} ({reason})")
     if names and tuning is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from reranker.cli.common import PATH
 from reranker.engines import Engine
 from reranker.engines.protocol import refresh_if_allowed
 from reranker.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from reranker.formats import RejectLog
 
 
 @click.group(
@@ -59,21 +62,25 @@ def interleaving_report(
     """
     import numpy as np
 
+    from reranker.formats import RejectLog
     from reranker.service.modes import clicks_of, team_lists, verdicts
 
     if bool(logs) == (engine_spec is not None):
         raise ConfigError("give either log files, or --engine to read its UBI indexes")
+    rejects = RejectLog()
     if engine_spec is not None:
         engine = common.open_engine_of(engine_spec)
         queries, events = (_stored_rows(engine, options[name]) for name in ("queries_index", "events_index"))
         lists, clicks = team_lists(queries), clicks_of(events)
     else:
-        lists, clicks = team_lists(_rows_of_files(logs)), clicks_of(_rows_of_files(logs))
+        lists = team_lists(_rows_of_files(logs, rejects))
+        clicks = clicks_of(_rows_of_files(logs, RejectLog()))  # rejected lines were counted by the first pass
     if not lists:
         raise InputError("the log contains no interleaved search: start `ssi serve` with --interleave and --sink")
     results = verdicts(lists, clicks, np.random.default_rng(seed))
     if as_json:
         common.print_json([verdict.to_json() for verdict in results])
+        common.end_with_accounts(rejects.account("rows"))
         return
     console = common.out()
     for verdict in results:
@@ -84,14 +91,14 @@ def interleaving_report(
         console.print(table)
         counts = f"{verdict.lists:,} lists, {verdict.clicked_lists:,} with a click."
         console.print(f"{counts} {verdict.sentence()}", soft_wrap=True)
+    common.end_with_accounts(rejects.account("rows"))
 
 
-def _rows_of_files(paths: tuple[Path, ...]) -> Iterator[Mapping[str, Any]]:
-    from reranker.formats import RejectLog, parse_json, read_records
+def _rows_of_files(paths: tuple[Path, ...], rejects: RejectLog) -> Iterator[Mapping[str, Any]]:
+    from reranker.formats import parse_json, read_records
 
     for path in paths:
-        with RejectLog(None) as rejects:
-            yield from read_records(path, lambda line: parse_json(line.data), rejects=rejects)
+        yield from read_records(path, lambda line: parse_json(line.data), rejects=rejects)
 
 
 def _stored_rows(engine: Engine, index: str) -> Iterator[Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ _retrain_options = common.all_of(
     common.renamed_option("--judgments", "--qrels", kind=PATH),
     common.renamed_option("--judgements", "--qrels", kind=PATH),
     click.option("--query-file", type=PATH, metavar="FILE", help="Queries of --qrels: query id TAB text."),
-    common.partial_option("judgments"),
+    common.partial_option("links or judgments"),
     common.setting(
         RetrainSettings,
         "click_weight",
@@ -181,8 +182,9 @@ def retrain(**options: Any) -> None:
 
     If a run is interrupted, the live version stays live. Run the command again to continue.
     """
+    from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
-    from reranker.retrain.learning import read_links_and_judgements
+    from reranker.retrain.learning import ids_in_file, read_links_and_judgements
     from reranker.retrain.loop import Retraining
     from reranker.training import Listener
 
@@ -190,11 +192,16 @@ def retrain(**options: Any) -> None:
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:
         accounts: list[InputAccount] = []
-        other_evidence = read_links_and_judgements(
-            options["links"], options["qrels"], options["query_file"], rejects, accounts.append
-        )
-        for account in accounts:
+
+        def check(account: InputAccount) -> None:
             common.check_ids(account, options)
+            accounts.append(account)
+
+        in_index = partial(stored_ids, engine, options["index"])
+        in_file = partial(ids_in_file, settings.docs, settings.id_field) if settings.docs else in_index
+        other_evidence = read_links_and_judgements(
+            options["links"], options["qrels"], options["query_file"], rejects, check, in_file, in_index
+        )
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"rejected lines: {rejects.summary()}")
@@ -203,12 +210,16 @@ def retrain(**options: Any) -> None:
             result = Retraining(
                 engine, options["index"], log, settings, other_evidence, listener, options["report"]
             ).run()
-    _show_retraining(result, options["as_json"])
+        accounts.insert(0, rejects.account())
+    if options["as_json"]:
+        common.print_json({**result.to_json(), "accounts": [account.to_json() for account in accounts]})
+    else:
+        _show_retraining(result)
     if result.exit_code:
-        for account in (rejects.account(), *accounts):
+        for account in accounts:
             common.say(account.sentence)
         click.get_current_context().exit(result.exit_code)
-    common.end_with_accounts(rejects.account(), *accounts)
+    common.end_with_accounts(*accounts)
 
 
 def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
@@ -274,10 +285,7 @@ def _clicks_of(options: dict[str, Any], engine: Engine, rejects: RejectLog) -> C
     return log
 
 
-def _show_retraining(result: RetrainResult, as_json: bool) -> None:
-    if as_json:
-        common.print_json(result.to_json())
-        return
+def _show_retraining(result: RetrainResult) -> None:
     console = common.out()
     style = "red" if result.outcome == "refused" else "green"
     console.print(f"[{style}]{result.outcome}[/{style}]  {result.candidate[:12]} for {result.index}")

@@ -44,16 +44,30 @@ def sync_command(
 ) -> None:
     """Compute the vectors of documents that are new or whose text has changed.
 
-    Without --updated-field, every text is read and compared with the hash that is stored with its vector.
+    Without --updated-field, every text is read and compared with the hash that is stored with its vector. The command
+    refuses a model if none of its fields has text, and prints a note if its vocabulary does not fit the texts.
     """
     from indexer import renewal as renewing
 
     target, renewal = target_of(options)
+    advice: set[str] = set()
+
+    def advise(note: str) -> None:
+        """Print a note, but not again in each round of ``--follow``."""
+        if note not in advice:
+            common.warn(f"note: {note}")
+        advice.add(note)
 
     def once() -> RenewReport:
         with common.progress(f"sync {target.index}") as update:
             return renewing.sync(
-                target, renewal, updated_field=updated_field, verify=verify, progress=update, notice=common.warn
+                target,
+                renewal,
+                updated_field=updated_field,
+                verify=verify,
+                progress=update,
+                notice=common.warn,
+                advise=advise,
             )
 
     if not follow:

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.cli.documents import end_with, rejects_option
+from reranker.cli.documents import rejects_option
 
 
 @click.command(
@@ -49,13 +50,15 @@ def vectorize_command(file: Path, target: Path, as_json: bool, **options: Any) -
     rejects = options["reject_path"] or Path(f"{file.name}.rejects.jsonl")
     job = VectorizingJob(file, options["model_path"], target, options["id_field"], options["spark_master"])
     with common.progress(f"vectorize {file.name}") as update, RejectLog(rejects) as log:
-        n_vectors = vectorize(job, options["backend"], rejects=log, progress=update)
+        n_vectors = vectorize(job, options["backend"], rejects=log, progress=update, notice=common.warn)
+    account = InputAccount("documents", n_vectors, log.account().left_out)
     if not log.count:
         rejects.unlink(missing_ok=True)
     if as_json:
-        common.print_json({"out": str(target), "documents": n_vectors, "rejects_by_kind": dict(log.kinds)})
+        about = {"out": str(target), "documents": n_vectors, "rejects_by_kind": dict(log.kinds)}
+        common.print_json({**about, "accounts": [account.to_json()]})
     else:
         common.out().print(f"{n_vectors:,} documents, written to {target}", markup=False)
         if log.count:
             common.out().print(log.summary(), markup=False)
-    end_with(None, log.count)
+    common.end_with_accounts(account)

@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from reranker.accounts import InputAccount, account_of_ids
 from reranker.arrays import Bool, Float64, Int64
 from reranker.config import parse_keywords
 from reranker.engines.boosts import ScoreBoost, boosts_of
 from reranker.engines.protocol import Engine
+from reranker.engines.stored_ids import NO_CHECK, IdCheck
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
@@ -57,12 +57,11 @@ def topics_of_qrels(
     qrels: Path,
     queries: Path,
     rejects: RejectSink | None = None,
-    check: Callable[[InputAccount], None] = lambda account: None,
+    check: IdCheck = NO_CHECK,
 ) -> list[Topic]:
     """Return the queries that have at least one relevant document, in the order of the query file.
 
-    ``check`` receives the account of the judgments: those whose query has no text are left out. The ids of the
-    documents are those of the index, which is not read here.
+    Judgments whose query has no text, or whose document is unknown by ``check``, are left out.
 
     Raises `InputError` if there is no such query, or if a file cannot be read.
     """
@@ -70,17 +69,16 @@ def topics_of_qrels(
     for judgement in read_qrels(qrels, rejects=rejects):
         grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
     asked = list(read_queries(queries, rejects=rejects))
-    pairs = ((query, document) for query, judged in grades.items() for document in judged)
-    check(account_of_ids("judgments", pairs, {query.id for query in asked}, None))
+    known = check.known("judgments", grades, {query.id for query in asked})
     topics = [
-        Topic(query.text, grades[query.id])
+        Topic(query.text, known[query.id])
         for query in asked
-        if any(grade > 0 for grade in grades.get(query.id, {}).values())
+        if any(grade > 0 for grade in known.get(query.id, {}).values())
     ]
     if not topics:
         raise InputError(
             f"no query of {str(queries)!r} has a relevant document in {str(qrels)!r}: the query ids of both files must "
-            "match, and relevant documents must have a grade above 0"
+            "match, and relevant documents must have a grade above 0 and be in the index"
         )
     return topics
 
@@ -93,7 +91,7 @@ def topics_of_links(
     seed: int,
     rejects: RejectSink | None = None,
     id_field: str | None = None,
-    check: Callable[[InputAccount], None] = lambda account: None,
+    check: IdCheck = NO_CHECK,
 ) -> list[Topic]:
     """Return one topic per linking document: a short query generated from it, with the linked documents as answers.
 
@@ -113,14 +111,14 @@ def topics_of_links(
     id_field
         Field with the document id.
     check
-        Receives the account of the links: those whose source is no document of the file are left out.
+        Links whose source is no document of the file, or whose target is unknown by this check, are left out.
 
     Raises
     ------
     ConfigError
         For another value of ``queries``.
     InputError
-        If no link starts at a document of the file.
+        If no link to a known document starts at a document of the file.
     """
     n_words = parse_keywords(queries, ("title",), MAX_QUERY_KEYWORDS)
     targets: dict[str, dict[str, float]] = {}
@@ -130,19 +128,19 @@ def topics_of_links(
     config = encoder.analyzer.config
     # Engines search for whole words, so the query must not be stemmed.
     analyzer = make_analyzer(AnalyzerConfig() if config.kind == "engine" else replace(config, stemmer=None))
-    topics = []
-    known = set()
+    texts: dict[str, str] = {}
     for document in read_documents(documents, rejects=rejects, id_field=id_field):
         if document.id in targets:
-            known.add(document.id)
-            text = _query_text(analyzer, encoder.view.texts(document.source), n_words, seed, document.id)
-            if text:
-                topics.append(Topic(text, targets[document.id], frozenset([document.id])))
-    pairs = ((source, target) for source, linked in targets.items() for target in linked)
-    check(account_of_ids("links", pairs, known, None))
+            fields_of = encoder.view.texts(document.source)
+            texts[document.id] = _query_text(analyzer, fields_of, n_words, seed, document.id)
+    known = check.known("links", targets, texts)
+    topics = [
+        Topic(text, known[source], frozenset([source])) for source, text in texts.items() if text and known[source]
+    ]
     if not topics:
         raise InputError(
-            f"no link of {str(links)!r} starts at a document of {str(documents)!r} with text: check that the ids match"
+            f"no link of {str(links)!r} leads from a document of {str(documents)!r} with text to a document of the "
+            "index: check that the ids match"
         )
     return topics
 

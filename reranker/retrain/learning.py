@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reranker.accounts import InputAccount, account_of_ids
+from reranker.accounts import InputAccount, account_of_ids, summed
 from reranker.arrays import Int64
 from reranker.baselines.comparison import read_judgements
 from reranker.clicks.doctor import Finding, examine
@@ -25,8 +25,10 @@ from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, mak
 from reranker.clicks.propensities import Propensities, count_clicks, estimate_propensities
 from reranker.clicks.schema import Impression
 from reranker.engines.protocol import Engine
+from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
 from reranker.errors import GateRefused, InputError, NothingToLearn
-from reranker.formats import RejectSink, read_links, read_queries
+from reranker.evaluation import Links
+from reranker.formats import RejectLog, RejectSink, read_documents, read_links, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair
@@ -331,10 +333,14 @@ def read_links_and_judgements(
     queries: Path | None = None,
     rejects: RejectSink | None = None,
     check: Callable[[InputAccount], None] = lambda account: None,
+    find_training: FindIds = no_look_up,
+    find_shown: FindIds = no_look_up,
 ) -> LinksAndJudgements:
     """Return the data from files of links and of judged queries.
 
-    ``check`` receives the account of the judgments: those whose query has no text are left out.
+    ``check`` receives the accounts of the links and of the judgments. Judgments whose query has no text are left out,
+    and so are links and judgments with unknown documents. ``find_training`` looks up ids in the documents that the
+    model is trained on, and ``find_shown`` in those that the gate ranks.
 
     Judged queries are split by a hash of their text, so that the same ones are kept for the gate in every retraining.
     Queries with the same text are merged. If two of them grade the same document, the first grade is used.
@@ -342,20 +348,38 @@ def read_links_and_judgements(
     evidence = []
     judged: dict[str, dict[str, float]] = {}
     if links is not None:
-        evidence.append(from_links(read_links(links, rejects=rejects)))
+        evidence.append(from_links(_known_links(Links.of(read_links(links, rejects=rejects)), check, find_training)))
     if judgements is not None and queries is not None:
         texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
         given = read_judgements(judgements, rejects)
-        pairs = ((query, document) for query, of_query in given.items() for document in of_query)
-        check(account_of_ids("judgments", pairs, texts, None))
-        grades = {query: of_query for query, of_query in given.items() if query in texts}
-        learned = {query: values for query, values in grades.items() if not is_for_the_gate(texts[query])}
+        accounts: list[InputAccount] = []
+        of_gate = {query: values for query, values in given.items() if is_for_the_gate(texts.get(query, ""))}
+        others = {query: values for query, values in given.items() if query not in of_gate}
+        learned = IdCheck(accounts.append, find_training).known("judgments", others, texts)
+        kept = IdCheck(accounts.append, find_shown).known("judgments", of_gate, texts)
+        check(summed(accounts, "judgments"))
         evidence.append(from_judgements(learned, texts))
-        for query, values in grades.items():
-            if query not in learned:
-                judged[texts[query]] = {**values, **judged.get(texts[query], {})}
+        for query, values in kept.items():
+            judged[texts[query]] = {**values, **judged.get(texts[query], {})}
         judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
     return LinksAndJudgements(tuple(part for part in evidence if part.preferences), judged)
+
+
+def _known_links(links: Links, check: Callable[[InputAccount], None], find: FindIds) -> Links:
+    """Return the links between known documents; ``check`` receives the account."""
+    found = find(links.ids)
+    check(replace(account_of_ids("links", links, found.ids, found.ids), note=found.note))
+    if found.ids is None:
+        return links
+    known = np.array([id_ in found.ids for id_ in links.ids], dtype=bool)
+    return links.part(known[links.source] & known[links.target])
+
+
+def ids_in_file(path: Path, id_field: str | None, ids: Collection[str]) -> StoredIds:
+    """Return which of the ids belong to a document of a file. Invalid lines are skipped; training reports them."""
+    wanted = frozenset(ids)
+    documents = read_documents(path, rejects=RejectLog(), duplicates="keep", id_field=id_field)
+    return StoredIds(frozenset(document.id for document in documents if document.id in wanted))
 
 
 def is_for_the_gate(text: str) -> bool:

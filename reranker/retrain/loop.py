@@ -386,7 +386,7 @@ class Retraining:
         )
         options = RenewOptions(max_docs_per_s=self.settings.max_docs_per_s, reject_path=rejects)
         progress = partial(self.listener.progress, "writing vectors")
-        report = sync(target, options, progress=progress, notice=self.listener.say)
+        report = sync(target, options, progress=progress, notice=self.listener.say, advise=self.listener.say)
         if report.stopped is not None:
             raise report.stopped
         if report.rejected:

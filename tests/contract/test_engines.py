@@ -13,6 +13,7 @@ from opensearchpy import OpenSearch
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine, WriteResult
+from reranker.engines.stored_ids import stored_ids
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from tests.engines.memory import memory_engine
 
@@ -557,6 +558,23 @@ def test_routing_is_kept(engine: Engine, new_name: Callable[[str], str]) -> None
         op = WriteOp("update", document.id, {"year": 1}, routing=document.routing, **guard)
         assert _status(engine, name, op) == 200
     assert set(scanned) == set(ids)
+
+
+def test_ids_are_looked_up_whatever_the_routing(engine: Engine, new_name: Callable[[str], str]) -> None:
+    name, other, alias = new_name("routed"), new_name("other"), new_name("both")
+    for each in (name, other):
+        engine.create_index(each, {**MAPPING, "_routing": {"required": True}}, {"number_of_shards": 3})
+        ids = [f"{number} {each[-5:]}" for number in range(6)] + ["in both"]
+        engine.bulk(each, [WriteOp("index", one, {"title": "x"}, routing=f"way {one}") for one in ids])
+        engine.refresh(each)
+        engine.swap_alias(alias, each)
+    assert stored_ids(engine, name, ["0 outed", "5 outed", "0 other", "absent", ""]) == (
+        frozenset({"0 outed", "5 outed"}),
+        "",
+    )
+    wanted = ["in both", "3 outed", "3 other", "absent", "x" * 600, "\ud800"]
+    assert stored_ids(engine, alias, wanted) == (frozenset({"in both", "3 outed", "3 other"}), "")
+    assert stored_ids(engine, alias, []) == (frozenset(), "")
 
 
 # --- reads

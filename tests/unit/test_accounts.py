@@ -12,6 +12,7 @@ from reranker.accounts import (
     account_of_ids,
     check_unknown,
     merged,
+    summed,
 )
 from reranker.errors import InputError
 from reranker.formats import RejectLog
@@ -28,6 +29,9 @@ def test_an_account_adds_up_and_has_samples() -> None:
         "samples": ("d",),
     }
     assert InputAccount("lines", 10).sentence == "lines: 10 given, all used"
+    unchecked = InputAccount("lines", 10, note="ids were not checked")
+    assert unchecked.sentence == "lines: 10 given, all used (ids were not checked)"
+    assert unchecked.to_json()["note"] == "ids were not checked" and "note" not in account.to_json()
 
 
 def test_records_that_are_normally_left_out_are_no_fault() -> None:
@@ -35,6 +39,11 @@ def test_records_that_are_normally_left_out_are_no_fault() -> None:
     account = InputAccount("pairs", 1, left_out)
     assert (account.given, account.has_faults) == (4, False)
     assert InputAccount("pairs", 1, (*left_out, LeftOut("unknown", 1))).has_faults
+
+
+def test_accounts_of_the_parts_of_a_file_are_summed() -> None:
+    parts = [InputAccount("a", 3, (LeftOut("x", 1, ("i",)),), "n"), InputAccount("b", 4, (LeftOut("x", 2),), "n")]
+    assert summed(parts, "all") == InputAccount("all", 7, (LeftOut("x", 3, ("i",)),), "n")
 
 
 def test_reasons_are_merged() -> None:
@@ -68,3 +77,4 @@ def test_records_with_unknown_ids_are_noted_or_refused() -> None:
         checked(*[("r", "d1")] * 10)
     assert checked(*[("r", "d1")] * 10, limit=None).used == 9
     assert not account_of_ids("judgments", [("q", "x")], {"q"}, None).left_out
+    assert not account_of_ids("judgments", [("x", "d1")], None, {"d1"}).left_out

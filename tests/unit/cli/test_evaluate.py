@@ -82,7 +82,11 @@ def test_without_reverse_links(folder: Path) -> None:
 
 def test_a_pool(folder: Path) -> None:
     (folder / "pool.txt").write_text("oak\npump\nunknown\n")
-    report = report_of(evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", ""))
+    result = evaluate(folder, *LINKS, "--pool", "pool.txt", "--json", "--baselines", "")
+    assert result.exit_code == 8, result.output
+    told = "ids of the pool: 3 given = 2 used + 1 left out: 1 unknown document id (unknown)"
+    assert told in " ".join(result.stderr.split())
+    report = json.loads(result.stdout)
     assert (report["documents"], report["relevant"], report["verdict"]) == (2, 1, "alone")
 
 
@@ -144,7 +148,8 @@ def test_unknown_ids_are_counted_reported_or_refused(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nash\tpowder\nfire\tash\nash\tnowhere\nnobody\tash\n")
     result = evaluate(folder, *LINKS, "--json")
     assert result.exit_code == 8, result.output
-    _, links = json.loads(result.stdout)["accounts"]
+    _, links, known = json.loads(result.stdout)["accounts"]
+    assert (known["kind"], known["given"], known["used"]) == ("known links", 3, 3)
     assert (links["kind"], links["given"], links["used"]) == ("test links", 5, 3)
     assert {part["reason"]: part["samples"] for part in links["left_out"]} == {
         "unknown document id": ["nowhere"],
@@ -161,14 +166,70 @@ def test_unknown_ids_are_counted_reported_or_refused(folder: Path) -> None:
     assert "judgments: 3 given = 1 used + 2 left out" in " ".join(partial.stderr.split())
 
 
+JUDGED = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv")
+
+
+@pytest.mark.parametrize(
+    ("options", "option", "kind", "sound", "line", "reason"),
+    [
+        (LINKS[:2], "--known", "known links", "known.tsv", "none{}\tash", "unknown query id"),
+        (LINKS, "--tune", "tuning links", "known.tsv", "none{}\tash", "unknown query id"),
+        (LINKS, "--without-reverse", "links of --without-reverse", "known.tsv", "none{}\tash", "unknown query id"),
+        (JUDGED, "--tune", "tuning judgments", "qrels.tsv", "none{}\tash\t1", "unknown query id"),
+        (JUDGED, "--known", "known links", "known.tsv", "another query\tnone{}", "unknown document id"),
+    ],
+)
+def test_unknown_ids_of_the_other_files_are_counted_reported_or_refused(
+    folder: Path, options: tuple[str, ...], option: str, kind: str, sound: str, line: str, reason: str
+) -> None:
+    def messages(n_unknown: int, code: int, *more: str) -> str:
+        lines = (folder / sound).read_text() + "".join(f"{line.format(number)}\n" for number in range(n_unknown))
+        (folder / "more.tsv").write_text(lines)
+        result = evaluate(folder, *options, option, "more.tsv", *more)
+        assert result.exit_code == code, result.output
+        return " ".join(result.stderr.split())
+
+    assert f"{kind}: 3 given, all used" in messages(0, 0)
+    told = messages(1, 8)
+    assert f"{kind}: 4 given = 3 used + 1 left out: 1 {reason} (none0)" in told
+    assert f"warning: 25% of the 4 {kind} cannot be used" in told
+    refused = messages(9, 3)
+    assert f"75% of the 12 {kind} cannot be used" in refused and "--allow-partial" in refused
+    assert f"= 3 used + 9 left out: 9 {reason} (none0, none1, none2, ...)" in messages(9, 8, "--allow-partial")
+
+
+def test_one_query_shows_no_difference(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("q2\tpump\t1\nq2\tash\t0\n")
+    (folder / "tune.tsv").write_text("q1\tpowder\t2\n")
+    result = evaluate(folder, *JUDGED, "--tune", "tune.tsv", "--json")
+    report = report_of(result)
+    assert (report["queries"], report["verdict"]) == (1, "no difference")
+    assert {test["AP"]["p_t_test"] for test in report["tests"].values()} == {1.0}
+    assert "warning: one query has no confidence interval" in result.stderr
+    assert "one query" not in evaluate(folder, *LINKS).stderr
+
+
+def test_judgments_of_one_grade(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("".join(f"{query}\t{id_}\t3\n" for query in ("q1", "q2") for id_ in IDS))
+    report = report_of(evaluate(folder, *JUDGED, "--json"))
+    assert report["verdict"] == "no difference"
+    assert {(one["AP"]["mean"], one["nDCG@10"]["mean"]) for one in report["systems"].values()} == {(1.0, 1.0)}
+    (folder / "qrels.tsv").write_text("q1\tpowder\t0\nq2\tash\t0\n")
+    refused = evaluate(folder, *JUDGED)
+    assert refused.exit_code == 3
+    assert "has a grade of 1 or more, so no document is relevant" in " ".join(refused.stderr.split())
+
+
 def test_bad_lines_are_counted(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nonly one column\nfire\tash\n")
     result = evaluate(folder, *LINKS, "--json")
     assert result.exit_code == 8
     report = json.loads(result.stdout)
     assert report["relevant"] == 2
-    assert report["account"]["left_out"] == [{"reason": "columns", "count": 1, "samples": ["line 2"]}]
-    assert report["account"]["given"] == report["account"]["used"] + 1
+    assert "account" not in report
+    records = report["accounts"][0]
+    assert records["left_out"] == [{"reason": "columns", "count": 1, "samples": ["line 2"]}]
+    assert records["given"] == records["used"] + 1
     assert "1 left out: 1 columns (line 2)" in " ".join(result.stderr.split())
 
 

@@ -190,6 +190,12 @@ def test_two_queries(tmp_path: Path) -> None:
     trained(tmp_path, DOCUMENTS, (), judgements)
 
 
+def test_ten_queries(tmp_path: Path) -> None:
+    judgements = [(f"en{topic}", d["id"], str(int(d["topic"] == topic))) for topic in range(10) for d in DOCUMENTS[:80]]
+    report = trained(tmp_path, DOCUMENTS, (), judgements)
+    assert report["split"] == "queries"
+
+
 def test_identical_documents(tmp_path: Path) -> None:
     """A word that stands in every document tells none apart, and no query has another."""
     same = [document | {"title": "same title", "text": "same words everywhere"} for document in DOCUMENTS]

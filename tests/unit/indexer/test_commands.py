@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -312,5 +313,32 @@ def test_a_model_of_other_texts_is_noted(folder: Path) -> None:
     assert words in " ".join(index.stderr.split())
     revectorize = ssi("revectorize", *where(folder), "--model", "model", "--dry-run")
     assert words in " ".join(revectorize.stderr.split())
+    assert words in " ".join(ssi("sync", *where(folder), "--model", "model").stderr.split())
+    vectorize = ["vectorize", "--model", "model", "--out", "vectors.parquet", "--docs"]
+    assert words in " ".join(ssi(*vectorize, "foreign.jsonl").stderr.split())
     fitting = ssi("index", "docs.jsonl", *where(folder)[:2], "--index", "other", "--model", "model")
     assert words not in " ".join(fitting.stderr.split())
+    assert words not in ssi("sync", *where(folder)[:2], "--index", "other", "--model", "model").stderr
+    fitting = ssi(*vectorize, "docs.jsonl")
+    assert words not in fitting.stderr and "documents: 40 given, all used" in fitting.stderr
+
+
+def test_following_notes_a_model_of_other_texts_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lines(folder / "foreign.jsonl", FOREIGN)
+    ssi("index", "foreign.jsonl", *where(folder), "--model", "model")
+
+    def three_rounds(run: Callable[[], RenewReport], _interval: float) -> Iterator[RenewReport]:
+        for _ in range(3):
+            yield run()
+
+    monkeypatch.setattr("indexer.renewal.follow", three_rounds)
+    result = ssi("sync", *where(folder), "--model", "model", "--follow")
+    assert result.stderr.count("note: only") == 1
+
+
+def test_sync_notes_a_field_of_the_model_that_no_document_has(folder: Path) -> None:
+    part = {name: {"text": one["text"]} for name, one in DOCUMENTS.items()}
+    write_lines(folder / "part.jsonl", part)
+    ssi("index", "part.jsonl", *where(folder), "--model", "model")
+    told = " ".join(ssi("sync", *where(folder), "--model", "model").stderr.split())
+    assert "note: none of 40 sampled documents has text in the field 'title'" in told

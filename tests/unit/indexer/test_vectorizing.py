@@ -108,6 +108,18 @@ def test_refused_lines_are_those_of_the_index(folder: Path) -> None:
         "out": "vectors.parquet",
         "documents": 42,
         "rejects_by_kind": {"not_json": 1, "id_missing": 1, "duplicate_id": 1},
+        "accounts": [
+            {
+                "kind": "documents",
+                "given": 45,
+                "used": 42,
+                "left_out": [
+                    {"reason": "duplicate_id", "count": 1, "samples": ["line 45"]},
+                    {"reason": "id_missing", "count": 1, "samples": ["line 44"]},
+                    {"reason": "not_json", "count": 1, "samples": ["line 6"]},
+                ],
+            }
+        ],
     }
     rejects = folder / "docs.jsonl.rejects.jsonl"
     told = [json.loads(line) for line in rejects.read_text().splitlines()]

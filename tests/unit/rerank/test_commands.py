@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
+from reranker.engines.local import LocalEngine
+from reranker.errors import EngineAuthError
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.training_queries import TrainingQueries
 from tests.served import BM25, model_of, random_documents
@@ -88,6 +90,35 @@ def test_both_routes_and_pages_agree(site: Site) -> None:
     assert paged == ids(fetch)
 
 
+def test_a_window_smaller_than_the_page_leaves_the_rest_in_the_engine_s_order(site: Site) -> None:
+    answer = site.json("search", "word3 word11", "--size", "30", "--window", "4", "--alpha", "1")
+    before = [hit["first_stage_rank"] for hit in answer["hits"]]
+    assert len(before) == 30
+    assert sorted(before[:4]) == [1, 2, 3, 4] and before[4:] == list(range(5, 31))
+    whole = site.json("search", "word3 word11", "--size", "30", "--window", "200", "--alpha", "1")
+    place = {name: rank for rank, name in enumerate(ids(whole))}
+    first = [name for name in ids(answer)[:4] if name in place]
+    assert first == sorted(first, key=place.__getitem__) and len(first) > 1, "the window is in the model's order"
+
+
+def test_calibration_of_a_body_with_a_constant_score(site: Site) -> None:
+    query = {"bool": {"filter": {"match": {"text": "{{query}}"}}, "must": {"match_all": {}}}}
+    (site.path / "constant.json").write_text(json.dumps({"query": query}))
+    files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
+    fit = site.json("calibrate", *files, "--body", "constant.json")
+    assert fit["n_queries"] == 20 and 0 <= fit["alpha"] <= 1
+    assert any("20 of 20 queries the same score" in warning for warning in fit["warnings"])
+    assert not any("the same score" in warning for warning in site.json("calibrate", *files)["warnings"])
+
+
+def test_calibration_of_a_window_smaller_than_the_page(site: Site) -> None:
+    files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
+    small, large = (site.json("calibrate", *files, "--window", str(window)) for window in (3, 200))
+    assert small["n_queries"] == 20 and 0 <= small["alpha"] <= 1
+    assert small["engine"] < large["engine"], "nDCG@10 counts only the candidates of the window"
+    assert small["engine"] <= small["fitted"] <= small["ceiling"] < large["ceiling"]
+
+
 def test_a_body_file_and_an_explanation(site: Site) -> None:
     answer = site.json("search", "qx 77", "--body", str(site.path / "body.json"), "--explain", "--alpha", "1")
     assert ids(answer) == ["p1"]
@@ -133,7 +164,60 @@ def test_calibration_accounts_for_its_input(site: Site) -> None:
     assert result.exit_code == 8, result.stderr
     assert "1 left out: 1 columns (line " in result.stderr
     assert "was not stored" in result.stdout
+    report = json.loads(site.run("calibrate", "--qrels", "bad.tsv", *arguments, "--json").stdout)
+    assert "account" not in report
+    assert [(one["kind"], len(one["left_out"])) for one in report["accounts"]] == [("records", 1), ("judgments", 0)]
     assert "all used" in site.run("calibrate", "--qrels", "qrels.tsv", *arguments).stderr
+
+
+def test_calibration_checks_the_documents_of_judgments(site: Site) -> None:
+    judgments = (site.path / "qrels.tsv").read_text()
+    n = judgments.count("\n")
+    options = ["--query-file", "queries.tsv", "--window", "50", "--dry-run"]
+    fit = site.json("calibrate", "--qrels", "qrels.tsv", *options)
+
+    def with_unknown(n_unknown: int, code: int, *more: str) -> Result:
+        extra = "".join(f"word{number % 20}\tnone{number}\t3\n" for number in range(n_unknown))
+        (site.path / "unknown.tsv").write_text(judgments + extra)
+        result = site.run("calibrate", "--qrels", "unknown.tsv", *options, *more)
+        assert result.exit_code == code, result.stderr
+        return result
+
+    few = with_unknown(2, 8, "--json")
+    told = f"judgments: {n + 2} given = {n} used + 2 left out: 2 unknown document id (none0, none1)"
+    assert told in " ".join(few.stderr.split()) and "cannot be used" not in few.stderr
+    assert {**json.loads(few.stdout), "accounts": []} == {**fit, "accounts": []}, "they do not take part in the fit"
+    assert f"warning: 17% of the {n + 20} judgments cannot be used" in with_unknown(20, 8).stderr
+    refused = with_unknown(n + 10, 3).stderr
+    assert "52% of the 210 judgments cannot be used" in refused and "of the index" in refused
+    assert f"{n} used + {n + 10} left out" in with_unknown(n + 10, 8, "--allow-partial").stderr
+
+
+def test_calibration_checks_the_targets_of_links(site: Site) -> None:
+    links = (site.path / "links.tsv").read_text()
+    (site.path / "some.tsv").write_text(links + "d1\tgone\n")
+    options = ["--docs", "docs.jsonl", "--dry-run", "--json"]
+    fit = site.json("calibrate", "--links", "links.tsv", *options[:-1])
+    result = site.run("calibrate", "--links", "some.tsv", *options)
+    assert result.exit_code == 8, result.stderr
+    assert "links: 40 given = 39 used + 1 left out: 1 unknown document id (gone)" in " ".join(result.stderr.split())
+    assert {**json.loads(result.stdout), "accounts": []} == {**fit, "accounts": []}
+
+
+def test_calibration_says_that_an_engine_cannot_look_up_ids(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = LocalEngine.search
+
+    def without_ids(self: LocalEngine, index: str, body: Any, **options: Any) -> Any:
+        if "ids" in body["query"]:
+            raise EngineAuthError("no right to search by ids", status=403)
+        return search(self, index, body, **options)
+
+    monkeypatch.setattr(LocalEngine, "search", without_ids)
+    result = site.run("calibrate", "--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run", "--json")
+    assert result.exit_code == 0, result.stderr
+    note = "ids of documents were not checked, because the engine refused the search: no right to search by ids"
+    assert json.loads(result.stdout)["accounts"][1]["note"] == note
+    assert f"100 given, all used ({note})" in " ".join(result.stderr.split())
 
 
 def test_calibration_is_kept_and_used(site: Site) -> None:

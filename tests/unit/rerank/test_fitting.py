@@ -14,6 +14,7 @@ import pytest
 
 from reranker.accounts import InputAccount, LeftOut
 from reranker.engines.protocol import Engine
+from reranker.engines.stored_ids import IdCheck
 from reranker.errors import ConfigError, InputError
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.training_queries import TrainingQueries
@@ -270,12 +271,12 @@ def test_topics_of_judgements(tmp_path: Path) -> None:
     (tmp_path / "qrels").write_text("q1\ta\t2\nq1\tb\t0\nq2\tc\t0\nq3\td\t1\n")
     (tmp_path / "queries").write_text("q1\tred shoe\nq2\tblue\nq4\tgreen\nq3\tgrey\n")
     accounts: list[InputAccount] = []
-    topics = topics_of_qrels(tmp_path / "qrels", tmp_path / "queries", check=accounts.append)
+    topics = topics_of_qrels(tmp_path / "qrels", tmp_path / "queries", check=IdCheck(accounts.append))
     assert accounts == [InputAccount("judgments", 4)]
     assert topics == [Topic("red shoe", {"a": 2.0, "b": 0.0}), Topic("grey", {"d": 1.0})]
     (tmp_path / "other").write_text("z\tred\n")
     with pytest.raises(InputError, match="query ids of both files"):
-        topics_of_qrels(tmp_path / "qrels", tmp_path / "other", check=accounts.append)
+        topics_of_qrels(tmp_path / "qrels", tmp_path / "other", check=IdCheck(accounts.append))
     assert accounts[1] == InputAccount("judgments", 0, (LeftOut("unknown query id", 4, ("q1", "q2", "q3")),))
 
 
@@ -288,7 +289,7 @@ def test_topics_of_links(served: Served, tmp_path: Path) -> None:
     encoder = served.model.encoder
     files = (tmp_path / "links", tmp_path / "docs", encoder)
     accounts: list[InputAccount] = []
-    topics = topics_of_links(*files, "title", 0, check=accounts.append)
+    topics = topics_of_links(*files, "title", 0, check=IdCheck(accounts.append))
     assert accounts == [InputAccount("links", 4, (LeftOut("unknown query id", 1, ("z",)),))]
     assert topics == [
         Topic("running shoes", {"b": 1.0, "c": 1.0}, frozenset("a")),

@@ -14,6 +14,7 @@ from reranker.cli.main import main
 from reranker.clicks.log import ClickLog
 from reranker.engines import open_engine
 from reranker.releases import read_control
+from reranker.retrain.learning import is_for_the_gate
 from tests.unit.retrain.shop import Shop
 
 
@@ -144,6 +145,44 @@ def test_a_rejected_line_sets_the_status_of_a_retraining_that_succeeds(site: Sit
     result = site.run(*given)
     assert result.exit_code == 8, result.stderr
     assert "1 left out: 1 columns (line 51)" in result.stderr
+
+
+def test_links_and_judgments_of_unknown_documents_set_the_status_or_are_refused(site: Site) -> None:
+    given = ["--query-side-only", "--propensities", str(_propensities(site.path)), "--dry-run"]
+    judgments, links = (site.path / "qrels.tsv").read_text(), (site.path / "links.tsv").read_text()
+    (site.path / "qrels-more.tsv").write_text(judgments + "q1\tgone\t1\n")
+    (site.path / "links-more.tsv").write_text(links + "d001\tgone\nnowhere\td001\n")
+    files = ["--links", "links-more.tsv", "--qrels", "qrels-more.tsv", "--query-file", "queries.tsv"]
+    result = site.run(*given, *files, "--json")
+    assert result.exit_code in (7, 8), result.stderr
+    unknown = "1 unknown document id (gone)"
+    assert f"links: 52 given = 50 used + 2 left out: {unknown}; 1 unknown query id (nowhere)" in result.stderr
+    n = len(site.shop.queries)
+    assert f"judgments: {n + 1} given = {n} used + 1 left out: {unknown}" in result.stderr
+    kinds = {one["kind"]: one["used"] for one in json.loads(result.stdout)["accounts"]}
+    assert (kinds["links"], kinds["judgments"]) == (50, n)
+    (site.path / "links-more.tsv").write_text(links + "".join(f"none{n}\td001\n" for n in range(60)))
+    refused = site.run(*given, "--links", "links-more.tsv")
+    assert refused.exit_code == 3
+    assert "55% of the 110 links cannot be used" in refused.stderr and "--allow-partial" in refused.stderr
+    partial = site.run(*given, "--links", "links-more.tsv", "--allow-partial")
+    assert "links: 110 given = 50 used + 60 left out" in partial.stderr
+    assert partial.exit_code in (7, 8), partial.stderr
+
+
+def test_links_are_checked_by_the_documents_of_the_file_and_the_gate_s_judgments_by_the_index(site: Site) -> None:
+    lines = (site.path / "docs.jsonl").read_text().splitlines(keepends=True)
+    (site.path / "part.jsonl").write_text("".join(lines[:80]))  # d000 to d079
+    (site.path / "links-part.tsv").write_text("".join(f"d{n:03}\td{n + 6:03}\n" for n in range(75)))
+    gate = next(n for n, query in enumerate(site.shop.queries) if is_for_the_gate(query))
+    other = next(n for n, query in enumerate(site.shop.queries) if not is_for_the_gate(query))
+    judgments = (site.path / "qrels.tsv").read_text() + f"q{gate}\td085\t1\nq{other}\td086\t1\n"
+    (site.path / "qrels-part.tsv").write_text(judgments)
+    given = ["--query-side-only", "--propensities", str(_propensities(site.path)), "--dry-run", "--docs", "part.jsonl"]
+    files = ["--links", "links-part.tsv", "--qrels", "qrels-part.tsv", "--query-file", "queries.tsv"]
+    told = site.run(*given, *files).stderr
+    assert "links: 75 given = 74 used + 1 left out: 1 unknown document id (d080)" in told
+    assert "1 left out: 1 unknown document id (d086)" in told
 
 
 def test_judgments_without_a_query_text_set_the_status_or_are_refused(site: Site) -> None:

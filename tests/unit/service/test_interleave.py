@@ -234,6 +234,15 @@ def test_two_versions_in_one_list_and_the_report_of_their_clicks(
     assert verdict["p"] == pytest.approx(2 / 2**12)
     shown = CliRunner().invoke(main, ["interleave", "report", str(log)], catch_exceptions=False)
     assert "is preferred" in shown.stdout
+    n_rows = len(log.read_text().splitlines())
+    assert f"rows: {n_rows} given, all used" in " ".join(shown.stderr.split())
+    log.write_text(log.read_text() + "{broken\n")
+    for options in ([], ["--json"]):
+        bad = CliRunner().invoke(main, ["interleave", "report", str(log), *options], catch_exceptions=False)
+        assert bad.exit_code == 8
+        told = f"rows: {n_rows + 1} given = {n_rows} used + 1 left out: 1 not_json (line {n_rows + 1})"
+        assert told in " ".join(bad.stderr.split())
+        assert bad.stdout == (result if options else shown).stdout
 
 
 def test_a_log_without_interleaving_says_what_to_do(tmp_path: Path) -> None:
