@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from reranker.progress import TitledProgress
     from reranker.text.view import TextView
     from reranker.training import DocumentSource, TrainingReport, TrainingSet
+    from reranker.training.train import StageCost
 
 _DECIDED = (
     "fields",
@@ -54,6 +55,7 @@ Examples:
   ssi train --docs docs.jsonl --links links.tsv --model model/ --report report.html
   ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
+  ssi train --docs docs.jsonl --vector-field embedding --model model/
   ssi train --docs docs.jsonl --links links.tsv --model-class auto --model model/
   ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
   ssi train --engine elasticsearch:http://localhost:9200 --index shop --fields name,description \\
@@ -224,9 +226,12 @@ def command(**options: Any) -> None:
     """Train a model: learn which query words and document words are related.
 
     Give one of --links, --qrels with --query-file, or --pairs. Part of this data is held out for early stopping. At
-    the end, the tuned lexical score, the same with query memory, and both with the learned vectors are compared on
-    queries that none of them was fitted to, and the best one is the model. If the learned vectors do not help, the
-    model is the lexical score, and the command says so.
+    the end, the tuned lexical score, the same with query memory, and both with the learned vectors (and those of
+    --vector-field) are compared on queries that none of them was fitted to, and the best one is the model. If the
+    learned vectors do not help, the model is the lexical score, and the command says so.
+
+    If the documents have vectors of a text encoder, --vector-field alone is enough: then the model is BM25 with usual
+    settings and these vectors, and nothing is measured.
 
     If a run is interrupted, run the command again to continue from its checkpoint (DIR.checkpoint). With --index, the
     new run reuses the documents that were already read from the same fields of the index (DIR.documents-….jsonl). If
@@ -244,8 +249,11 @@ def command(**options: Any) -> None:
 
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
     _check_combination(options)
+    kind = _kind(options)
     with RejectLog(options["rejects"]) as rejects:
-        kind = _kind(options)
+        if kind is None:
+            _train_unlabelled(options, config, rejects)
+            return
         evidence = _evidence(kind, options[kind], options["query_file"], rejects)
         if rejects.count and not evidence.preferences:
             raise TrainingError(f"there is nothing to learn from: {rejects.summary()}")
@@ -254,9 +262,7 @@ def command(**options: Any) -> None:
         base = load_model(options["warm_start"], engine) if options["warm_start"] else None
         path: Path = options["model_path"]
         checkpoint = path.with_name(path.name + ".checkpoint")
-        read = [str(options[name]) for name in ("engine_spec", "index", "fields", "vector_field", "warm_start")]
-        digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()[:12]
-        of_index = path.with_name(f"{path.name}.documents-{digest}.jsonl")
+        of_index = _file_of_index(options)
         if options["fresh"]:
             remove_checkpoints(checkpoint)
             forget_documents(of_index)
@@ -290,11 +296,65 @@ def command(**options: Any) -> None:
         common.end_with_accounts(rejects.account("records"), report.account)
 
 
-def _kind(options: dict[str, Any]) -> str:
+def _train_unlabelled(options: dict[str, Any], config: TrainConfig, rejects: RejectLog) -> None:
+    """Write a model of documents and their vectors, and print how it came about."""
+    from reranker.models.model_folder import save_model
+    from reranker.rerank.ranking import weighted_template
+    from reranker.retrain.documents import forget_documents
+    from reranker.training import Listener, train_unlabelled
+
+    path: Path = options["model_path"]
+    of_index = _file_of_index(options)
+    engine = common.open_engine_of(options["engine_spec"], retry=True) if options["engine_spec"] else None
+    corpus = _corpus(options, engine, of_index)
+    with common.stage_progress() as update:
+        if options["docs"] is None:
+            _read_index(options, engine, corpus.view, of_index, update)
+        listener = Listener(common.say, update, rejects)
+        model, report = train_unlabelled(corpus, config, listener=listener)
+    save_model(model, path)
+    forget_documents(of_index)
+    weighted = weighted_template(model.encoder)
+    if options["as_json"]:
+        common.print_json(
+            {
+                "model": str(path),
+                "model_id": model.model_id,
+                "encoder_id": model.encoder_id,
+                "notes": list(report.notes),
+                "weighted_body": weighted,
+                "accounts": [rejects.account("records").to_json()],
+                "stages": [cost._asdict() for cost in report.costs],
+            }
+        )
+    else:
+        common.out().print(f"model    {path}  ({model.model_id[:12]}, encoder {model.encoder_id[:12]})")
+        _show_costs(report.costs, weighted)
+    common.end_with_accounts(rejects.account("records"))
+
+
+def _file_of_index(options: dict[str, Any]) -> Path:
+    """Return the file that the documents of ``--index`` are written to, which depends on what is read of them."""
+    path: Path = options["model_path"]
+    read = [str(options[name]) for name in ("engine_spec", "index", "fields", "vector_field", "warm_start")]
+    digest = hashlib.sha256(json.dumps(read).encode()).hexdigest()[:12]
+    return path.with_name(f"{path.name}.documents-{digest}.jsonl")
+
+
+def _kind(options: dict[str, Any]) -> str | None:
+    """Return the kind of data to learn from; None if there are only documents with vectors."""
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
+    if not given and options["vector_field"] and not options["warm_start"]:
+        alone = [name for name in ("valid", "report_path") if options[name]]
+        if alone:
+            names = " and ".join(f"--{name.removesuffix('_path')}" for name in alone)
+            raise ConfigError(f"{names} needs data to learn from: give --links, --qrels or --pairs, or leave it out")
+        return None
     if len(given) != 1:
         stated = " and ".join(f"--{name}" for name in given) or "none of them"
-        raise ConfigError(f"give exactly one of --links, --qrels or --pairs to learn from; given: {stated}")
+        raise ConfigError(
+            f"give exactly one of --links, --qrels or --pairs to learn from, or only --vector-field; given: {stated}"
+        )
     return given[0]
 
 
@@ -393,6 +453,15 @@ def _refusal(report: TrainingReport, allow_worse: bool) -> GateRefused | None:
     )
 
 
+def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) -> None:
+    """Print the seconds of the stages, and the body with the tuned weights."""
+    spent = ", ".join(f"{cost.stage} {cost.seconds:.0f}" for cost in costs if cost.seconds >= TOLD_S)
+    common.out().print(f"seconds  {sum(cost.seconds for cost in costs):.0f}" + (f": {spent}" if spent else ""))
+    if weighted is not None:
+        # click instead of rich, because a body for copying must not be wrapped.
+        click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
+
+
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
     from reranker.rerank.ranking import weighted_template
     from reranker.training.report import summary_of
@@ -437,11 +506,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
             f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
         )
     console.print(f"memory   {report.memory.sentence}")
-    spent = ", ".join(f"{cost.stage} {cost.seconds:.0f}" for cost in report.costs if cost.seconds >= TOLD_S)
-    console.print(f"seconds  {sum(cost.seconds for cost in report.costs):.0f}" + (f": {spent}" if spent else ""))
-    if weighted is not None:
-        # click instead of rich, because a body for copying must not be wrapped.
-        click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
+    _show_costs(report.costs, weighted)
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())

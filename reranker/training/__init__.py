@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from reranker.training.reading import DocumentSource, Listener
     from reranker.training.train import TrainingReport, train_model
     from reranker.training.training_set import TrainingSet, from_judgements, from_links, from_pairs, mix
+    from reranker.training.unlabelled import train_unlabelled
 
 _NAMES = {
     "reranker.training.config": ("TrainConfig",),
@@ -26,6 +27,7 @@ _NAMES = {
         "from_pairs",
         "mix",
     ),
+    "reranker.training.unlabelled": ("train_unlabelled",),
 }
 """The modules that define the public names."""
 
@@ -40,6 +42,7 @@ __all__ = [
     "from_pairs",
     "mix",
     "train_model",
+    "train_unlabelled",
 ]
 
 __getattr__ = names_of(__name__, _NAMES)

@@ -120,18 +120,8 @@ class Validator:
         return values
 
     def spread(self, added: Float32, identity: float) -> float:
-        """Return the ratio of two standard deviations among the best documents of a query, the median of the queries.
-
-        They are those of identity q.d and of ``added``, (n_queries, n_documents), over the `N_BEST` documents of the
-        highest q.d above 0. The ratio is 0 if no query has such documents.
-        """
-        ratios = []
-        for lexical, other in zip(self._lexical, added, strict=True):
-            best = np.argpartition(-lexical, min(N_BEST, len(lexical) - 1))[:N_BEST]
-            best = best[lexical[best] > 0]
-            if len(best) > 1 and other[best].std() > 0:
-                ratios.append(float(identity * lexical[best].std() / other[best].std()))
-        return float(np.median(ratios)) if ratios else 0.0
+        """Return `spread_of` of identity q.d and ``added``, (n_queries, n_documents)."""
+        return identity * spread_of(self._lexical, added)
 
     def measured(self, added: Float32, identity: float, measures: Sequence[str]) -> dict[str, Float64]:
         """Return the values of each query, (n_queries,) float64, by scores as in `values_with`."""
@@ -146,6 +136,21 @@ class Validator:
         one = np.float32(1)
         values: Float64 = blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH)
         return values
+
+
+def spread_of(lexical: Float32, added: Float32) -> float:
+    """Return the ratio of two standard deviations among the best documents of a query, the median of the queries.
+
+    They are those of ``lexical`` and of ``added``, both (n_queries, n_documents), over the `N_BEST` documents of the
+    highest lexical score above 0. The ratio is 0 if no query has such documents.
+    """
+    ratios = []
+    for first, other in zip(lexical, added, strict=True):
+        best = np.argpartition(-first, min(N_BEST, len(first) - 1))[:N_BEST]
+        best = best[first[best] > 0]
+        if len(best) > 1 and other[best].std() > 0:
+            ratios.append(float(first[best].std() / other[best].std()))
+    return float(np.median(ratios)) if ratios else 0.0
 
 
 class _Scores(NamedTuple):

@@ -54,9 +54,9 @@ from reranker.training.lexical_choice import (
 from reranker.training.linear import words_only
 from reranker.training.problem import query_set
 from reranker.training.race import Trial
-from reranker.training.reading import AnalyzedDocuments, DocumentSource, Listener, read_corpus_once
+from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_corpus_once
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
-from reranker.training.run import Division, TrainingRun, check_known, checked_run, divided
+from reranker.training.run import Division, RandomStreams, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
 from reranker.training.word_encoder import EncoderProblem, encoder_problem
@@ -282,22 +282,31 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     rows = timed("rows", prepared_rows, run, lexical, division)
     learned = timed("learning", learned_part, run, lexical.reading, division, rows)
     memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
-    encoder = None if given is None else timed("word vectors", learned_words, run, lexical.reading, given)
+    encoder = None
+    if given is not None:
+        base = run.base.encoder.vector_field if run.base is not None and run.config.query_side_only else None
+        of_run = (run.streams, run.config, run.listener, lexical.reading.data)
+        encoder = timed("word vectors", learned_words, *of_run, given, base)
     choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
     return TrainingStages(division, lexical, rows, learned, memory, encoder, choice)
 
 
-def learned_words(run: TrainingRun, reading: AnalyzedDocuments, given: GivenVectors) -> EncoderProblem:
+def learned_words(
+    streams: RandomStreams,
+    config: TrainConfig,
+    listener: Listener,
+    data: TrainingCorpus,
+    given: GivenVectors,
+    field: VectorField | None,
+) -> EncoderProblem:
     """Return the word vectors of a corpus, for the vectors that its documents have already.
 
-    With the document side of a model to start from, its mean and axes stay.
+    ``field`` is that of a model whose document side stays; None: mean and axes are those of the corpus.
     """
-    run.listener.say("learning word vectors")
-    field = run.base.encoder.vector_field if run.base is not None and run.config.query_side_only else None
+    listener.say("learning word vectors")
     if field is None:
-        rng = run.streams.named("axes")
-        field = field_of(given, run.config.vector_dims, rng, run.config.text_encoder, run.listener.say)
-    return encoder_problem(field, given, reading.data, run.streams.named("word vectors"))
+        field = field_of(given, config.vector_dims, streams.named("axes"), config.text_encoder, listener.say)
+    return encoder_problem(field, given, data, streams.named("word vectors"))
 
 
 def written_model(

@@ -43,7 +43,7 @@ MAX_WORDS: Final = 100_000
 """Words that have vectors, the most frequent ones."""
 N_STEPS: Final = 10
 """Steps of conjugate gradients; more of them change MAP by less than .001."""
-_HELD_OUT = 0.1
+_HELD_OUT = 0.1  # of at least `MIN_VECTORS` documents: always one or more
 _MAX_HELD_OUT = 2_000
 _MAX_COMPARED = 20_000  # documents that λ is chosen on
 _ROWS_A_PART = 2**12
@@ -77,6 +77,8 @@ class EncoderProblem:
     texts: tuple[_Texts, ...]
     U: Float32
     """The solution without training queries, (n_words, K) float32."""
+    likeness: Float32
+    """Cosine of held-out documents' vectors and those of their shortest fields, (n_held_out,) float32."""
 
     def taught(self, queries: QuerySet, data: TrainingCorpus, evidence: TrainingSet) -> Float32:
         """Return the solution with the queries of some evidence, (n_words, K) float32."""
@@ -115,15 +117,12 @@ def encoder_problem(
     views = _views(data)
     order = rng.permutation(given.documents)[:_MAX_COMPARED]
     n_held = min(int(_HELD_OUT * len(order)), _MAX_HELD_OUT)
-    ridge = RIDGES[1]
-    if n_held:
-        held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
-        ridge = _best_ridge(
-            [_texts(view[kept], vectors[kept], n_words) for view in views], views[-1][held], vectors[held]
-        )
+    held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
+    of_kept = [_texts(view[kept], vectors[kept], n_words) for view in views]
+    ridge, likeness = _best_ridge(of_kept, views[-1][held], vectors[held])
     texts = tuple(_texts(view[given.documents], vectors[given.documents], n_words) for view in views)
     U = solved(texts, ridge, np.zeros((n_words, field.n_dims), np.float32))
-    return EncoderProblem(field, vectors, given.documents, n_words, ridge, texts, U)
+    return EncoderProblem(field, vectors, given.documents, n_words, ridge, texts, U, likeness)
 
 
 def solved(texts: Sequence[_Texts], ridge: float, start: Float32) -> Float32:
@@ -163,19 +162,19 @@ def solved(texts: Sequence[_Texts], ridge: float, start: Float32) -> Float32:
     return U
 
 
-def _best_ridge(texts: Sequence[_Texts], asked: sp.csr_matrix, vectors: Float32) -> float:
-    """Return the λ by which held-out texts have vectors most like those of their documents."""
-    best = (-np.inf, RIDGES[0])
+def _best_ridge(texts: Sequence[_Texts], asked: sp.csr_matrix, vectors: Float32) -> tuple[float, Float32]:
+    """Return the λ by which held-out texts have vectors most like those of their documents, and their cosines."""
+    tried: dict[float, Float32] = {}
     start = np.zeros((len(texts[0].columns.indptr) - 1, vectors.shape[1]), np.float32)
     for ridge in RIDGES:
         start = solved(texts, ridge, start)
         found = embed_rows(asked, start)
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
-        cosines = np.divide(
+        tried[ridge] = np.divide(
             np.einsum("ij,ij->i", found, vectors), lengths, out=np.zeros(len(lengths), np.float32), where=lengths > 0
         )
-        best = max(best, (float(cosines.mean()), ridge))
-    return best[1]
+    best = max(tried, key=lambda ridge: float(tried[ridge].mean()))
+    return best, tried[best]
 
 
 def _views(data: TrainingCorpus) -> list[sp.csr_matrix]:
