@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPE
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import RankingModel
-    from reranker.progress import TitledProgress
     from reranker.text.view import TextView
     from reranker.training import DocumentSource, TrainingReport, TrainingSet
 
@@ -248,10 +246,10 @@ def command(**options: Any) -> None:
             remove_checkpoints(checkpoint)
             forget_documents(of_index)
         corpus = _corpus(options, engine, of_index)
-        with common.stage_progress() as update:
-            if options["docs"] is None:
-                _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index, update)
-            listener = Listener(common.say, update, rejects)
+        if options["docs"] is None:
+            _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index)
+        with common.run_progress() as (update, run):
+            listener = Listener(common.say, update, rejects, run)
             model, report = train_model(
                 corpus,
                 evidence,
@@ -317,9 +315,7 @@ def _check_combination(options: dict[str, Any]) -> None:
             raise ConfigError(f"the folder of --report {str(report)!r} does not exist: create it, or name another file")
 
 
-def _read_index(
-    options: dict[str, Any], engine: Engine | None, view: TextView, path: Path, update: TitledProgress
-) -> None:
+def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, path: Path) -> None:
     """Write the documents of ``--index`` to the file ``path``, unless an unfinished run of this model has done so."""
     if engine is None or not options["index"]:
         raise ConfigError("no documents are given: give --docs FILE, or --engine and --index to read an index")
@@ -330,8 +326,8 @@ def _read_index(
         return
     from reranker.retrain.documents import export_documents
 
-    reading = partial(update, "reading documents of the index")
-    export_documents(engine, options["index"], view, path, reading, common.say)
+    with common.progress("reading documents of the index") as reading:
+        export_documents(engine, options["index"], view, path, reading, common.say)
 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:

@@ -19,7 +19,7 @@ from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.packing import Quantisation
 from reranker.models.ranking_model import DEFAULT_QUANTISATION
-from reranker.progress import Say, TitledProgress, no_titled_progress, silent
+from reranker.progress import RunProgress, Say, TitledProgress, no_titled_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.tfidf import TfIdf, learned_rows
@@ -66,6 +66,8 @@ class Listener:
     """Receives (title, done, total)."""
     rejects: RejectSink | None = None
     """Receives lines of the file that are no legal documents; None: the first one is an error."""
+    run: RunProgress = field(default_factory=RunProgress)
+    """Receives the stages of the run as they begin."""
 
 
 @dataclass(frozen=True, eq=False)
