@@ -129,7 +129,7 @@ class RunProgress:
             speed = self._counted / passed
         else:  # by the stages before; the longer they took, the more they count
             speed = (self._ended + 10.0) / (self._ended_s + 10.0) / max(expected, 1e-9)
-        rest = 1.0 - self._counted
+        rest = max(1.0 - self._counted, 1e-9)  # many titles fill a stage
         x = (now - self._counted_at) * speed / rest
         tail = 1.0 - self._LINEAR
         return self._counted + rest * (x if x <= self._LINEAR else 1.0 - tail * math.exp((self._LINEAR - x) / tail))

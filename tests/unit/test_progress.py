@@ -94,6 +94,17 @@ def test_a_count_fills_a_part_of_its_stage() -> None:
     assert progress.stage == "judging" and progress.share() == pytest.approx(0.75)
 
 
+def test_many_titles_never_fill_more_than_their_stage() -> None:
+    clock = Clock()
+    progress = RunProgress(clock)
+    progress.expect({"learning": 3.0, "judging": 1.0})
+    progress.begin("learning")
+    for number in range(100):
+        clock.now += 1
+        progress.update(f"class {number}", 1, 1)
+    assert progress.share() == pytest.approx(0.75)
+
+
 def test_an_unexpected_stage_takes_no_share() -> None:
     clock = Clock()
     progress = RunProgress(clock)
