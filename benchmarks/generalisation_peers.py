@@ -11,6 +11,7 @@
 Besides the project they need::
 
     pip install lightgbm lightfm-next onnx onnxruntime tokenizers
+    pip install bm25s  # only for `Rivals.training_seconds`
 
 (lightfm itself, 1.17, cannot be built for Python 3.11 and later; lightfm-next is the same code kept up), and the
 weights that `minilm` names.
@@ -19,6 +20,7 @@ weights that `minilm` names.
 from __future__ import annotations
 
 import importlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -426,6 +428,38 @@ class Rivals:
 
         settings = {"num_leaves": leaves, "learning_rate": rate, "trees": trees, "tuned": tried[leaves, rate, trees]}
         return Ranker(settings, scorer)
+
+    # Time
+
+    def training_seconds(self, epochs: int) -> dict[str, float]:
+        """Return the seconds in which each rival learns once from the training data, at one point of its grid.
+
+        ``bm25s`` splits the texts into words and indexes them; ``tokenise`` is what the other rivals need. ``lightfm``
+        makes ``epochs`` epochs. ``lambdamart`` computes its features and the most trees of its grid; ``tuning of bm25``
+        is the joint search for the BM25 that gives its candidates.
+        """
+        seconds: dict[str, float] = {}
+
+        def timed(name: str, work: Callable[[], object]) -> None:
+            started = time.perf_counter()
+            work()
+            seconds[name] = time.perf_counter() - started
+
+        learn = self.testing.learn
+        texts = [f"{title}\n{text}" for title, text in self.corpus.documents.values()]
+
+        def index() -> None:
+            bm25s = _library("bm25s", "bm25s")
+            words = bm25s.tokenize(texts, stopwords=None, show_progress=False)
+            bm25s.BM25().index(words, show_progress=False)
+
+        timed("bm25s", index)
+        timed("tokenise", lambda: self._counted("unicode"))
+        timed("lightfm", lambda: self._lightfm_vectors(learn, False, (epochs,)))
+        timed("tuning of bm25", lambda: self.bm25)
+        leaves, rate, trees = (max(values) for values in LAMBDAMART_GRID.values())
+        timed("lambdamart", lambda: self._boosted(learn, int(leaves), rate, int(trees)))
+        return seconds
 
     # MiniLM
 

@@ -7,6 +7,10 @@ Each tree trains on each corpus of SSI_DATA, with the corpus's own validation da
 (whole pages, 5 words) or test queries. The trees take turns, corpus by corpus. A line of JSON is added to FILE after
 each training: wall time and processor time in seconds, peak memory in MiB, seconds of each stage where the program
 tells them, and MAP. What is in FILE is not measured again; a tree is known by the digest of its program.
+
+With --beside, the seconds of other systems on the same corpus are printed, but not kept: the index of bm25s, LightFM
+with as many epochs as the last training chose, and LambdaMART by LightGBM on lexical features. `generalisation_peers`
+names the libraries.
 """
 
 from __future__ import annotations
@@ -23,10 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from generalisation_data import Corpus, arguments, read_corpus
+from generalisation_data import MEASURES, Corpus, arguments, read_corpus
+from generalisation_peers import Rivals
 
 DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
 CORPORA = ("aws", "nfcorpus", "mdn", "insuranceqa", "cppdocs", "rfc")
+DEFAULT_EPOCHS = 10
+"""Epochs of LightFM if no training is known, or if nothing was learned."""
 ACCEPTED = (0, 8)
 """Exit statuses of a command that did its work; 8: a part of the input was left out."""
 
@@ -74,7 +81,16 @@ def row_of(tree: Path, corpus: Corpus, work: Path) -> dict[str, Any]:
         queries = [] if kind == "text" else ["--queries", kind]
         answer, _ = ssi(tree, "evaluate", *test, *queries, "--model", str(model), "--baselines", "bm25")
         reached[kind] = {system: values["AP"]["mean"] for system, values in answer["systems"].items()}
-    return {"corpus": corpus.name, **cost, "MAP": reached, "stages": report.get("stages")}
+    found = {"MAP": reached, "epochs": report.get("best_epoch"), "stages": report.get("stages")}
+    return {"corpus": corpus.name, **cost, **found}
+
+
+def rivals_sentence(corpus: Corpus, epochs: int, work: Path) -> str:
+    """Return the seconds in which other systems learn from the same training data."""
+    split, kind = ("links", "document") if corpus.linked else ("split", "text")
+    rivals = Rivals(corpus, split, kind, MEASURES[corpus.name], False, None, work)
+    seconds = rivals.training_seconds(epochs)
+    return f"{corpus.name:12} {epochs} epochs  " + ", ".join(f"{name} {one:.1f} s" for name, one in seconds.items())
 
 
 def main(given: Sequence[str] | None = None) -> None:
@@ -83,9 +99,11 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--tree", type=Path, action="append", required=True, help="folder of a version; several times")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--corpora", default=",".join(CORPORA))
+    parser.add_argument("--beside", action="store_true", help="print the seconds of bm25s, LightFM and LambdaMART too")
     options = parser.parse_args(given)
     known = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
     done = {(row["version"], row["corpus"]) for row in known}
+    epochs = {row["corpus"]: row.get("epochs") for row in known}
     for name in options.corpora.split(","):
         for tree in options.tree:
             version = digest_of(tree)
@@ -93,9 +111,14 @@ def main(given: Sequence[str] | None = None) -> None:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 row = row_of(tree.resolve(), read_corpus(DATA / name, Path(folder), False), Path(folder))
+            epochs[name] = row["epochs"]
             with options.out.open("a") as file:
                 file.write(json.dumps({"version": version, "tree": tree.name, **row}) + "\n")
             print(f"{name:12} {tree.name:10} {row['wall_s']:7.1f} s {row['peak_mb']:6,} MiB  {row['MAP']}", flush=True)
+        if options.beside:
+            with tempfile.TemporaryDirectory() as folder:
+                corpus = read_corpus(DATA / name, Path(folder), False)
+                print(rivals_sentence(corpus, epochs.get(name) or DEFAULT_EPOCHS, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":

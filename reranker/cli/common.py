@@ -9,7 +9,7 @@ import math
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -17,8 +17,16 @@ from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -28,7 +36,7 @@ from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError, MissingExtra
-from reranker.progress import Progress, TitledProgress
+from reranker.progress import Progress, RunProgress, TitledProgress
 from reranker.releases import default_store
 from reranker.rerank.settings import RETRIEVALS, RerankSettings
 
@@ -413,6 +421,39 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{_rounded(speed)} {self.unit}/s", style="progress.data.speed")
 
 
+_STAGE_WIDTH = len("learning: training short queries")
+"""Characters of a stage's name, so that the bar stays in its place."""
+
+
+class _RunBar(ProgressBar):
+    """One bar over all stages of a run. It moves with the clock as well, so its values are read at each refresh."""
+
+    def __init__(self, run: RunProgress, console: Console) -> None:
+        self._run = run
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), _TimeLeft(run))
+        super().__init__(*columns, console=console, transient=False)
+        self.add_task("", total=1.0)
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bar, with the current values."""
+        for task in self.task_ids:
+            self.update(task, description=f"{self._run.stage:<{_STAGE_WIDTH}}", completed=self._run.share())
+        yield from super().get_renderables()
+
+
+class _TimeLeft(ProgressColumn):
+    """Estimated time to the end of a run: 1:05."""
+
+    def __init__(self, run: RunProgress) -> None:
+        super().__init__()
+        self._run = run
+
+    def render(self, task: Task) -> Text:
+        seconds = self._run.seconds_left()
+        left = "" if seconds is None else f"{seconds // 60:.0f}:{int(seconds % 60):02d} left"
+        return Text(left, style="progress.remaining")
+
+
 def _rounded(rate: float) -> str:
     """Return a rate with the digits that matter: 0.031, 4.2, 1,250."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
@@ -480,3 +521,22 @@ def stage_progress(unit: str = "documents") -> Iterator[TitledProgress]:
             show(done, total)
 
         yield update
+
+
+@contextmanager
+def run_progress() -> Iterator[tuple[TitledProgress, RunProgress]]:
+    """Yield the callback for counts and the progress of a run: one bar for all stages on a terminal.
+
+    Without a terminal, the lines are those of `stage_progress`.
+    """
+    run = RunProgress()
+    if not sys.stderr.isatty():
+        with stage_progress() as update:
+            yield update, run
+        return
+    with ExitStack() as stack:
+        bar = stack.enter_context(_RunBar(run, err()))
+        _bar_consoles.append(bar.console)
+        stack.callback(_bar_consoles.pop)
+        yield run.update, run
+        run.end()

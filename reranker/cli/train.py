@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,6 @@ from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPE
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
     from reranker.models.ranking_model import RankingModel
-    from reranker.progress import TitledProgress
     from reranker.text.view import TextView
     from reranker.training import DocumentSource, TrainingReport, TrainingSet
     from reranker.training.train import StageCost
@@ -230,7 +228,7 @@ def command(**options: Any) -> None:
     --vector-field) are compared on queries that none of them was fitted to, and the best one is the model. If the
     learned vectors do not help, the model is the lexical score, and the command says so.
 
-    If the documents have vectors of a text encoder, --vector-field alone is enough: then the model is BM25 with usual
+    If the documents have vectors of a text encoder, --vector-field is enough: then the model is BM25 with usual
     settings and these vectors, and nothing is measured.
 
     If a run is interrupted, run the command again to continue from its checkpoint (DIR.checkpoint). With --index, the
@@ -267,10 +265,10 @@ def command(**options: Any) -> None:
             remove_checkpoints(checkpoint)
             forget_documents(of_index)
         corpus = _corpus(options, engine, of_index)
-        with common.stage_progress() as update:
-            if options["docs"] is None:
-                _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index, update)
-            listener = Listener(common.say, update, rejects)
+        if options["docs"] is None:
+            _read_index(options, engine, corpus.view if base is None else base.encoder.view, of_index)
+        with common.run_progress() as (update, run):
+            listener = Listener(common.say, update, rejects, run)
             model, report = train_model(
                 corpus,
                 evidence,
@@ -307,10 +305,10 @@ def _train_unlabelled(options: dict[str, Any], config: TrainConfig, rejects: Rej
     of_index = _file_of_index(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True) if options["engine_spec"] else None
     corpus = _corpus(options, engine, of_index)
-    with common.stage_progress() as update:
-        if options["docs"] is None:
-            _read_index(options, engine, corpus.view, of_index, update)
-        listener = Listener(common.say, update, rejects)
+    if options["docs"] is None:
+        _read_index(options, engine, corpus.view, of_index)
+    with common.run_progress() as (update, run):
+        listener = Listener(common.say, update, rejects, run)
         model, report = train_unlabelled(corpus, config, listener=listener)
     save_model(model, path)
     forget_documents(of_index)
@@ -390,9 +388,7 @@ def _check_combination(options: dict[str, Any]) -> None:
             raise ConfigError(f"the folder of --report {str(report)!r} does not exist: create it, or name another file")
 
 
-def _read_index(
-    options: dict[str, Any], engine: Engine | None, view: TextView, path: Path, update: TitledProgress
-) -> None:
+def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, path: Path) -> None:
     """Write the documents of ``--index`` to the file ``path``, unless an unfinished run of this model has done so."""
     if engine is None or not options["index"]:
         raise ConfigError("no documents are given: give --docs FILE, or --engine and --index to read an index")
@@ -403,8 +399,8 @@ def _read_index(
         return
     from reranker.retrain.documents import export_documents
 
-    reading = partial(update, "reading documents of the index")
-    export_documents(engine, options["index"], view, path, reading, common.say)
+    with common.progress("reading documents of the index") as reading:
+        export_documents(engine, options["index"], view, path, reading, common.say)
 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:

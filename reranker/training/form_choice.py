@@ -1,4 +1,4 @@
-"""The stage that chooses what is written: the lexical score alone, or with memory, given vectors, or the learned part.
+"""The stage that chooses what is written: only the lexical score, or with memory, given vectors, or the learned part.
 
 Each form is measured on queries that neither it nor its settings were fitted to, and the best one is written, so that a
 model is never written that these queries show to be worse than a tuned lexical ranking.

@@ -20,7 +20,7 @@ from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.packing import Quantisation
 from reranker.models.ranking_model import DEFAULT_QUANTISATION
-from reranker.progress import Say, TitledProgress, no_titled_progress, silent
+from reranker.progress import RunProgress, Say, TitledProgress, no_titled_progress, silent
 from reranker.records import Document
 from reranker.text.analyzers import Analyzer
 from reranker.text.tfidf import TfIdf, learned_rows
@@ -68,6 +68,8 @@ class Listener:
     """Receives (title, done, total)."""
     rejects: RejectSink | None = None
     """Receives lines of the file that are no legal documents; None: the first one is an error."""
+    run: RunProgress = field(default_factory=RunProgress)
+    """Receives the stages of the run as they begin."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ class AnalyzedDocuments:
 
 
 class ReadDocuments(NamedTuple):
-    """What a file of documents holds."""
+    """The words and the vectors of a file of documents."""
 
     tokens: DocumentTokens
     """The words of each field."""

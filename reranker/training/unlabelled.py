@@ -78,7 +78,9 @@ def train_unlabelled(
     """
     if not corpus.view.vector:
         raise ConfigError("without links, judgments or pairs, the documents need vectors: name their field")
-    config, listener, clock = config or TrainConfig(), listener or Listener(), StageClock()
+    config, listener = config or TrainConfig(), listener or Listener()
+    listener.run.expect({"reading": 1.0, "word vectors": 3.0, "word vectors of stems": 3.0, "weighing": 0.2})
+    clock = StageClock(listener.run)
     streams = RandomStreams(config.seed)
     analyzer = corpus.analyzer or make_analyzer(AnalyzerConfig())
     tokens, given = clock.timed("reading", read_corpus_once, corpus, analyzer, listener)

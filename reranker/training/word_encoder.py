@@ -67,7 +67,7 @@ class EncoderProblem:
 
     field: VectorField
     vectors: Float32
-    """What the field stores of each document, (n_documents, K) float32; 0 for those without a vector."""
+    """The stored part of each document, (n_documents, K) float32; 0 for those without a vector."""
     has_vector: Int64
     """Row numbers of the documents that have one, ascending."""
     n_words: int
@@ -208,7 +208,10 @@ def _diagonal(texts: Sequence[_Texts], n_words: int, ridge: float) -> Float64:
 
 
 def _product(rows: Rows, table: Float32) -> Float32:
-    """Return the product of sparse rows and a table, (n, K) float32; each row is computed alone, on any core."""
+    """Return the product of sparse rows and a table, (n, K) float32.
+
+    A row does not depend on the others, so the result is the same on any number of cores.
+    """
     # Frequent words have long rows: parts of equally many values keep all cores at work.
     bounds = np.searchsorted(rows.indptr, np.arange(0, rows.indptr[-1] + _VALUES_A_PART, _VALUES_A_PART))
     bounds = np.unique(np.minimum([*bounds, len(rows.indptr) - 1], len(rows.indptr) - 1))

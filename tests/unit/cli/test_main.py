@@ -116,16 +116,8 @@ def test_a_missing_library_is_named_with_its_extra() -> None:
         need_modules("service", "json", "no_such_library")
 
 
-def test_messages_stand_above_the_progress_bar_of_a_terminal() -> None:
-    script = (
-        "from reranker.cli import common\n"
-        "with common.stage_progress() as update:\n"
-        "    update('training', 1, 3)\n"
-        "    common.say('half [x] :smile: way')\n"
-        "    common.warn('mind this')\n"
-        "    update('training', 3, 3)\n"
-        "common.say('at the end')\n"
-    )
+def written_to_a_terminal(script: str) -> str:
+    """Return the standard error of a Python script that runs in a terminal."""
     master, slave = pty.openpty()
     child = subprocess.Popen([sys.executable, "-c", script], stderr=slave, env={**os.environ, "TERM": "xterm"})
     os.close(slave)
@@ -136,6 +128,36 @@ def test_messages_stand_above_the_progress_bar_of_a_terminal() -> None:
             written += block
     os.close(master)
     assert child.wait(timeout=60) == 0
-    text = written.decode()
+    return written.decode()
+
+
+@pytest.mark.parametrize("bar", ["stage_progress() as update", "run_progress() as (update, run)"])
+def test_messages_stand_above_the_progress_bar_of_a_terminal(bar: str) -> None:
+    script = (
+        "from reranker.cli import common\n"
+        f"with common.{bar}:\n"
+        "    update('training', 1, 3)\n"
+        "    common.say('half [x] :smile: way')\n"
+        "    common.warn('mind this')\n"
+        "    update('training', 3, 3)\n"
+        "common.say('at the end')\n"
+    )
+    text = written_to_a_terminal(script)
     for message in ("half [x] :smile: way", "mind this", "at the end"):
         assert re.search(rf"(?:\n|\x1b\[2K)(?:\x1b\[\d+m|\x1b\[\?25h)*{re.escape(message)}", text), (message, text)
+
+
+def test_a_terminal_shows_one_bar_for_all_stages_of_a_run() -> None:
+    script = (
+        "import time\n"
+        "from reranker.cli import common\n"
+        "with common.run_progress() as (update, run):\n"
+        "    run.expect({'reading': 1, 'learning': 3})\n"
+        "    run.begin('reading')\n"
+        "    run.begin('learning')\n"
+        "    update('training', 0, None)\n"
+        "    time.sleep(0.5)\n"
+    )
+    text = re.sub(r"\x1b\[[\d;]*m", "", written_to_a_terminal(script))
+    assert re.search(r"learning: training .* (2[5-9]|[345]\d)%", text), text  # from 1/4, by the clock
+    assert re.search(r"done .* 100%", text), text

@@ -191,7 +191,7 @@ def test_a_retraining_remembers_what_two_people_clicked_until_they_are_forgotten
 ) -> None:
     """The memory is that of this night's clicks; a base made of clicks is not kept when somebody was forgotten."""
 
-    def with_memory(run: Any, learned: Any, memory: MemoryTrial) -> list[ScoreForm]:
+    def with_memory(run: Any, learned: Any, memory: MemoryTrial, encoder: Any) -> list[ScoreForm]:
         return [ScoreForm(memory.is_kept or memory.settings is not None, learned=True)]
 
     monkeypatch.setattr("reranker.training.form_choice.forms_of", with_memory)  # a memory, whatever it gains

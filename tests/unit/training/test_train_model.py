@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from reranker.formats import read_documents
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
+from reranker.progress import RunProgress
 from reranker.records import Document, Pair
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
@@ -86,6 +87,32 @@ def test_weights_of_fields_are_the_lexical_part_s_alone(path: Path, links: Links
         assert model.encoder.lexical is not None
         title, text = model.encoder.lexical.field_weights
         assert title / text == 0.5
+
+
+class Stages(RunProgress):
+    """Keeps the stages that were expected, and those that began."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.expected: list[str] = []
+        self.begun: list[str] = []
+
+    def expect(self, seconds: Mapping[str, float]) -> None:
+        self.expected = list(seconds)
+        super().expect(seconds)
+
+    def begin(self, stage: str) -> None:
+        self.begun.append(stage)
+        super().begin(stage)
+
+
+def test_every_expected_stage_begins_in_order(path: Path, links: Links) -> None:
+    given = {"valid": from_links(links[60:]), "compare": True, "model_class": "lexical"}
+    for options in ({}, {"compare": False}, given):
+        stages = Stages()
+        train(path, from_links(links[:60]), epochs=1, listener=Listener(run=stages), **options)
+        assert [stage for stage in stages.begun if stage in stages.expected] == stages.expected
+        assert ("comparison" in stages.expected) is bool(options.get("compare"))
 
 
 @pytest.mark.parametrize("queries", ["document", "keywords:3"])
