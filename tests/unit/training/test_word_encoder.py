@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from reranker.errors import InputError, TrainingError
 from reranker.models.model_folder import load_model, save_model
 from reranker.records import Document
+from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model
 from reranker.training import word_encoder as module
@@ -138,7 +139,7 @@ def test_a_training_with_vectors_finds_what_words_cannot(tmp_path: Path) -> None
         """Return the mean share of relevant documents among the first ten, for queries of topics."""
         encoded, ids = of.encoder.encode([one for one in documents]), [one["id"] for one in documents]
         asked = of.encode_queries(list(texts.values()))
-        scores = asked.vectors @ encoded.vectors.T + (asked.rows @ encoded.rows.T).toarray()
+        scores = asked.vectors @ encoded.vectors.T + inner_products(asked.rows, encoded.rows)
         best = np.argsort(-scores, axis=1, kind="stable")[:, :10]
         return float(np.mean([[ids[d] in grades[q] for d in row] for q, row in zip(texts, best, strict=True)]))
 
