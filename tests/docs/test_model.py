@@ -16,11 +16,23 @@ from reranker import DocumentSource, TrainConfig, from_links, read_links, save_m
 from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
+from reranker.models.ranking_model import RankingModel
 from reranker.models.training_queries import TrainingQueries
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.text.tfidf import count_rows, field_counts
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("ordered", "dictionary", "list", "set", "queue", "tree", "graph", "hash")
+
+
+def with_vectors(model: RankingModel) -> RankingModel:
+    """Return the model with a field of given vectors, the tested one of which is longer than the longest."""
+    rng = np.random.default_rng(1)
+    mean, axes = rng.normal(size=3).astype(np.float32), rng.normal(size=(3, 2)).astype(np.float32)
+    view = replace(model.encoder.view, vector="vector")
+    encoder = replace(model.encoder, view=view, vector_field=VectorField(mean, axes, 1.5))
+    U = rng.normal(size=(len(model.query_vocabulary), 2)).astype(np.float32)
+    return replace(model, encoder=encoder, word_encoder=WordEncoder(U, 0.7))
 
 
 @pytest.mark.slow
@@ -74,10 +86,12 @@ def test_the_program_of_the_page_gives_the_score(
         asked_before = TrainingQueries.of(encoder.encoder_id[:32], [asked, "tree"], ["d1"])
     weights_of_words = None if lexical is None else weights
     model = replace(model, encoder=encoder, word_weights=weights_of_words, training_queries=asked_before)
+    if memory is not None:
+        model = with_vectors(model)
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
     query = "Hash tree of an unseen_word tree"
-    document = documents["d7"] | {"text": "tree hash hash unseen_word about 7"}
+    document = documents["d7"] | {"text": "tree hash hash unseen_word about 7", "vector": [3.0, 0.5, -1.0]}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model"), query, "d7", json.dumps(document)],
         capture_output=True,
