@@ -25,7 +25,7 @@ from reranker.models.vector_field import WordEncoder
 from reranker.training.context import TrainedParameters, Validator, validators_of
 from reranker.training.cores import GoOn, mb_of_run, on_cores
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, trained_like
-from reranker.training.lexical_choice import LexicalChoice, has_few_queries
+from reranker.training.lexical_choice import LexicalChoice, has_few_queries, retuned
 from reranker.training.problem import query_set
 from reranker.training.reading import Listener
 from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory
@@ -36,7 +36,10 @@ from reranker.training.word_encoder import EncoderProblem
 MEASURES: Final = ("AP", "nDCG@10")
 """Measures of the forms; the first one chooses."""
 LEAST_GAIN: Final = 0.002
-"""MAP by which a form must be better than a simpler one."""
+"""MAP by which a form must be better than one without its learned part or its given vectors.
+
+A memory needs no such gain: it was measured with the queries of the other folds, and the model remembers all of them.
+"""
 ENOUGH_QUERIES: Final = 500
 """Judging queries that are enough to choose by; with fewer, the queries of training take part by cross-fitting."""
 
@@ -174,6 +177,8 @@ class _Stages:
     learned: LearnedPart
     memory: MemoryTrial
     encoder: EncoderProblem | None
+    is_retuned: bool = False
+    """True if the settings of ``lexical`` are others than those of ``rows``."""
 
     @property
     def given(self) -> Float32 | None:
@@ -277,9 +282,8 @@ def _cross_fitted(
 ) -> Iterator[Values]:
     """Yield the values of each fold's queries, by what was fitted to the evidence without them.
 
-    If few queries tuned the settings of the rows with a memory, these are tuned again without the fold: with the
-    parameters that a memory adds, it would often be best by chance. The settings of the rows without one stay: if they
-    are flattered by the queries that tuned them, the simpler form is preferred.
+    If few queries tuned the lexical settings, those of each form are tuned again without the fold: settings that were
+    tuned on the judging queries would flatter their form.
     """
     run, lexical, rows, learned, memory = stages.run, stages.lexical, stages.rows, stages.learned, stages.memory
     tunes = has_few_queries(run, lexical, division)
@@ -294,9 +298,10 @@ def _cross_fitted(
         split = replace(division.split, train=train, valid=run.evidence.restricted(fold))
         if not split.valid.preferences:
             return None
-        parameters, trial = learned.parameters, memory
+        parameters, trial, of_words = learned.parameters, memory, lexical
         if tunes and memory.tuned is not None:
-            trial = retuned_memory(quiet, lexical, division, memory, train)
+            of_words = retuned(quiet, lexical, division, train, afresh=True)
+            trial = retuned_memory(quiet, of_words, division, memory, train)
         if any(form.learned for form in forms):
             suffix = f"-fold{number}"
             try:
@@ -307,7 +312,8 @@ def _cross_fitted(
         encoder = stages.encoder
         words = None if encoder is None else encoder.taught(rows.queries, lexical.reading.data, train)
         fitted = _Fitted(train, parameters, remembered, words)
-        return _values(replace(stages, run=quiet, memory=trial), forms, split, fitted, weights)
+        of_fold = replace(stages, run=quiet, lexical=of_words, memory=trial, is_retuned=of_words is not lexical)
+        return _values(of_fold, forms, split, fitted, weights)
 
     folds = folds_of(asked, N_FOLDS, run.streams.named("form folds"))
     runs = [partial(of_fold, number, fold) for number, fold in enumerate(folds)]
@@ -339,8 +345,10 @@ def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryM
     """Return validators of a split's queries by lexical rows with or without a memory."""
     run, reading, trial = stages.run, stages.lexical.reading, stages.memory
     documents, queries = stages.rows.documents, stages.rows.queries
-    if with_memory and not trial.is_kept:
-        lexical_rows = lexical_rows_of(trial.settings, reading.data.tfidf.vocabulary, memory)
+    has_memory = with_memory and not trial.is_kept
+    if has_memory or stages.is_retuned:
+        settings, memory = (trial.settings, memory) if has_memory else (stages.lexical.settings, None)
+        lexical_rows = lexical_rows_of(settings, reading.data.tfidf.vocabulary, memory)
         documents = document_rows(run, reading, lexical_rows, memory)
         asked = query_set(reading.data, [split.valid], reading.analyzer, lexical_rows)
         queries = asked.weighed(stages.rows.word_weights)
@@ -375,7 +383,10 @@ def _joined(parts: Sequence[Values]) -> Values:
 
 
 def _best(values: Values, cross_fitted: bool) -> FormChoice:
-    """Return the choice of the simplest form whose MAP is less than `LEAST_GAIN` below the highest one."""
+    """Return the choice of the form with the fewest parts whose MAP is less than `LEAST_GAIN` below the highest one.
+
+    With the same learned part and given vectors, the form with or without a memory is taken that has the higher MAP.
+    """
     headline = MEASURES[0]
     order = sorted(values, key=lambda form: (form.learned, form.vectors, form.memory))
     values = {form: values[form] for form in order}
@@ -384,7 +395,12 @@ def _best(values: Values, cross_fitted: bool) -> FormChoice:
         return float(values[form][headline].mean())
 
     highest = max(map(mean, values))
-    best = next(form for form in values if mean(form) > highest - LEAST_GAIN)
+    best_of: dict[tuple[bool, bool], ScoreForm] = {}
+    for form in values:
+        parts = form.learned, form.vectors
+        if parts not in best_of or mean(form) > mean(best_of[parts]):
+            best_of[parts] = form
+    best = next(form for form in best_of.values() if mean(form) > highest - LEAST_GAIN)
     lexical = max((form for form in values if form.is_lexical), key=mean, default=None)
     tests = {}
     if lexical is not None:

@@ -122,9 +122,14 @@ def tuned_lexical(
     return LexicalChoice(tuned.settings, bm25, forms if alike else None, reading, (*notes, *tuned.notes))
 
 
-def retuned(run: TrainingRun, lexical: LexicalChoice, division: Division, evidence: TrainingSet) -> LexicalChoice:
-    """Return the lexical score tuned again, on other evidence, for the same reading of the documents."""
-    tasks, forms = _tuned(run, lexical.reading, division, evidence, lexical.settings)
+def retuned(
+    run: TrainingRun, lexical: LexicalChoice, division: Division, evidence: TrainingSet, *, afresh: bool = False
+) -> LexicalChoice:
+    """Return the lexical score tuned again, on other evidence, for the same reading of the documents.
+
+    The search goes on from the settings that are known or, ``afresh``, does not know them.
+    """
+    tasks, forms = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
     return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
