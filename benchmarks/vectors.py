@@ -26,7 +26,7 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,24 +110,26 @@ def own_systems(corpus: Corpus, name: str, folder: Path) -> tuple[dict[str, Valu
     return found, notes
 
 
-def rival_values(corpus: Corpus, name: str, folder: Path, minilm: Path | None) -> dict[str, Values]:
-    """Return the values of the rivals; the encoder's only with its weights."""
+def rival_values(
+    corpus: Corpus, name: str, folder: Path, minilm: Path | None, asked: Sequence[str]
+) -> dict[str, Values]:
+    """Return the values of rivals; the encoder's only with its weights."""
     cache = folder / "vectors"
     cache.mkdir()
     vectors = np.load(DATA / "vectors" / f"{corpus.name}.npy").astype(np.float32)
     np.save(cache / f"minilm-{corpus.name}-{len(corpus.documents)}.npy", vectors)
     rivals = Rivals(corpus, name, "text", "AP", False, minilm, cache)
-    names = [each for each in RIVALS if minilm is not None or "minilm" not in each]
+    names = [each for each in asked if minilm is not None or "minilm" not in each]
     return {each: dict(rivals.values(each)[1]) for each in names}
 
 
-def row_of(name: str, split: str, minilm: Path | None) -> dict[str, Any]:
+def row_of(name: str, split: str, minilm: Path | None, rivals: Sequence[str]) -> dict[str, Any]:
     """Measure all systems on one corpus and split."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         corpus = read_corpus(DATA / name, folder / "corpus", False)
         found, notes = own_systems(corpus, split, folder)
-        found |= rival_values(corpus, split, folder, minilm)
+        found |= rival_values(corpus, split, folder, minilm, rivals)
     systems = {title: {m: float(np.mean(values[m])) for m in MEASURES} for title, values in found.items()}
     tests = {}
     for own in ("vectors", "vectors, labels"):
@@ -188,6 +190,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", default="", help="corpora to measure  [default: all]")
     parser.add_argument("--minilm", type=Path, help="folder of the encoder's weights, see minilm.py")
+    parser.add_argument("--rivals", default=",".join(RIVALS), help="rivals to measure  [default: all]")
     parser.add_argument("--json", type=Path, help="file of results")
     parser.add_argument("--size", type=int, help="measure learning for so many made documents, and nothing else")
     options = parser.parse_args()
@@ -208,7 +211,7 @@ def main() -> None:
     done = {(row["corpus"], row["split"]) for row in kept["rows"]}
     for name, split in ROWS:
         if name in asked and (name, split) not in done:
-            add("rows", row_of(name, split, options.minilm))
+            add("rows", row_of(name, split, options.minilm, options.rivals.split(",")))
 
 
 if __name__ == "__main__":
