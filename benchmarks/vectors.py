@@ -15,7 +15,9 @@ The documents' vectors are those of all-MiniLM-L6-v2 in ``SSI_DATA/vectors``. Ea
   queries. The last two ask the encoder for the vector of every query.
 
 A row that is in FILE is not measured again. ``--size N`` measures what learning takes for N documents of random words
-and vectors, and the time of a query's vector.
+and vectors, and the time of a query's vector. ``--latency`` measures p50 of searches with and without the vectors of
+nfcorpus's documents (384 numbers, of which 256 are stored), in turns, at a window of 100 on each route of each engine
+(SSI_TEST_ELASTICSEARCH_URL, SSI_TEST_OPENSEARCH_URL, and the embedded one), and what the encoder takes for a query.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import os
 import resource
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +188,60 @@ def size_row(n_documents: int, n_dims: int = 384) -> dict[str, Any]:
     }
 
 
+def latency_rows(spec: str, minilm: Path | None, calls: int = 200) -> Iterator[dict[str, Any]]:
+    """Yield p50 of each route of an engine, with and without given vectors."""
+    from bench_routes import measure, queries_of, ways_of
+    from bench_search import random_model
+    from hybrid_index import filled_index
+
+    from reranker.engines import open_engine
+    from reranker.models.vector_field import VectorField, WordEncoder
+    from reranker.store import VectorStore
+
+    with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
+        folder = Path(place)
+        corpus = read_corpus(DATA / "nfcorpus", folder / "corpus", False)
+        lines = with_vectors(corpus, folder).read_text(encoding="utf-8").splitlines()
+        sources = {str(one["id"]): {k: v for k, v in one.items() if k != "id"} for one in map(json.loads, lines)}
+        plain, rng = random_model(sources), np.random.default_rng(0)
+        field = VectorField(np.zeros(384, np.float32), np.eye(384, 256, dtype=np.float32), 2.0)
+        encoder = replace(plain.encoder, view=replace(plain.encoder.view, vector="vector"), vector_field=field)
+        words = WordEncoder(rng.normal(size=(len(plain.query_vocabulary), 256)).astype(np.float32), 1.0)
+        shared = encoder.document_vocabulary
+        model = replace(plain, encoder=encoder, query_vocabulary=shared, word_encoder=words)
+        engine = stack.enter_context(closing(open_engine(f"tantivy:{folder}/index" if spec == "tantivy:" else spec)))
+        native = engine.capabilities().kind in ("elasticsearch", "opensearch")
+        ways: dict[str, Callable[[str], None]] = {}
+        for title, each in (("with", model), ("without", plain)):
+            routes = ("fetch", "inside") if native else ("fetch",)
+            index = stack.enter_context(filled_index(engine, sources, each, routes, folder / title))
+            store = VectorStore.open(folder / title, each.encoder_id)
+            found = ways_of(engine, index, each, store, 100, native)
+            ways |= {f"{name} {title}": way for name, way in found.items()}
+        times = measure(ways, list(queries_of(plain, calls)))
+        for name in dict.fromkeys(key.rpartition(" ")[0] for key in times):
+            if not name.startswith("bare"):
+                both = [times[f"{name} {title}"]["p50_ms"] for title in ("with", "without")]
+                kind = spec.partition(":")[0]
+                yield {
+                    "engine": kind,
+                    "route": name,
+                    "with_ms": both[0],
+                    "without_ms": both[1],
+                    "ratio": both[0] / both[1],
+                }
+        if minilm is not None and spec == "tantivy:":
+            from minilm import BI_TOKENS, MiniLM, bi_encoder, published_weights
+
+            network = MiniLM(bi_encoder(published_weights(minilm)), minilm / "tokenizer.json", BI_TOKENS, 1)
+            spent = []
+            for query in list(queries_of(plain, calls)):
+                started = time.perf_counter()
+                network.run([query])
+                spent.append(1000 * (time.perf_counter() - started))
+            yield {"engine": "", "route": "MiniLM for a query, one thread", "with_ms": float(np.median(spent))}
+
+
 def main() -> None:
     """Measure the rows that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -193,8 +250,9 @@ def main() -> None:
     parser.add_argument("--rivals", default=",".join(RIVALS), help="rivals to measure  [default: all]")
     parser.add_argument("--json", type=Path, help="file of results")
     parser.add_argument("--size", type=int, help="measure learning for so many made documents, and nothing else")
+    parser.add_argument("--latency", action="store_true", help="measure searches with and without vectors")
     options = parser.parse_args()
-    kept: dict[str, Any] = {"rows": [], "sizes": []}
+    kept: dict[str, Any] = {"rows": [], "sizes": [], "latency": []}
     if options.json and options.json.is_file():
         kept |= json.loads(options.json.read_text(encoding="utf-8"))
 
@@ -204,6 +262,14 @@ def main() -> None:
         if options.json:
             write_results(options.json, kept)
 
+    if options.latency:
+        from bench_search import default_engines
+
+        kept["latency"] = []
+        for spec in default_engines():
+            for row in latency_rows(spec, options.minilm):
+                add("latency", row)
+        return
     if options.size:
         add("sizes", size_row(options.size))
         return
