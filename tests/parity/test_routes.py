@@ -30,7 +30,7 @@ from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
 from reranker.models.scorers import FORMS
-from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
+from reranker.rerank import Calibration, Explanation, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.signals import Signal
 from reranker.text.rows import inner_products
@@ -308,6 +308,8 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
     truth = pages["beside"][0]
     expected = {hit.id: hit for hit in truth.hits}
     lowest = truth.hits[-1].score
+    of_vectors = {one.id: vector_rows(one) for one in truth.explanations}
+    assert any(of_vectors.values()) == (sharded.model.word_encoder is not None)
     for name, (page, tolerance) in pages.items():
         assert page.reranked, (name, page.reason)
         assert (page.total, page.n_candidates, page.alpha) == (truth.total, truth.n_candidates, alpha)
@@ -330,6 +332,16 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
         check_order(scores, np.arange(len(scores)), tolerance)
         for hit, explanation in zip(page.hits, page.explanations, strict=True):
             assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+            rows, same_rows = vector_rows(explanation), of_vectors.get(hit.id, {})
+            assert bool(rows) == bool(same_rows) or hit.id not in of_vectors
+            for key in rows.keys() & same_rows.keys():
+                assert rows[key] == pytest.approx(same_rows[key], abs=tolerance), (name, hit.id)
+
+
+def vector_rows(explanation: Explanation) -> dict[tuple[str, str], float]:
+    """Return what the words of the query add by the given vector of a document."""
+    rows = (row for row in explanation.contributions if row.kind == "vector")
+    return {(row.query_word, row.document_word): row.value for row in rows}
 
 
 @pytest.mark.parametrize("query", QUERIES[:3])
