@@ -32,7 +32,7 @@ from reranker.engines.vectors import (
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
-from reranker.models.ranking_model import RankingModel
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.store import VectorStore
 
@@ -112,16 +112,36 @@ class CandidateVectors:
         """Encode the candidates at ``places`` from their text, add them, and return how many had any text.
 
         ``ids`` are their document ids, which select their memory of queries; an id is empty for a text that is not a
-        document.
+        document. A document whose vector cannot be used is encoded without it, so that the others keep their scores.
         """
         if not len(places):
             return 0
-        encoded = model.encoder.encode(sources, ids)
+        encoder = model.encoder
+        usable = [each if has_usable_vector(encoder, each) else _text_of(encoder, each) for each in sources]
+        encoded = encoder.encode(usable, ids)
         kept = np.flatnonzero(encoded.has_text)
         if len(kept):
             vectors = np.ascontiguousarray(encoded.vectors[kept])
             self.add_arrays(np.asarray(places, dtype=np.int64)[kept], vectors, encoded.rows[kept])
         return len(kept)
+
+
+def has_usable_vector(encoder: Encoder, source: Mapping[str, Any]) -> bool:
+    """Return False if the encoder reads vectors, and the document's value is not a vector like those of training."""
+    field = encoder.vector_field
+    if field is None:
+        return True
+    try:
+        vector = encoder.view.given_vector(source)
+    except InputError:
+        return False
+    return vector is None or len(vector) == field.n_given
+
+
+def _text_of(encoder: Encoder, source: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of a document by the paths of its fields."""
+    paths = [spec.path for spec in encoder.view.fields]
+    return dict(zip(paths, encoder.view.texts(source), strict=True))
 
 
 def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> Float32:
