@@ -83,6 +83,15 @@ class VectorField:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors * (self.longest / np.maximum(lengths, self.longest)), np.float32)
 
+    def check(self, vector: Float32 | None) -> None:
+        """Raise `InputError` for a given vector of another number of values than those of training."""
+        if vector is not None and len(vector) != self.n_given:
+            raise InputError(
+                f"a document has a vector of {len(vector)} numbers, and the model was trained with {self.n_given}: "
+                "index documents with the vectors of one text encoder",
+                dims=len(vector),
+            )
+
     def vectors(self, given: Sequence[Float32 | None]) -> Float32:
         """Return the stored part of documents, (n, K) float32; 0 for those without a given vector.
 
@@ -92,12 +101,7 @@ class VectorField:
         rows = [row for row, vector in enumerate(given) if vector is not None]
         known = [vector for vector in given if vector is not None]
         for vector in known:
-            if len(vector) != self.n_given:
-                raise InputError(
-                    f"a document has a vector of {len(vector)} numbers, and the model was trained with {self.n_given}: "
-                    "index documents with the vectors of one text encoder",
-                    dims=len(vector),
-                )
+            self.check(vector)
         if rows:
             vectors[rows] = self.project(np.stack(known))
         return vectors

@@ -132,10 +132,10 @@ def has_usable_vector(encoder: Encoder, source: Mapping[str, Any]) -> bool:
     if field is None:
         return True
     try:
-        vector = encoder.view.given_vector(source)
+        field.check(encoder.view.given_vector(source))
     except InputError:
         return False
-    return vector is None or len(vector) == field.n_given
+    return True
 
 
 def _text_of(encoder: Encoder, source: Mapping[str, Any]) -> dict[str, str]:

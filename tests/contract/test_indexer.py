@@ -447,6 +447,26 @@ def test_sync_finds_documents_of_which_only_the_given_vector_changed(engine: Eng
     assert sync(target).written == 0
 
 
+@pytest.mark.parametrize(("value", "message"), [([], r"is '\[\]'"), ([1.0, 2.0], "a vector of 2 numbers")])
+def test_a_vector_that_cannot_be_used_is_refused_by_the_name_of_its_document(
+    name: str, tmp_path: Path, value: Any, message: str
+) -> None:
+    engine = memory_engine()
+    documents = with_vectors(random_documents(20))
+    model = reading_vectors(model_of(documents))
+    filled(engine, name, documents)
+    assert sync(Target(engine, name, model)).written == 20
+    engine.bulk(name, [WriteOp("update", "d3", {"embedding": value})])
+    engine.refresh(name)
+    assert stale_documents(engine, name, {model.encoder_id: model.encoder.view}) == {model.encoder_id: 1}
+    with pytest.raises(InputError, match=f"document 'd3': .*{message}"):
+        sync(Target(engine, name, model))
+    path = write_file(tmp_path / "docs.jsonl", {**documents, "d3": {**documents["d3"], "embedding": value}})
+    with pytest.raises(InputError, match=f"document 'd3': .*{message}"):
+        build_index(engine, f"{name}-built", path, model)
+    engine.close()
+
+
 def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engine, name: str, tmp_path: Path) -> None:
     documents = random_documents(30)
     filled(engine, name, documents)
