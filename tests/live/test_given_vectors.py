@@ -19,6 +19,8 @@ from reranker.cli.main import main
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine, WriteOp
 from reranker.errors import ConfigError, PreflightRefused
+from reranker.models.model_folder import load_model
+from reranker.rerank import Reranker, RerankSettings
 from reranker.retrain.documents import export_documents
 from reranker.text.view import FieldSpec, TextView
 from tests.live.helpers import write_lines
@@ -172,3 +174,25 @@ def test_an_index_that_maps_the_field_keeps_its_mapping(engine: Engine, index: s
     build_index(engine, index, path, model, BuildOptions(load=LoadOptions(state_path=tmp_path / "state")))
     assert engine.index_info(index).properties["embedding"]["type"] == definition["type"]
     assert sync(Target(engine, index, model)).written == 0
+
+
+def test_a_model_is_trained_on_an_index_without_labels_and_serves_it(
+    engine: Engine, index: str, tmp_path: Path
+) -> None:
+    documents = with_vectors(random_documents(N))
+    properties = OF_KIND[engine.capabilities().kind]["stored"]
+    filled(engine, index, documents, {"properties": {**TEXT_FIELDS, **properties}})
+    target = ["--engine", engine.spec, "--index", index, "--model", str(tmp_path / "model")]
+
+    def ran(*arguments: str) -> str:
+        result = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    ran("train", *target, "--vector-field", "embedding")
+    ran("revectorize", *target)
+    assert "the vector near" in ran("search", "word1 word3", *target, "--explain", "--alpha", "1")
+    model = load_model(tmp_path / "model")
+    assert model.word_encoder is not None and model.word_encoder.U.any()
+    page = Reranker(engine, index, model, settings=RerankSettings(alpha=1.0, deadline_ms=None)).search("word1 word3")
+    assert page.reranked and page.n_encoded == 0
