@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -139,6 +140,11 @@ class WordEncoder:
             raise ShapeMismatch(f"the word vectors are {self.U.dtype} of shape {self.U.shape}: give a float32 matrix")
         if not (np.isfinite(self.U).all() and math.isfinite(self.weight) and self.weight >= 0):
             raise InputError(f"word vectors must be finite, and their weight {self.weight!r} finite and at least 0")
+
+    @cached_property
+    def lengths(self) -> Float32:
+        """Length of the vector of each word, (n_rows,) float32."""
+        return np.asarray(np.linalg.norm(self.U, axis=1), np.float32)
 
     def vectors(self, learned_rows: sp.csr_matrix) -> Float32:
         """Return the vectors of queries, (n, K) float32: 0, or of the length s."""
