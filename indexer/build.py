@@ -19,6 +19,7 @@ from indexer.preflight import has_text
 from indexer.suitability import SAMPLE, TextSample, vocabulary_notes
 from indexer.versions import register, with_version
 from reranker.config import DEFAULT_ROUTE
+from reranker.engines.given_field import given_field_mapping, given_field_problem, has_field
 from reranker.engines.protocol import Engine, IndexInfo
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import GateRefused, InputError, PreflightRefused
@@ -261,11 +262,24 @@ class _Build:
         view = self.model.encoder.view if self.model else TextView()
         mapping = index_mapping([spec.path for spec in view.fields], self.properties)
         self.engine.create_index(concrete, mapping, self.settings or None)
+        self._map_given_vectors(concrete)
 
     def _add_fields(self, concrete: str) -> str:
         if self.properties:
             self.engine.put_properties(concrete, self.properties)
+        self._map_given_vectors(concrete)
         return concrete
+
+    def _map_given_vectors(self, concrete: str) -> None:
+        """Map the field of vectors that the model reads, unless the index or its template has mapped it."""
+        path = self.version.vector_path if self.version else ""
+        if not path or self.engine.in_process:
+            return
+        info = self.engine.index_info(concrete)
+        if problem := given_field_problem(info, path):
+            raise InputError(problem, field=path)
+        if not has_field(info.properties, path):
+            self.engine.put_properties(concrete, given_field_mapping(path))
 
     def _ensure_index(self) -> str:
         """Return the concrete index, created with its alias if missing, with the version's fields."""
@@ -310,6 +324,7 @@ class _Build:
         if old:
             mapping, settings = rebuilt(engine.index_info(old[-1]), self.properties)
             engine.create_index(concrete, mapping, None if engine.in_process else {**settings, **self.settings})
+            self._map_given_vectors(concrete)
         else:
             self._new_index(concrete)
         return concrete

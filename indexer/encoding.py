@@ -59,6 +59,8 @@ class VersionEncoder:
         # Fields of the text view; the field with the hash of the text from which the vector was computed; and the
         # fields to read of a document for deciding whether it is current, and for renewing it.
         self.text_paths = [spec.path for spec in encoder.view.fields]
+        # Field with the vectors that the documents have already; "" if the encoder reads none.
+        self.vector_path = encoder.view.vector
         self.src_field = field_name(encoder.encoder_id, "src")
         self.read_fields = [*encoder.view.source_fields, self.src_field]
         # Function that returns the value of `_src` for a document's text.

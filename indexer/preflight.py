@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from indexer.encoding import VersionEncoder
-from indexer.suitability import SAMPLE, TextSample, document_has_text, text_notes, text_reasons
+from indexer.suitability import SAMPLE, TextSample, document_has_text, text_notes, text_reasons, vector_notes
+from reranker.engines.given_field import given_field_problem
 from reranker.engines.protocol import DiskUsage, Engine, IndexInfo, ReportsDisk
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import json_bytes
@@ -83,6 +84,8 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
     for name in names:
         info = engine.index_info(name)
         reasons += mapping_reasons(info, properties)
+        if version.vector_path and (problem := given_field_problem(info, version.vector_path)):
+            reasons.append(problem)
         notes += mapping_notes(info)
         n_documents = engine.count(name)
         documents += n_documents
@@ -97,6 +100,7 @@ def preflight(engine: Engine, index: str, version: VersionEncoder) -> Plan:
             except (EngineAuthError, EngineRejected) as error:
                 notes.append(f"{name}: free disk space is unknown ({error})")
     texts = TextSample.of(version.encoder, [version.encoder.view.texts(document.source) for document in sample])
+    notes += vector_notes(version.encoder, [document.source for document in sample])
     if sample and not texts.has_text:
         reasons += text_reasons(version.encoder, texts, field_names(engine, names))
     of_texts = tuple(text_notes(version.encoder, texts))
@@ -221,11 +225,12 @@ def text_sample(engine: Engine, name: str, version: VersionEncoder) -> list[Stor
     may begin with documents of another kind.
     """
     paths, encoder = version.text_paths, version.encoder
-    first = next(iter(engine.scan(name, source=paths, batch_size=SAMPLE)), [])
+    fields = encoder.view.source_fields
+    first = next(iter(engine.scan(name, source=fields, batch_size=SAMPLE)), [])
     if not first or any(document_has_text(encoder, document.source) for document in first):
         return first
     query = {"bool": {"should": [{"exists": {"field": path}} for path in paths], "minimum_should_match": 1}}
-    return next(iter(engine.scan(name, query=query, source=paths, batch_size=SAMPLE)), first)
+    return next(iter(engine.scan(name, query=query, source=fields, batch_size=SAMPLE)), first)
 
 
 def has_text(engine: Engine, name: str, version: VersionEncoder) -> bool:

@@ -24,7 +24,7 @@ from indexer.preflight import preflight
 from indexer.versions import RUNNING, register
 from reranker.config import instant
 from reranker.engines.protocol import Engine
-from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable
+from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError
 from reranker.formats import RejectLog
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
@@ -346,12 +346,19 @@ class Renewer:
         if not again:
             self.report.documents = n_seen
 
+    def _hash_of(self, document: StoredDocument) -> str:
+        """Return the hash of what the version reads of a document; `InputError` names one whose vector is none."""
+        try:
+            return self.version.source_hash(document.source)
+        except InputError as error:
+            raise InputError(f"document {document.id!r}: {error.message}", **error.data) from error
+
     def _updates_of(self, batch: Sequence[StoredDocument]) -> Iterator[BulkItem]:
         current: list[StoredDocument] = []
         hashes: list[str] = []
         stale: list[StoredDocument] = []
         for document in batch:
-            digest = self.version.source_hash(document.source)
+            digest = self._hash_of(document)
             if document.source.get(self.version.src_field) == digest and not self._force:
                 current.append(document)
                 hashes.append(digest)

@@ -95,6 +95,21 @@ def _field_notes(encoder: Encoder, sample: TextSample) -> list[str]:
     ]
 
 
+def vector_notes(encoder: Encoder, sources: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a note if the model reads vectors of documents, and none of the sampled ones has one.
+
+    `InputError` is raised for a value that is no vector, and for vectors of another length than those of training.
+    """
+    if encoder.vector_field is None or not sources:
+        return []
+    if encoder.vector_field.vectors([encoder.view.given_vector(source) for source in sources]).any():
+        return []
+    return [
+        f"none of {len(sources):,} sampled documents has a vector in the field {encoder.view.vector!r}, which the "
+        "model reads: they are ranked without that part of the score. Write the vectors of the same text encoder to it"
+    ]
+
+
 def vocabulary_notes(encoder: Encoder, sample: TextSample) -> list[str]:
     """Return a note if the share of the sample's words in the model's vocabulary is below `MIN_KNOWN_SHARE`."""
     if sample.n_words < MIN_WORDS or sample.n_known >= MIN_KNOWN_SHARE * sample.n_words:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name
@@ -111,10 +112,18 @@ def stale_documents(
         for document in batch:
             for name, (key, view) in hashes.items():
                 digest = document.source.get(name)
-                counts[key] += digest is not None and digest != view.source_hash(document.source)
+                counts[key] += digest is not None and digest != _hash_of(view, document.source)
         n_read += len(batch)
         progress(n_read, total)
     return counts
+
+
+def _hash_of(view: TextView, source: Mapping[str, Any]) -> str | None:
+    """Return the hash of what a view reads of a document; None if its vector is none any more."""
+    try:
+        return view.source_hash(source)
+    except InputError:
+        return None
 
 
 def _views(releases: Sequence[Release]) -> dict[str, TextView]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.scorers import FORMS
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
@@ -50,6 +51,32 @@ def random_documents(n: int, n_words: int = 60, seed: int = 0) -> Documents:
         }
         for i in range(n)
     }
+
+
+N_GIVEN = 5
+"""Numbers of a vector of `with_vectors`."""
+
+
+def with_vectors(documents: Mapping[str, Mapping[str, Any]], seed: int = 3) -> Documents:
+    """Return the documents with a random vector each in the field ``embedding``; every seventh has none."""
+    rng = seeded_rng(seed)
+    vectors = {name: rng.normal(size=N_GIVEN).round(4).tolist() for name in documents}
+    return {
+        name: {**source, **({} if place % 7 == 6 else {"embedding": vectors[name]})}
+        for place, (name, source) in enumerate(documents.items())
+    }
+
+
+def reading_vectors(model: RankingModel, seed: int = 5) -> RankingModel:
+    """Return a model that also reads the field ``embedding`` of documents, of `N_GIVEN` numbers of which 4 are kept."""
+    rng = seeded_rng(seed)
+    axes = np.linalg.qr(rng.normal(size=(N_GIVEN, 4)))[0]
+    field = VectorField(
+        np.full(N_GIVEN, 0.1, np.float32), np.ascontiguousarray(axes, np.float32), 3.0, 6 / 7, "a text encoder"
+    )
+    encoder = replace(model.encoder, view=replace(model.encoder.view, vector="embedding"), vector_field=field)
+    words = rng.normal(size=(len(model.query_vocabulary) - 5, 4)).astype(np.float32)  # rare words have no vector
+    return replace(model, encoder=encoder, word_encoder=WordEncoder(words, 0.4))
 
 
 def model_of(

@@ -137,6 +137,8 @@ def _show_explanation(explanation: Explanation) -> None:
             table.add_row(f"{row.value:+.4f}", _WITHOUT_WORDS[row.kind], "", "")
             continue
         other = _SAME_WORD.get(row.kind) or escape(row.document_word)
+        if row.kind == "vector":
+            other = f"the vector near {other}"
         table.add_row(f"{row.value:+.4f}", escape(row.query_word), other, f"{row.weight:.3f}")
     console = common.out()
     console.print(f"\n{escape(explanation.id)}: {explanation.score:.4f}")

@@ -32,6 +32,8 @@ _DECIDED = (
     "fields",
     "analyzer",
     "vector_field",
+    "vector_dims",
+    "text_encoder",
     "html",
     "max_chars",
     "tf",

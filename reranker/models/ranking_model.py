@@ -203,17 +203,31 @@ class Encoder:
         """Return vectors, rows and hashes of documents, given their sources.
 
         ``ids`` are the document ids, by which the query memory is found; without them no document has a memory.
-        `InputError` is raised if a vector is too large for float16; the message names the alternatives.
+        `InputError` is raised if a vector is too large for float16; the message names the alternatives. `InputError` is
+        also raised if the given vector of a document cannot be used; the message names the document if there are ids.
         """
         texts = [self.view.texts(source) for source in documents]
         given: list[Float32 | None] = [None] * len(texts)
         projected = None
         if self.vector_field is not None:
-            given = [self.view.given_vector(source) for source in documents]
+            given = [
+                self._given_vector(self.vector_field, source, "" if ids is None else ids[place])
+                for place, source in enumerate(documents)
+            ]
             projected = self.vector_field.vectors(given)
         vectors, rows, has_text = self.encode_counts(self._counts(texts), ids, projected)
         hashes = [source_hash(self.view, text, vector) for text, vector in zip(texts, given, strict=True)]
         return EncodedDocuments(vectors, rows, hashes, has_text)
+
+    def _given_vector(self, field: VectorField, source: Mapping[str, Any], name: str) -> Float32 | None:
+        """Return the vector that a document has, None without one; `InputError` if it cannot be used."""
+        try:
+            vector = self.view.given_vector(source)
+            field.check(vector)
+        except InputError as error:
+            message = f"document {name!r}: {error.message}" if name else error.message
+            raise InputError(message, **error.data) from error
+        return vector
 
     def encode_counts(
         self, counts: Sequence[sp.csr_matrix], ids: Sequence[str] | None = None, given: Float32 | None = None

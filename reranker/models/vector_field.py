@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -83,6 +84,15 @@ class VectorField:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         return np.asarray(vectors * (self.longest / np.maximum(lengths, self.longest)), np.float32)
 
+    def check(self, vector: Float32 | None) -> None:
+        """Raise `InputError` for a given vector of another number of values than those of training."""
+        if vector is not None and len(vector) != self.n_given:
+            raise InputError(
+                f"a document has a vector of {len(vector)} numbers, and the model was trained with {self.n_given}: "
+                "index documents with the vectors of one text encoder",
+                dims=len(vector),
+            )
+
     def vectors(self, given: Sequence[Float32 | None]) -> Float32:
         """Return the stored part of documents, (n, K) float32; 0 for those without a given vector.
 
@@ -92,12 +102,7 @@ class VectorField:
         rows = [row for row, vector in enumerate(given) if vector is not None]
         known = [vector for vector in given if vector is not None]
         for vector in known:
-            if len(vector) != self.n_given:
-                raise InputError(
-                    f"a document has a vector of {len(vector)} numbers, and the model was trained with {self.n_given}: "
-                    "index documents with the vectors of one text encoder",
-                    dims=len(vector),
-                )
+            self.check(vector)
         if rows:
             vectors[rows] = self.project(np.stack(known))
         return vectors
@@ -135,6 +140,11 @@ class WordEncoder:
             raise ShapeMismatch(f"the word vectors are {self.U.dtype} of shape {self.U.shape}: give a float32 matrix")
         if not (np.isfinite(self.U).all() and math.isfinite(self.weight) and self.weight >= 0):
             raise InputError(f"word vectors must be finite, and their weight {self.weight!r} finite and at least 0")
+
+    @cached_property
+    def lengths(self) -> Float32:
+        """Length of the vector of each word, (n_rows,) float32."""
+        return np.asarray(np.linalg.norm(self.U, axis=1), np.float32)
 
     def vectors(self, learned_rows: sp.csr_matrix) -> Float32:
         """Return the vectors of queries, (n, K) float32: 0, or of the length s."""

@@ -32,7 +32,7 @@ from reranker.engines.vectors import (
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
 from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
-from reranker.models.ranking_model import RankingModel
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.store import VectorStore
 
@@ -48,6 +48,8 @@ class CandidatePart(NamedTuple):
     """Function that returns f(q, d) of each of them, (m,) float32."""
     terms: Callable[[Sequence[int]], list[sp.csr_matrix]]
     """Function of positions within the subset that returns their lexical rows, (1, 2**31 - 1) each."""
+    vectors: Callable[[Sequence[int]], Sequence[Float32 | None]]
+    """Function of positions within the subset that returns their vectors Vd, (N,) float32; None for a missing one."""
 
 
 @dataclass(slots=True)
@@ -82,6 +84,16 @@ class CandidateVectors:
                 rows |= dict(zip(of_part, part.terms([row_of[place] for place in of_part]), strict=True))
         return [rows.get(place) for place in places]
 
+    def vectors(self, places: Sequence[int]) -> list[Float32 | None]:
+        """Return the vectors Vd of some of the candidates, (N,) float32; None for a candidate without one."""
+        found: dict[int, Float32 | None] = {}
+        for part in self.parts:
+            row_of = {place: row for row, place in enumerate(part.places.tolist())}
+            of_part = [place for place in places if place in row_of]
+            if of_part:
+                found |= dict(zip(of_part, part.vectors([row_of[place] for place in of_part]), strict=True))
+        return [found.get(place) for place in places]
+
     def add_arrays(self, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> None:
         """Add candidates by their vectors Vd, (m, N) float32, and their lexical rows."""
         everything = np.arange(len(vectors), dtype=np.int64)
@@ -89,7 +101,10 @@ class CandidateVectors:
         def score(query: QueryVectors) -> Float32:
             return score_vectors(query, everything, vectors, rows)
 
-        self.parts.append(CandidatePart(places, score, lambda some: [rows[row] for row in some]))
+        part = CandidatePart(
+            places, score, lambda some: [rows[row] for row in some], lambda some: [vectors[row] for row in some]
+        )
+        self.parts.append(part)
 
     def add_texts(
         self, model: RankingModel, places: Sequence[int], sources: Sequence[Mapping[str, Any]], ids: Sequence[str]
@@ -97,16 +112,36 @@ class CandidateVectors:
         """Encode the candidates at ``places`` from their text, add them, and return how many had any text.
 
         ``ids`` are their document ids, which select their memory of queries; an id is empty for a text that is not a
-        document.
+        document. A document whose vector cannot be used is encoded without it, so that the others keep their scores.
         """
         if not len(places):
             return 0
-        encoded = model.encoder.encode(sources, ids)
+        encoder = model.encoder
+        usable = [each if has_usable_vector(encoder, each) else _text_of(encoder, each) for each in sources]
+        encoded = encoder.encode(usable, ids)
         kept = np.flatnonzero(encoded.has_text)
         if len(kept):
             vectors = np.ascontiguousarray(encoded.vectors[kept])
             self.add_arrays(np.asarray(places, dtype=np.int64)[kept], vectors, encoded.rows[kept])
         return len(kept)
+
+
+def has_usable_vector(encoder: Encoder, source: Mapping[str, Any]) -> bool:
+    """Return False if the encoder reads vectors, and the document's value is not a vector like those of training."""
+    field = encoder.vector_field
+    if field is None:
+        return True
+    try:
+        field.check(encoder.view.given_vector(source))
+    except InputError:
+        return False
+    return True
+
+
+def _text_of(encoder: Encoder, source: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of a document by the paths of its fields."""
+    paths = [spec.path for spec in encoder.view.fields]
+    return dict(zip(paths, encoder.view.texts(source), strict=True))
 
 
 def score_vectors(query: QueryVectors, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> Float32:
@@ -140,6 +175,7 @@ class LocalStore:
                 places,
                 lambda query: self.store.score(query, rows),
                 lambda some: [self.store.terms(rows[row : row + 1]) for row in some],
+                lambda some: list(self.store.vectors(rows[list(some)])),
             )
             vectors.parts.append(part)
         return vectors
@@ -218,6 +254,7 @@ class EngineScript:
                 places.astype(np.int64),
                 lambda other: known if other is query else self._scores(scored, other, timeout_s),
                 lambda some: self._words([scored[row] for row in some]),
+                lambda some: self._vectors([scored[row] for row in some]),
             )
             vectors.parts.append(part)
         return vectors
@@ -240,15 +277,29 @@ class EngineScript:
 
     def _words(self, hits: Sequence[Hit]) -> list[sp.csr_matrix]:
         """Return the engine's lexical rows of some documents; an empty row for a deleted document."""
-        terms = self.fields().terms
-        body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [terms]}
-        stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
         rows = []
-        for hit in hits:
-            document = stored.get((hit.index, hit.id))
-            ids, weights = unpacked_terms((document.source.get(terms) if document else None) or [])
+        for value in self._values(hits, self.fields().terms):
+            ids, weights = unpacked_terms(value or [])
             rows.append(sp.csr_matrix((weights, ids, [0, len(ids)]), shape=(1, N_TERM_IDS)))
         return rows
+
+    def _vectors(self, hits: Sequence[Hit]) -> list[Float32 | None]:
+        """Return the engine's vectors Vd of some documents; None for a deleted document."""
+        fields = self.fields()
+        vectors: list[Float32 | None] = []
+        for value in self._values(hits, fields.vector):
+            stored = None if value is None else np.asarray(value, np.float32)
+            if stored is not None and fields.method == "unit":
+                stored = stored[:-1] * np.float32(fields.norm)
+            vectors.append(stored)
+        return vectors
+
+    def _values(self, hits: Sequence[Hit], name: str) -> list[Any]:
+        """Return the value of a field of some documents; None for a missing one."""
+        body = {"query": {"ids": {"values": list(dict.fromkeys(hit.id for hit in hits))}}, "_source": [name]}
+        stored = documents_of(self.engine, self.index, body, hits, preference=None, timeout_s=None)
+        documents = (stored.get((hit.index, hit.id)) for hit in hits)
+        return [None if document is None else document.source.get(name) for document in documents]
 
 
 Route = LocalStore | StoredFields | EngineScript

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from reranker.arrays import Float32
 from reranker.deadline import Deadline
 from reranker.errors import FallbackError
 from reranker.kernels.packing import quantise_rows
 from reranker.models.ranking_model import EncodedQueries, RankingModel
 from reranker.records import RankedHit, ReasonKind
+from reranker.rerank.candidates import CandidateVectors
 from reranker.rerank.ranking import Ranking, engine_part
 from reranker.rerank.signals import added
 from reranker.text.rows import combine, with_data
@@ -33,16 +35,21 @@ class Contribution:
       U_i . (V_j o t(d)), see `reranker.models.scorers`. If the encoded text is not available, there is only one
       ``learned`` row, without words and with weight 0: the whole learned part (Uq').(Vd'). What the memory adds is then
       part of ``identity``.
+    - ``vector``: a query word and the vector that a text encoder has computed of the document. The value is
+      alpha s q_i (U_i . v) / |sum_i q_i U_i| of the word vectors U_i and the stored vector v of the document;
+      W_ij = s (U_i . v) / |sum_i q_i U_i|. The document word is a list: the `N_NEAREST` words whose vectors are nearest
+      to v, as a description of the document's vector.
     - ``others``: all pairs that are not shown.
     - ``signal``: a number of the document; w s(x).
     - ``engine``: the engine's own score; (1 - alpha) BM25 / c(q).
     """
 
-    kind: Literal["identity", "memory", "learned", "others", "signal", "engine"]
+    kind: Literal["identity", "memory", "learned", "vector", "others", "signal", "engine"]
     query_word: str
     """The query's word; empty for ``others``, ``signal``, and ``engine``."""
     document_word: str
-    """The document's word; for ``signal`` the name of its field; empty for ``others`` and ``engine``."""
+    """The document's word; for ``signal`` the name of its field, for ``vector`` words joined by commas; empty for
+    ``others`` and ``engine``."""
     weight: float
     """W_ij of a pair, w of a signal; 0 for ``others`` and ``engine``."""
     value: float
@@ -61,9 +68,17 @@ class Explanation:
     contributions: tuple[Contribution, ...]
 
 
-DocumentRows: TypeAlias = tuple[sp.csr_matrix, sp.csr_matrix | None, sp.csr_matrix | None]
-"""Rows of a hit, one row each: the lexical row; the part of it that the memory of queries adds (None: unknown); and the
-row from which V computed the vector (None: unknown)."""
+class DocumentRows(NamedTuple):
+    """Rows of a hit, one row each."""
+
+    lexical: sp.csr_matrix
+    """The lexical row, without the memory's part if that is known."""
+    memory: sp.csr_matrix | None
+    """The part of the lexical row that the memory of queries adds; None: unknown."""
+    learned: sp.csr_matrix | None
+    """The row from which V computed the vector; None: unknown."""
+    of_vector: Sequence[Contribution] = ()
+    """The contributions of kind ``vector``."""
 
 
 DEFAULT_PAIRS = 8
@@ -71,6 +86,12 @@ DEFAULT_PAIRS = 8
 
 MAX_PAIRS = 1_000_000
 """Maximum number of word pairs of one hit whose learned weights are computed, which takes about 50 ms."""
+
+
+N_NEAREST = 3
+"""Number of words that describe the vector of a document."""
+LEAST_FREQUENCY = 3
+"""Minimum number of documents with a word that describes a vector. Rarer words have learned the vector of one text."""
 
 
 RESERVED = 0.1
@@ -98,6 +119,7 @@ def explanations_of(
     words = model.encode_queries([text])
     places = [int(scored.order[hit.rank - 1]) for hit in page if hit.rank <= len(scored.order)]
     terms = dict(zip(places, window.vectors.terms(places), strict=True))
+    given = _given_rows(model, words.learned_rows, places, window.vectors, alpha.value, name)
     explanations: list[Explanation] = []
     for hit in page:
         if deadline.left_s < RESERVED * (deadline.limit_s or 0.0):
@@ -110,13 +132,68 @@ def explanations_of(
         name.read(list(model.encoder.view.texts(hit.source)), model.encoder.document_vocabulary)
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         stored = None if hit.unscored or hit.model_score is None else terms[place]
-        document = None if stored is None else _rows(model, stored, hit)
+        document = None if stored is None else _rows(model, stored, hit)._replace(of_vector=given.get(place, ()))
         signals = () if hit.unscored else alpha.signals  # a hit without a blended score shows only the engine's score
         numbers = [(signal, float(added([signal], [window.hits[place]])[0])) for signal in signals]
         additional = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
         additional.append(Contribution("engine", "", "", 0.0, lexical))
         explanations.append(explain_hit(model, words, document, alpha.value, name, hit, additional))
     return tuple(explanations)
+
+
+def _given_rows(
+    model: RankingModel,
+    query: sp.csr_matrix,
+    places: Sequence[int],
+    candidates: CandidateVectors,
+    alpha: float,
+    name: Callable[[int, bool], str],
+) -> dict[int, list[Contribution]]:
+    """Return the rows of kind ``vector`` by the place of a candidate; none for one without a given vector."""
+    words, field = model.word_encoder, model.encoder.vector_field
+    if words is None or field is None or not places:
+        return {}
+    listed = query.indices < len(words.U)
+    ids, parts = query.indices[listed], query.data[listed].astype(np.float64)[:, None] * words.U[query.indices[listed]]
+    length = float(np.linalg.norm(parts.sum(axis=0)))
+    stored = zip(places, candidates.vectors(places), strict=True)
+    given = {place: each[-field.n_dims :] for place, each in stored if each is not None and each[-field.n_dims :].any()}
+    if not length or not given:
+        return {}
+    near = nearest_words(model, np.stack(list(given.values())))
+    rows: dict[int, list[Contribution]] = {}
+    for (place, vector), described in zip(given.items(), near, strict=True):
+        shares = (parts @ vector.astype(np.float64) * (words.weight / length)).tolist()
+        weights = query.data[listed].tolist()
+        rows[place] = [
+            Contribution("vector", name(int(i), True), ", ".join(described), share / weight, alpha * share)
+            for i, share, weight in zip(ids.tolist(), shares, weights, strict=True)
+            if share != 0.0
+        ]
+    return rows
+
+
+def nearest_words(model: RankingModel, vectors: Float32) -> list[list[str]]:
+    """Return the words whose vectors have the largest cosines with each of some stored vectors, (n, K) float32.
+
+    Words of fewer than `LEAST_FREQUENCY` documents are left out, unless hardly a word has more.
+    """
+    encoder, vocabulary = model.word_encoder, model.query_vocabulary
+    if encoder is None or not len(encoder.U):
+        return [[] for _ in vectors]
+    lengths = encoder.lengths
+    frequent = vocabulary.document_frequency[: len(lengths)] >= LEAST_FREQUENCY
+    usable = (lengths > 0) & frequent if int(((lengths > 0) & frequent).sum()) >= N_NEAREST else lengths > 0
+    distances = vectors @ encoder.U.T
+    distances /= -np.where(usable, lengths, 1.0)
+    distances[:, ~usable] = np.inf
+    n = min(N_NEAREST, distances.shape[1])
+    described = []
+    for of_vector in distances:
+        nearest = np.argpartition(of_vector, n - 1)[:n]  # sorting all words takes ten times as long
+        ordered = nearest[np.argsort(of_vector[nearest], kind="stable")].tolist()
+        described.append([vocabulary.words[word] for word in ordered if usable[word]])
+    return described
 
 
 def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
@@ -128,24 +205,24 @@ def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> Documen
     """
     encoder = model.encoder
     if encoder.lexical is None:
-        return stored, None, stored
+        return DocumentRows(stored, None, stored)
     encoded = quantise_rows(encoder.rows([hit.source], [hit.id]), encoder.quantisation)
     (ids, weights), (stored_ids, stored_weights) = (
         (row.indices[row.data != 0], row.data[row.data != 0]) for row in (encoded, stored)
     )
     same = np.array_equal(ids, stored_ids) and np.allclose(weights, stored_weights, rtol=_SAME_WEIGHT, atol=0)
     if not same:
-        return stored, None, None
+        return DocumentRows(stored, None, None)
     learned = encoder.learned_rows([hit.source])
     if encoder.memory is None:
-        return stored, None, learned
+        return DocumentRows(stored, None, learned)
     remembered = encoder.memory.counts([hit.id], 1).indices
     of_text = quantise_rows(encoder.rows([hit.source]), encoder.quantisation)
     with_memory, without = (
         with_data(row, np.where(np.isin(row.indices, remembered), row.data, 0)) for row in (stored, of_text)
     )
     added = combine([with_memory, without], [1.0, -1.0])
-    return combine([stored, added], [1.0, -1.0]), added, learned
+    return DocumentRows(combine([stored, added], [1.0, -1.0]), added, learned)
 
 
 def explain_hit(
@@ -185,10 +262,11 @@ def explain_hit(
     """
     rows, whole = [], []
     if document is not None:
-        lexical, memory, learned = document
+        lexical, memory, learned, of_vector = document
         rows = _same_words(model, query.rows, lexical, alpha, name, "identity")
         if memory is not None:
             rows += _same_words(model, query.rows, memory, alpha, name, "memory")
+        rows += of_vector
         if learned is not None and query.learned_rows.nnz * learned.nnz <= MAX_PAIRS:
             rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)
         elif hit.model_score is not None:

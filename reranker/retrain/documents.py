@@ -21,6 +21,7 @@ from pathlib import Path
 from sys import intern
 from typing import IO, Any, NamedTuple
 
+from reranker.engines.given_field import check_given_field
 from reranker.engines.protocol import Engine, ReadsByWrites, refresh_if_allowed
 from reranker.errors import ConfigError, EngineAuthError, NothingToLearn
 from reranker.files import make_durable, replacing, write_file
@@ -66,8 +67,9 @@ def export_documents(
     EngineError
         If the index cannot be read.
     ConfigError
-        If another process is writing the same file.
+        If another process is writing the same file, or the index does not return the vectors that the view reads.
     """
+    check_given_field(engine, index, view.vector)
     path.parent.mkdir(parents=True, exist_ok=True)
     refresh_if_allowed(engine, index)
     fields = view.source_fields

@@ -43,6 +43,7 @@ from reranker.rerank.candidates import (
     StoredFields,
     check_unscored,
     encode_query,
+    has_usable_vector,
     read_whole,
 )
 from reranker.service.http import (
@@ -254,7 +255,8 @@ def items_of(
     A string is a text, or an id if ``are_ids``. An object with only ``id`` (or ``_id``) is an indexed document; with
     ``are_ids`` also an object with an id and texts. Any other object is a text by field. If ``rank_fields`` are given,
     only these fields of objects are read. Otherwise the fields that the model reads are used; if the object has none
-    of them, its ``text``, else all its values.
+    of them, its ``text``, else all its values. A vector that a text encoder has computed of the document is no text: it
+    is kept in the field in which the model reads it.
     """
     place = text_field(view)
 
@@ -273,16 +275,19 @@ def items_of(
 
 
 def _source(document: Mapping[str, Any], view: TextView, place: str, rank_fields: Sequence[str]) -> Mapping[str, Any]:
-    """Return the text of an object by field of the model."""
+    """Return the text of an object by field of the model, and its vector if the model reads one."""
+    of_vector = view.vector.partition(".")[0]
     if rank_fields:
         document = {name: document[name] for name in rank_fields if name in document}
     if any(view.texts(document)):
-        known = {spec.path.partition(".")[0] for spec in view.fields}
+        known = {of_vector, *(spec.path.partition(".")[0] for spec in view.fields)}
         rest = [value for name, value in document.items() if name not in known] if rank_fields else []
         if not rest:
             return document
         return {**document, place: [document.get(place, ""), *rest]}
-    return {place: document["text"] if "text" in document else list(document.values())}
+    kept = {name: value for name, value in document.items() if name == of_vector}
+    texts = [value for name, value in document.items() if name not in kept]
+    return {**kept, place: document["text"] if "text" in document else texts}
 
 
 def score_items(
@@ -330,6 +335,12 @@ def _score(
     if len(by_id):
         warnings = _look_up(candidates, by_id, items, indexed, model, encoded.vectors, deadline)
     n_stored = len(items) - len(candidates.missing())
+    sent = [item.source for item in items if item.source is not None]
+    if n_unusable := sum(not has_usable_vector(model.encoder, source) for source in sent):
+        warnings.append(
+            f"{n_unusable} documents have a value in {model.encoder.view.vector!r} that is not a vector like those of "
+            "training, and are ranked by their text"
+        )
     n_encoded = _encode_texts(candidates, items, model, deadline)
     scores = candidates.score(encoded.vectors)
     deadline.note_stage("score")

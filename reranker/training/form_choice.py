@@ -214,7 +214,8 @@ def forms_of(
     vectors = [False] if encoder is None else [True] if run.config.query_side_only else [False, True]
     kept = memory.is_kept
     if run.config.query_side_only or not run.tunes_lexical or run.config.learned_part == "on":
-        memories, learns = [kept] if kept or memory.settings is None else [False, True], [True]
+        memories = [kept] if kept or memory.settings is None else [False, True]
+        learns = [bool(learned.parameters.U.size) or encoder is None]  # a base may have only given vectors
     else:
         memories = [False] if memory.settings is None else [False, True]
         learns = [False, True] if learned.parameters.has_learned else [False]

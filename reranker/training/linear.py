@@ -172,7 +172,14 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
         raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
     if not base.has_shared_vocabulary:
         raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
-    if config.query_side_only and base.scorer.is_tied:
+    n_rows, dim = base.U.shape
+    tied = base.scorer.is_tied and n_rows > 0  # a model without a learned part has no tables that could be tied
+    if config.query_side_only and not n_rows and base.word_encoder is None:
+        raise ConfigError(
+            "the model to start from is a lexical score, which has no query side to train: train both sides, or start "
+            "from a model with a learned part or with given vectors"
+        )
+    if config.query_side_only and tied:
         raise ConfigError(
             "the model to start from is tied (U = V), so its query side cannot be trained without the other: "
             "train both sides, or start from an untied model"
@@ -185,8 +192,6 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
             f"to start from",
             value=config.model_class,
         )
-    n_rows, dim = base.U.shape
-    tied = base.scorer.is_tied
     # The weight of q.d that the base was trained with: with another one its rows would exceed the cap on their norm.
     identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
     if identity and not config.identity_scale and config.query_side_only:

@@ -30,6 +30,7 @@ from reranker.accounts import InputAccount, LeftOut
 from reranker.arrays import Float32
 from reranker.baselines.comparison import SystemComparison
 from reranker.baselines.fitted import REMEMBERING
+from reranker.errors import InputError
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import TunedLexical
@@ -304,7 +305,7 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     memory = timed("query memory", tried_memory, run, lexical, division, rows, learned)
     encoder = None
     if given is not None:
-        base = run.base.encoder.vector_field if run.base is not None and run.config.query_side_only else None
+        base = None if run.base is None else run.base.encoder.vector_field
         of_run = (run.streams, run.config, run.listener, lexical.reading.data)
         encoder = timed("word vectors", learned_words, *of_run, given, base)
     choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
@@ -321,11 +322,18 @@ def learned_words(
 ) -> EncoderProblem:
     """Return the word vectors of a corpus, for the vectors that its documents have already.
 
-    ``field`` is that of a model whose document side stays; None: mean and axes are those of the corpus.
+    ``field`` is that of a model to start from, which stays; None: mean and axes are those of the corpus. Raises
+    `InputError` if the vectors do not have its number of values.
     """
     listener.say("learning word vectors")
     if field is None:
         field = field_of(given, config.vector_dims, streams.named("axes"), config.text_encoder, listener.say)
+    elif given.vectors.shape[1] != field.n_given:
+        raise InputError(
+            f"the documents have vectors of {given.vectors.shape[1]} numbers, and the model to start from was trained "
+            f"with {field.n_given}: they are of another text encoder. Train a new model without one to start from",
+            dims=given.vectors.shape[1],
+        )
     return encoder_problem(field, given, data, streams.named("word vectors"))
 
 

@@ -41,7 +41,7 @@ from reranker.releases import CONTROL_INDEX, forget_control, read_control, recor
 from reranker.store import VectorStore
 from reranker.text.vocabulary import hashed_id
 from tests.engines.memory import memory_engine
-from tests.served import MEMORY_BM25, Documents, model_of, random_documents
+from tests.served import MEMORY_BM25, Documents, model_of, random_documents, reading_vectors, with_vectors
 
 KINDS = ("memory", "tantivy", "elasticsearch", "opensearch")
 PLAIN = {"properties": {"title": {"type": "text"}, "text": {"type": "text"}, "tag": {"type": "keyword"}}}
@@ -402,6 +402,69 @@ def test_sync_finds_new_changed_emptied_and_stripped_documents(engine: Engine, n
     keys = [key for key in changed if key != "d2"]
     expected = model.encoder.encode([changed[key] for key in keys]).vectors
     np.testing.assert_array_equal(store.vectors(store.rows_of(keys)), expected)
+
+
+def test_an_index_is_made_of_documents_with_vectors_of_their_own(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = with_vectors(random_documents(60))
+    model = reading_vectors(model_of(documents))
+    path = write_file(tmp_path / "docs.jsonl", documents)
+    report = build_index(engine, name, path, model, BuildOptions(store_path=tmp_path / "store"))
+    assert (report.load.bulk.indexed, report.load.bulk.rejected, report.live) == (60, 0, True)
+    assert {key: without_ours(source) for key, source in stored(engine, name).items()} == documents
+    assert check_vectors(engine, name, model) == 60
+    assert sync(Target(engine, name, model, store_path=tmp_path / "store")).written == 0
+    assert stale_documents(engine, name, {model.encoder_id: model.encoder.view}) == {model.encoder_id: 0}
+
+
+def test_sync_finds_documents_of_which_only_the_given_vector_changed(engine: Engine, name: str, tmp_path: Path) -> None:
+    documents = with_vectors(random_documents(30))
+    filled(engine, name, documents)
+    model = reading_vectors(model_of(documents))
+    target = Target(engine, name, model, store_path=tmp_path / "store")
+    assert sync(target).written == 30
+    assert check_vectors(engine, name, model) == 30
+    assert "embedding" not in documents["d6"]
+    without = {key: value for key, value in documents["d2"].items() if key != "embedding"}
+    changes = [
+        WriteOp("update", "d1", {"embedding": [3.0, 0.0, -2.0, 0.25, 1.0]}),
+        WriteOp("index", "d2", {**without, **{k: v for k, v in stored(engine, name)["d2"].items() if k[:4] == "ssi_"}}),
+        WriteOp("update", "d3", {"embedding": None}),
+        WriteOp("update", "d6", {"embedding": [1.0, 1.0, 1.0, 1.0, 1.0]}),
+        WriteOp("update", "d4", {"tag": "z"}),
+    ]
+    assert {result.status for result in engine.bulk(name, changes)} <= {200, 201}
+    engine.refresh(name)
+    assert stale_documents(engine, name, {model.encoder_id: model.encoder.view}) == {model.encoder_id: 4}
+    before = {key: source[field_name(model.encoder_id, "vec")] for key, source in stored(engine, name).items()}
+    assert sync(target).written == 4
+    after = {key: source[field_name(model.encoder_id, "vec")] for key, source in stored(engine, name).items()}
+    assert {key for key in after if after[key] != before[key]} == {"d1", "d2", "d3", "d6"}
+    assert check_vectors(engine, name, model) == 30
+    n_given = model.encoder.vector_field.n_dims if model.encoder.vector_field else 0
+    store = VectorStore.open(tmp_path / "store", model.encoder_id)
+    parts = store.vectors(store.rows_of(["d1", "d2", "d3", "d6"]))[:, -n_given:]
+    assert parts.any(axis=1).tolist() == [True, False, False, True]
+    assert sync(target).written == 0
+
+
+@pytest.mark.parametrize(("value", "message"), [([], r"is '\[\]'"), ([1.0, 2.0], "a vector of 2 numbers")])
+def test_a_vector_that_cannot_be_used_is_refused_by_the_name_of_its_document(
+    name: str, tmp_path: Path, value: Any, message: str
+) -> None:
+    engine = memory_engine()
+    documents = with_vectors(random_documents(20))
+    model = reading_vectors(model_of(documents))
+    filled(engine, name, documents)
+    assert sync(Target(engine, name, model)).written == 20
+    engine.bulk(name, [WriteOp("update", "d3", {"embedding": value})])
+    engine.refresh(name)
+    assert stale_documents(engine, name, {model.encoder_id: model.encoder.view}) == {model.encoder_id: 1}
+    with pytest.raises(InputError, match=f"document 'd3': .*{message}"):
+        sync(Target(engine, name, model))
+    path = write_file(tmp_path / "docs.jsonl", {**documents, "d3": {**documents["d3"], "embedding": value}})
+    with pytest.raises(InputError, match=f"document 'd3': .*{message}"):
+        build_index(engine, f"{name}-built", path, model)
+    engine.close()
 
 
 def test_a_new_local_store_is_filled_without_writing_to_the_engine(engine: Engine, name: str, tmp_path: Path) -> None:

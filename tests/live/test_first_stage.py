@@ -21,7 +21,7 @@ from reranker.rerank import RerankedPage, Reranker, RerankSettings
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
 from reranker.rerank.search import NearestDocuments
-from tests.served import Served, model_of, random_documents, serve
+from tests.served import Served, model_of, random_documents, reading_vectors, serve, with_vectors
 
 BODY: dict[str, Any] = {"query": {"match": {"text": "{{query}}"}}, "_source": ["title", "tag"]}
 QUERY = "word41 word37"
@@ -35,16 +35,24 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     opened.close()
 
 
-@pytest.fixture(scope="module", params=[1, 3], ids=lambda n: f"{n} shards")
+@pytest.fixture(
+    scope="module",
+    params=[(1, False), (3, False), (3, True)],
+    ids=lambda case: f"{case[0]} shards" + ", given vectors" * case[1],
+)
 def served(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
+    n_shards, given = request.param
     documents = random_documents(300)
+    model = model_of(documents)
+    if given:
+        documents, model = with_vectors(documents), reading_vectors(model)
     index = f"nearest-{uuid.uuid4().hex[:10]}"
-    settings = {"index.number_of_shards": request.param, "index.number_of_replicas": 0}
+    settings = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0}
     path = tmp_path_factory.mktemp("nearest")
     try:
-        yield serve(engine, index, path, documents, model_of(documents), ("fetch", "inside", "first-stage"), **settings)
+        yield serve(engine, index, path, documents, model, ("fetch", "inside", "first-stage"), **settings)
     finally:
         engine.delete_index(index)
 

@@ -30,7 +30,7 @@ from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
 from reranker.models.scorers import FORMS
-from reranker.rerank import Calibration, RerankedPage, Reranker, RerankSettings, blend, body_hash
+from reranker.rerank import Calibration, Explanation, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.signals import Signal
 from reranker.text.rows import inner_products
@@ -42,8 +42,10 @@ from tests.served import (
     Served,
     model_of,
     random_documents,
+    reading_vectors,
     serve,
     with_numbers,
+    with_vectors,
 )
 
 TOLERANCE = {"script": 1e-4, "unit": 5e-3}
@@ -78,9 +80,12 @@ def serve_on(
     routes: tuple[str, ...] = ("fetch",),
     form: str = "linear",
     lexical: LexicalSettings | None = None,
+    given: bool = False,
 ) -> Iterator[Served]:
     documents = random_documents(120)
     model = model_of(documents, quantisation=quantisation, form=form, lexical=lexical)
+    if given:
+        documents, model = with_vectors(documents), reading_vectors(model)
     remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
     settings: dict[str, Any] = {"index.number_of_shards": n_shards, "index.number_of_replicas": 0} if remote else {}
     index = f"parity-{uuid.uuid4().hex[:10]}"
@@ -93,19 +98,22 @@ def serve_on(
 @pytest.fixture(
     scope="module",
     params=[
-        *((quantisation, None) for quantisation in QUANTISATIONS),
-        ("float16", BM25),
-        ("int8", BM25),
-        ("float16", MEMORY_BM25),
-        ("int8", MEMORY_BM25),
+        *((quantisation, None, False) for quantisation in QUANTISATIONS),
+        ("float16", BM25, False),
+        ("int8", BM25, False),
+        ("float16", MEMORY_BM25, False),
+        ("int8", MEMORY_BM25, False),
+        ("float16", None, True),
+        ("float16", BM25, True),
+        ("int8", MEMORY_BM25, True),
     ],
-    ids=lambda case: f"{case[0]}, {LEXICAL[case[1]]}" if case[1] else case[0],
+    ids=lambda case: case[0] + (f", {LEXICAL[case[1]]}" if case[1] else "") + ", given vectors" * case[2],
 )
 def served(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    quantisation, lexical = request.param
-    yield from serve_on(engine, tmp_path_factory.mktemp("store"), quantisation, lexical=lexical)
+    quantisation, lexical, given = request.param
+    yield from serve_on(engine, tmp_path_factory.mktemp("store"), quantisation, lexical=lexical, given=given)
 
 
 def pages(served: Served, query: str, **options: Any) -> tuple[RerankedPage, RerankedPage]:
@@ -208,13 +216,15 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 # All routes, the engine's own included.
 
 CASES = (
-    (1, "linear", None),
-    (3, "linear", None),
-    (1, "linear", BM25),
-    (1, "linear", MEMORY_BM25),
-    *((1, form, None) for form in FORMS if form != "linear"),
+    (1, "linear", None, False),
+    (3, "linear", None, False),
+    (1, "linear", BM25, False),
+    (1, "linear", MEMORY_BM25, False),
+    *((1, form, None, False) for form in FORMS if form != "linear"),
+    (3, "linear", MEMORY_BM25, True),
+    (1, "cubic_separate", None, True),
 )
-"""Shards, the form of the model's vectors, and its lexical settings."""
+"""Shards, the form of the model's vectors, its lexical settings, and whether it reads vectors of the documents."""
 EXACT = 1e-5
 """Tolerance of beside and fetch."""
 
@@ -222,17 +232,21 @@ EXACT = 1e-5
 @pytest.fixture(
     scope="module",
     params=CASES,
-    ids=lambda case: f"{case[0]} shards, {case[1]}{f', {LEXICAL[case[2]]}' if case[2] else ''}",
+    ids=lambda case: (
+        f"{case[0]} shards, {case[1]}" + (f", {LEXICAL[case[2]]}" if case[2] else "") + ", given vectors" * case[3]
+    ),
 )
 def sharded(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    n_shards, form, lexical = request.param
+    n_shards, form, lexical, given = request.param
     kind = engine.capabilities().kind
     if kind in ("memory", "tantivy") and n_shards > 1:
-        pytest.skip(f"{kind} has no shards")
+        if not given:
+            pytest.skip(f"{kind} has no shards")
+        n_shards = 1
     routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form, lexical)
+    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form, lexical, given)
 
 
 def routes_of(served: Served) -> dict[RouteName, float]:
@@ -294,6 +308,8 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
     truth = pages["beside"][0]
     expected = {hit.id: hit for hit in truth.hits}
     lowest = truth.hits[-1].score
+    of_vectors = {one.id: vector_rows(one) for one in truth.explanations}
+    assert any(of_vectors.values()) == (sharded.model.word_encoder is not None)
     for name, (page, tolerance) in pages.items():
         assert page.reranked, (name, page.reason)
         assert (page.total, page.n_candidates, page.alpha) == (truth.total, truth.n_candidates, alpha)
@@ -316,6 +332,16 @@ def test_every_route_gives_one_page(sharded: Served, query: str, alpha: float) -
         check_order(scores, np.arange(len(scores)), tolerance)
         for hit, explanation in zip(page.hits, page.explanations, strict=True):
             assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+            rows, same_rows = vector_rows(explanation), of_vectors.get(hit.id, {})
+            assert bool(rows) == bool(same_rows) or hit.id not in of_vectors
+            for key in rows.keys() & same_rows.keys():
+                assert rows[key] == pytest.approx(same_rows[key], abs=tolerance), (name, hit.id)
+
+
+def vector_rows(explanation: Explanation) -> dict[tuple[str, str], float]:
+    """Return what the words of the query add by the given vector of a document."""
+    rows = (row for row in explanation.contributions if row.kind == "vector")
+    return {(row.query_word, row.document_word): row.value for row in rows}
 
 
 @pytest.mark.parametrize("query", QUERIES[:3])

@@ -184,7 +184,11 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        ((), 2, "give exactly one of --links, --qrels or --pairs to learn from; given: none of them"),
+        (
+            (),
+            2,
+            "--links, --qrels or --pairs to learn from, or only --vector-field; given: none of them",
+        ),
         (("--links", "links.tsv", "--pairs", "pairs.tsv"), 2, "given: --links and --pairs"),
         (("--qrels", "qrels.tsv"), 2, "give the texts with --query-file"),
         (("--links", "links.tsv", "--query-file", "queries.tsv"), 2, "--query-file contains the queries of --qrels"),

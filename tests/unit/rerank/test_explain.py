@@ -20,10 +20,19 @@ from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank import explain as explaining
 from reranker.rerank import search as rerankers
-from reranker.rerank.explain import RESERVED, Contribution, explain_hit
+from reranker.rerank.explain import N_NEAREST, RESERVED, Contribution, DocumentRows, explain_hit, nearest_words
 from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
-from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
+from tests.served import (
+    BM25,
+    MEMORY_BM25,
+    Served,
+    model_of,
+    random_documents,
+    reading_vectors,
+    serve,
+    with_vectors,
+)
 from tests.unit.rerank.test_reranker import BODY
 
 
@@ -189,6 +198,61 @@ def test_what_the_memory_adds_has_rows_of_its_own(quantisation: Quantisation, tm
     engine.close()
 
 
+@pytest.mark.parametrize("source", [True, ["title"]], ids=["text", "title alone"])
+@pytest.mark.parametrize("route", ["beside", "fetch"])
+@pytest.mark.parametrize("lexical", [None, BM25], ids=["learned rows", "bm25"])
+def test_the_part_of_given_vectors_has_rows_of_the_querys_words(
+    tmp_path: Path, lexical: Any, route: Any, source: Any
+) -> None:
+    documents = with_vectors(random_documents(40))
+    model = reading_vectors(model_of(documents, n_dims=2, scale=0.1, lexical=lexical))
+    assert model.word_encoder is not None and model.encoder.vector_field is not None
+    engine = memory_engine()
+    served = serve(engine, "docs", tmp_path, documents, model)
+    options = RerankSettings(alpha=0.5, deadline_ms=None)
+    store = served.store if route == "beside" else None
+    reranker = Reranker(engine, "docs", model, route=route, store=store, settings=options)
+    text = "word1 word3 word3 unseen word59"
+    query = model.encode_queries([text]).learned_rows
+    table, names = model.word_encoder.U, model.query_vocabulary.words
+    q = {names[i]: w for i, w in zip(query.indices, query.data, strict=True) if i < len(table)}
+    U = {word: table[names.index(word)] for word in q}
+    assert set(U) >= {"word1", "word3"}
+    length = np.linalg.norm(sum(q[word] * row for word, row in U.items()))
+    page = reranker.search(text, BODY | {"_source": source}, size=40, explain=True)
+    assert page.reranked and len(page.hits) > 20
+    for hit, explanation in zip(page.hits, page.explanations, strict=True):
+        assert math.fsum(row.value for row in explanation.contributions) == pytest.approx(hit.score, abs=1e-6)
+        rows = [row for row in explanation.contributions if row.kind == "vector"]
+        if "embedding" not in documents[hit.id]:
+            assert not rows
+            continue
+        v = model.encoder.encode([documents[hit.id]]).vectors[0, -model.encoder.vector_field.n_dims :]
+        described = ", ".join(nearest_words(model, v[None])[0])
+        for row in rows:
+            weight = model.word_encoder.weight * float(U[row.query_word] @ v) / length
+            assert row.weight == pytest.approx(weight, abs=1e-5)
+            assert row.value == pytest.approx(0.5 * q[row.query_word] * weight, abs=1e-5)
+            assert row.document_word == described
+        if rows and len(explanation.contributions) < 10:
+            assert {row.query_word for row in rows} == set(U)
+    engine.close()
+
+
+def test_the_nearest_words_of_a_vector_are_frequent_ones() -> None:
+    documents = random_documents(40)
+    model = reading_vectors(model_of(documents))
+    assert model.word_encoder is not None
+    U = model.word_encoder.U.copy()
+    rare = int(np.flatnonzero(model.query_vocabulary.document_frequency[: len(U)] < 3)[0])
+    U[5], U[rare], U[7] = (2.0, 0.0, 0.0, 0.0), (9.0, 0.0, 0.0, 0.0), (5.0, 0.1, 0.0, 0.0)
+    model = dataclasses.replace(model, word_encoder=dataclasses.replace(model.word_encoder, U=U))
+    (words,) = nearest_words(model, np.array([[0.5, 0.0, 0.0, 0.0]], np.float32))
+    assert len(words) == N_NEAREST
+    assert words[:2] == [model.query_vocabulary.words[5], model.query_vocabulary.words[7]]
+    assert model.query_vocabulary.words[rare] not in words
+
+
 def test_a_text_that_has_changed_since_it_was_encoded_names_no_learned_pairs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
@@ -224,7 +288,7 @@ def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -
         told = explain_hit(
             model,
             query,
-            (rows[number], None, rows[number]),
+            DocumentRows(rows[number], None, rows[number]),
             1.0,
             lambda word, _: str(word),
             RankedHit(identifier, "", 1, score, 1, None, score),

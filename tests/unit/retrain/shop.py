@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from reranker.engines.protocol import Engine
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
 from reranker.models.ranking_model import RankingModel
+from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.retrain.loop import folder_of
 from reranker.retrain.served_ranks import ServedModel, ServingScores
 from reranker.retrain.settings import RetrainSettings
@@ -28,6 +29,8 @@ from tests.served import model_of
 Tables = dict[str, dict[str, list[Any]]]
 DAYS = 8.0
 N_KINDS, N_DOCUMENTS, N_SHOWN = 6, 90, 10
+N_VECTOR = 8
+"""Numbers of a vector of `with_kinds`."""
 FAST = TrainConfig(epochs=4, rate=0.1, seed=3)
 
 
@@ -47,6 +50,28 @@ def shop_documents() -> dict[str, dict[str, Any]]:
             words.append(f"wish{(kind + 1) % N_KINDS}")  # and so are others that are none
         documents[f"d{number:03}"] = {"title": "common", "text": " ".join(rng.permutation(words).tolist())}
     return documents
+
+
+def with_kinds(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the documents with a vector each in the field ``vector``, which is near that of their kind."""
+    rng = seeded_rng(12)
+    centres = rng.normal(size=(N_KINDS, N_VECTOR))
+    return {
+        name: {**source, "vector": (centres[n % N_KINDS] + rng.normal(scale=0.1, size=N_VECTOR)).round(4).tolist()}
+        for n, (name, source) in enumerate(documents.items())
+    }
+
+
+def reading_kinds(model: RankingModel, *, learned: bool) -> RankingModel:
+    """Return a model that reads the field ``vector``, and whose words have no vectors yet.
+
+    It has no U and V unless ``learned``.
+    """
+    field = VectorField(np.zeros(N_VECTOR, np.float32), np.eye(N_VECTOR, dtype=np.float32), 9.0, 1.0, "an encoder")
+    V = model.encoder.V if learned else np.zeros((0, 1), np.float32)
+    encoder = replace(model.encoder, view=replace(model.encoder.view, vector="vector"), V=V, vector_field=field)
+    words = WordEncoder(np.zeros((len(model.query_vocabulary), N_VECTOR), np.float32), 1.0)
+    return replace(model, encoder=encoder, U=model.U if learned else V, word_encoder=words)
 
 
 def later(tables: Tables) -> Tables:
@@ -73,11 +98,17 @@ class Shop:
     index: str = "shop"
     documents: dict[str, dict[str, Any]] = field(default_factory=shop_documents)
     lexical: LexicalSettings | None = None
+    vectors: Literal["", "only", "learned"] = ""
+    """Whether documents have vectors, and the base reads only these or has a learned part, too."""
 
     def __post_init__(self) -> None:
+        if self.vectors:
+            self.documents = with_kinds(self.documents)
         self.models = self.path / "models"
         noisy = model_of(self.documents, n_dims=16, scale=0.3, lexical=self.lexical)
         self.base: RankingModel = replace(noisy, U=noisy.U * np.float32(0.1))
+        if self.vectors:
+            self.base = reading_kinds(self.base, learned=self.vectors == "learned")
         self.base_path = folder_of(self.models, self.base.model_id)
         save_model(self.base, self.base_path)
         self.queries = [f"wish{kind} common filler{extra}" for kind in range(N_KINDS) for extra in range(12)]

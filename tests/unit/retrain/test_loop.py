@@ -6,10 +6,12 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
 from indexer.build import build_index
@@ -35,7 +37,7 @@ from reranker.training.remembering import MemoryTrial
 from tests.engines.memory import memory_engine
 from tests.live.helpers import write_lines
 from tests.served import BM25
-from tests.unit.retrain.shop import Shop
+from tests.unit.retrain.shop import N_KINDS, N_VECTOR, Shop
 from tests.unit.small_models import MEMORY_BM25, small_encoder, small_memory, small_model
 
 
@@ -160,6 +162,38 @@ def test_the_query_side_alone_touches_no_document(shop: Shop, logs: dict[str, Pa
     assert model.encoder_id == shop.base.encoder_id
     assert model.model_id != shop.base.model_id
     assert shop.share_answered(model) > shop.share_answered(shop.base)
+
+
+@pytest.mark.parametrize("vectors", ["only", "learned"])
+def test_words_of_given_vectors_are_learned_again_and_no_document_is_written(
+    tmp_path: Path, logs: dict[str, Path], vectors: Literal["only", "learned"]
+) -> None:
+    with closing(open_engine(f"tantivy:{tmp_path / 'index'}")) as engine:
+        shop = Shop(tmp_path, engine, lexical=BM25, vectors=vectors).fill()
+        watched = Watched(engine)
+        result = retrain(shop, logs["useful"], watched, settings={"query_side_only": True})
+        assert result.outcome == "promoted"
+        assert watched.of_documents == result.documents_written == 0
+        model = load_model(result.model_path)
+        assert model.encoder_id == shop.base.encoder_id
+        assert model.word_encoder is not None and model.word_encoder.weight > 0
+        word = model.query_vocabulary.ids(["wish1"])[0]
+        documents = model.encoder.encode(list(shop.documents.values())).vectors[:, -N_VECTOR:]
+        kinds = np.stack([documents[kind::N_KINDS].mean(axis=0) for kind in range(N_KINDS)])
+        assert int(np.argmax(kinds @ model.word_encoder.U[word])) == 1
+        assert shop.share_answered(model) > shop.share_answered(shop.base)
+
+
+def test_a_retraining_of_both_sides_keeps_mean_and_axes_of_given_vectors(tmp_path: Path, logs: dict[str, Path]) -> None:
+    with closing(open_engine(f"tantivy:{tmp_path / 'index'}")) as engine:
+        shop = Shop(tmp_path, engine, lexical=BM25, vectors="learned").fill()
+        result = retrain(shop, logs["useful"])
+        assert result.outcome == "promoted"
+        field, before = load_model(result.model_path).encoder.vector_field, shop.base.encoder.vector_field
+        assert field is not None and before is not None
+        np.testing.assert_array_equal(field.axes, before.axes)
+        np.testing.assert_array_equal(field.mean, before.mean)
+        assert field.text_encoder == before.text_encoder
 
 
 def forgetting(log: Path, folder: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from reranker.service.rerank_api import (
 from reranker.text.view import TextView
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
-from tests.unit.small_models import DOCUMENTS, small_model
+from tests.unit.small_models import DOCUMENTS, GIVEN, small_model, with_given_vectors
 
 QUERY = "word1 word7 word12 word3"
 VIEW = TextView.parse(["title^2", "text"])
@@ -138,6 +139,49 @@ def test_what_a_document_of_a_request_is(
 )
 def test_where_a_plain_text_belongs(fields: list[str], expected: str) -> None:
     assert text_field(TextView.parse(fields)) == expected
+
+
+def test_a_text_has_no_given_vector_unless_the_object_has_it() -> None:
+    model = with_given_vectors(small_model())
+    assert model.encoder.vector_field is not None
+    source = {"title": "ash tree", "text": "hard grey wood"}
+    n_given = model.encoder.vector_field.n_dims
+    query = "tall ash tree"
+    plain, vector, bare = score_items(model, query, texts(source, {**source, "vector": GIVEN[0]}, source)).scores
+    asked = model.encode_queries([query]).vectors[0]
+    added = model.encoder.encode([{**source, "vector": GIVEN[0]}]).vectors[0, -n_given:]
+    assert plain == bare and added.any()
+    assert vector - plain == pytest.approx(float(asked[-n_given:] @ added), abs=1e-6)
+    only = score_items(model, query, texts({"vector": GIVEN[0]}))
+    assert only.scores[0] == pytest.approx(float(asked[-n_given:] @ added), abs=1e-6)
+
+
+@pytest.mark.parametrize("vector", ["none", [1.0, 2.0], [1.0, 2.0, 3.0, float("nan")], {"x": 1}, [[1.0]]])
+def test_a_vector_that_cannot_be_used_is_left_out_with_a_warning(vector: Any) -> None:
+    model = with_given_vectors(small_model())
+    source = {"title": "ash tree", "text": "hard grey wood"}
+    expected = score_items(model, "tall ash tree", texts(source, source))
+    found = score_items(model, "tall ash tree", texts(source, {**source, "vector": vector}))
+    assert found.reason is None
+    np.testing.assert_array_equal(found.scores, expected.scores)
+    assert found.warnings[0].startswith(
+        "1 documents have a value in 'vector' that is not a vector like those of training"
+    )
+
+
+def test_a_vector_in_an_object_is_no_text() -> None:
+    view = replace(VIEW, vector="vector")
+    numbers = [1.0, 2.0]
+    cases: list[tuple[dict[str, Any], tuple[str, ...], dict[str, Any]]] = [
+        ({"title": "a", "vector": numbers}, (), {"title": "a", "vector": numbers}),
+        ({"name": "a", "vector": numbers}, (), {"text": ["a"], "vector": numbers}),
+        ({"title": "a", "vector": numbers}, ("title",), {"title": "a"}),
+        ({"title": "a", "vector": numbers}, ("title", "vector"), {"title": "a", "vector": numbers}),
+        ({"title": "a", "b": "c", "vector": numbers}, ("title", "b", "vector"), {"text": ["", "c"]}),
+    ]
+    for document, rank_fields, expected in cases:
+        (item,) = items_of([document], view, rank_fields=rank_fields)
+        assert item.source is not None and expected.items() <= item.source.items()
 
 
 def test_documents_of_which_nothing_is_known_come_last_in_the_order_given(served: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.errors import InputError, TrainingError
+from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.models.model_folder import load_model, save_model
 from reranker.records import Document
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
-from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model
+from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model, train_unlabelled
 from reranker.training import word_encoder as module
 from reranker.training.given_vectors import MIN_VECTORS, GivenVectors, VectorCollector, field_of, group_notes
 from reranker.training.word_encoder import RIDGES, encoder_problem, solved
@@ -144,6 +145,44 @@ def test_a_training_with_vectors_finds_what_words_cannot(tmp_path: Path) -> None
         return float(np.mean([[ids[d] in grades[q] for d in row] for q, row in zip(texts, best, strict=True)]))
 
     assert found(model) > found(plain) + 0.2
+
+
+@pytest.mark.parametrize("has_labels", [False, True])
+def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_labels: bool) -> None:
+    documents, (texts, grades) = sources(), queries_of_topics()
+    path, evidence = write_documents(tmp_path / "docs.jsonl", documents), from_judgements(grades, texts)
+    source = DocumentSource(path, WITH_VECTOR)
+    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, text_encoder="an encoder")
+    if has_labels:
+        base, _ = train_model(source, evidence, config, compare=False)
+    else:
+        base, _ = train_unlabelled(source, config)
+    assert base.word_encoder is not None and base.encoder.vector_field is not None
+    plain = TrainConfig(memory="off", epochs=1)
+    for one in documents:
+        one["vector"] = [2 * value + 1 for value in one["vector"]]
+    changed = DocumentSource(write_documents(tmp_path / "changed.jsonl", documents))
+    for query_side_only in (True, False):
+        settings = replace(plain, query_side_only=query_side_only)
+        model, _ = train_model(changed, evidence, settings, base=base, compare=False)
+        assert model.word_encoder is not None and model.encoder.vector_field is not None
+        np.testing.assert_array_equal(model.encoder.vector_field.mean, base.encoder.vector_field.mean)
+        assert model.encoder.vector_field.text_encoder == "an encoder"
+        assert (model.encoder_id == base.encoder_id) or not query_side_only
+        assert not np.array_equal(model.word_encoder.U, base.word_encoder.U)
+    for one in documents:
+        one["vector"] = one["vector"][:5]
+    other = DocumentSource(write_documents(tmp_path / "other.jsonl", documents))
+    with pytest.raises(InputError, match=r"vectors of 5 numbers, and the model to start from was trained with 12"):
+        train_model(other, evidence, plain, base=base, compare=False)
+
+
+def test_a_lexical_score_has_no_query_side_to_train(tmp_path: Path) -> None:
+    texts, grades = queries_of_topics()
+    path, evidence = write_documents(tmp_path / "docs.jsonl", sources()), from_judgements(grades, texts)
+    base, _ = train_model(DocumentSource(path, VIEW), evidence, TrainConfig(model_class="lexical"), compare=False)
+    with pytest.raises(ConfigError, match="lexical score, which has no query side to train"):
+        train_model(DocumentSource(path), evidence, TrainConfig(query_side_only=True), base=base, compare=False)
 
 
 def test_vectors_that_say_nothing_are_left_out(tmp_path: Path) -> None:
