@@ -153,6 +153,13 @@ Examples:
     "them, so that queries need no encoder.",
 )
 @common.setting(TrainConfig, "vector_dims", metavar="N", help="Numbers that are stored of a vector of --vector-field.")
+@click.option(
+    "--word-vectors",
+    type=PATH,
+    metavar="FILE",
+    help="Word vectors of any origin that those learned for --vector-field start from: word2vec text, GloVe or "
+    "fastText .vec, also gz. They are used if held-out documents' vectors are found better with them.",
+)
 @common.setting(
     TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
 )
@@ -376,6 +383,10 @@ def _check_combination(options: dict[str, Any]) -> None:
     common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file contains the queries of --qrels: give --qrels, or leave --query-file out")
+    if options["word_vectors"] and not (options["vector_field"] or options["warm_start"]):
+        raise ConfigError(
+            "--word-vectors needs vectors of documents: give their field with --vector-field, or leave it out"
+        )
     source_of = click.get_current_context().get_parameter_source
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
@@ -408,6 +419,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import DocumentSource
+    from reranker.training.word_vectors import WordVectorFile
 
     analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
@@ -430,6 +442,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["quantisation"],
         options["id_field"],
         None if options["allow_partial"] else MAX_UNKNOWN,
+        WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
     )
 
 

@@ -28,6 +28,7 @@ from reranker.text.tokens import DocumentTokens, TokenReader
 from reranker.text.view import TextView, nearest_paths, paths_of
 from reranker.text.vocabulary import Vocabulary
 from reranker.training.given_vectors import GivenVectors, VectorCollector
+from reranker.training.word_vectors import MAX_WORDS, PriorWords, WantedWords, WordSource
 
 _BATCH = 512
 _MAX_PATHS = 10_000
@@ -56,6 +57,8 @@ class DocumentSource:
     """Field that holds the document id, a path such as ``product.sku``; None: ``id`` or ``_id``."""
     max_unknown: float | None = None
     """Largest share of preferences whose query or document is unknown, from 0 to 1; None: no limit."""
+    word_source: WordSource | None = None
+    """Word vectors that those learned for ``view.vector`` are pulled towards."""
 
 
 @dataclass
@@ -152,6 +155,22 @@ def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
             f"check the fields ({names}) and the floor (--min-df)"
         )
     return vocabulary
+
+
+def prior_words(
+    corpus: DocumentSource, data: TrainingCorpus, analyzer: Analyzer, spellings: Vocabulary, rejects: RejectSink | None
+) -> PriorWords | None:
+    """Return the vectors that a corpus's source of word vectors has of its words; None without a source."""
+    if corpus.word_source is None:
+        return None
+    return corpus.word_source.vectors(WantedWords(data.tfidf.vocabulary, analyzer, spellings), rejects)
+
+
+def spellings_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
+    """Return the most frequent words of documents that are not stemmed yet; none without a source of word vectors."""
+    if corpus.word_source is None:
+        return Vocabulary((), np.zeros(0, np.int64), 0)
+    return tokens.vocabulary(MAX_WORDS)
 
 
 def counted(tokens: DocumentTokens, tfidf: TfIdf, query_ids: Set[str]) -> TrainingCorpus:

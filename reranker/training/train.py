@@ -55,12 +55,20 @@ from reranker.training.lexical_choice import (
 from reranker.training.linear import words_only
 from reranker.training.problem import query_set
 from reranker.training.race import Trial
-from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_corpus_once
+from reranker.training.reading import (
+    DocumentSource,
+    Listener,
+    TrainingCorpus,
+    prior_words,
+    read_corpus_once,
+    spellings_of,
+)
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
 from reranker.training.run import Division, RandomStreams, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
 from reranker.training.word_encoder import EncoderProblem, encoder_problem
+from reranker.training.word_vectors import PriorWords
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -298,6 +306,7 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     reading = timed("counting", read_by, run, tokens)
     division = divided(run, reading.data)
     lexical = timed("lexical score", tuned_lexical, run, tokens, reading, division)
+    spellings = spellings_of(run.corpus, tokens)
     del tokens, reading  # the later stages need the memory
     rows = timed("rows", prepared_rows, run, lexical, division)
     learned = timed("learning", learned_part, run, lexical.reading, division, rows)
@@ -305,8 +314,10 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     encoder = None
     if given is not None:
         base = run.base.encoder.vector_field if run.base is not None and run.config.query_side_only else None
-        of_run = (run.streams, run.config, run.listener, lexical.reading.data)
-        encoder = timed("word vectors", learned_words, *of_run, given, base)
+        best, rejects = lexical.reading, run.listener.rejects
+        prior = prior_words(run.corpus, best.data, best.analyzer, spellings, rejects)
+        of_run = (run.streams, run.config, run.listener, best.data)
+        encoder = timed("word vectors", learned_words, *of_run, given, base, prior)
     choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
     return TrainingStages(division, lexical, rows, learned, memory, encoder, choice)
 
@@ -318,15 +329,20 @@ def learned_words(
     data: TrainingCorpus,
     given: GivenVectors,
     field: VectorField | None,
+    prior: PriorWords | None = None,
 ) -> EncoderProblem:
     """Return the word vectors of a corpus, for the vectors that its documents have already.
 
-    ``field`` is that of a model whose document side stays; None: mean and axes are those of the corpus.
+    ``field`` is that of a model whose document side stays; None: mean and axes are those of the corpus. ``prior`` are
+    word vectors of another source, which are used if held-out documents are found better with them.
     """
     listener.say("learning word vectors")
     if field is None:
         field = field_of(given, config.vector_dims, streams.named("axes"), config.text_encoder, listener.say)
-    return encoder_problem(field, given, data, streams.named("word vectors"))
+    problem = encoder_problem(field, given, data, streams.named("word vectors"), prior)
+    for note in problem.notes:
+        listener.say(note)
+    return problem
 
 
 def written_model(
