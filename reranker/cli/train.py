@@ -160,6 +160,14 @@ Examples:
     help="Word vectors of any origin that those learned for --vector-field start from: word2vec text, GloVe or "
     "fastText .vec, also gz. They are used if held-out documents' vectors are found better with them.",
 )
+@click.option(
+    "--encoder",
+    "encoder_path",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of the text encoder that computed --vector-field (see ssi embed). In training, it computes vectors "
+    "of words and training queries. The model does not need it.",
+)
 @common.setting(
     TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
 )
@@ -383,10 +391,10 @@ def _check_combination(options: dict[str, Any]) -> None:
     common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file contains the queries of --qrels: give --qrels, or leave --query-file out")
-    if options["word_vectors"] and not (options["vector_field"] or options["warm_start"]):
-        raise ConfigError(
-            "--word-vectors needs vectors of documents: give their field with --vector-field, or leave it out"
-        )
+    for name in ("word_vectors", "encoder_path"):
+        if options[name] and not (options["vector_field"] or options["warm_start"]):
+            option = name.removesuffix("_path").replace("_", "-")
+            raise ConfigError(f"--{option} needs vectors of documents: give --vector-field, or leave --{option} out")
     source_of = click.get_current_context().get_parameter_source
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
@@ -416,6 +424,7 @@ def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:
     """Return the corpus: file, text view and analyzer. Without ``--docs``, the file is ``of_index``."""
+    from reranker.encoders import open_encoder
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import DocumentSource
@@ -443,6 +452,7 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["id_field"],
         None if options["allow_partial"] else MAX_UNKNOWN,
         WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
+        open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
     )
 
 

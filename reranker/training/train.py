@@ -67,7 +67,7 @@ from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, 
 from reranker.training.run import Division, RandomStreams, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
-from reranker.training.word_encoder import EncoderProblem, encoder_problem
+from reranker.training.word_encoder import EncoderProblem, encoder_problem, teacher_vectors
 from reranker.training.word_vectors import PriorWords
 
 _Arguments = ParamSpec("_Arguments")
@@ -318,6 +318,11 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
         prior = prior_words(run.corpus, best.data, best.analyzer, spellings, rejects)
         of_run = (run.streams, run.config, run.listener, best.data)
         encoder = timed("word vectors", learned_words, *of_run, given, base, prior)
+        teacher, texts = run.corpus.encoder, run.evidence.texts
+        if teacher is not None and texts is not None:
+            asked = {query: texts[query] for query in run.evidence.query_ids if query in texts}
+            run.listener.say(f"computing the vectors of {len(asked):,} training queries")
+            encoder = replace(encoder, asked=teacher_vectors(teacher, encoder.field, asked))
     choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
     return TrainingStages(division, lexical, rows, learned, memory, encoder, choice)
 

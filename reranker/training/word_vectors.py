@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 
 from reranker.arrays import Float32, Float64, Int64
+from reranker.encoders import SentenceEncoder
 from reranker.errors import InputError
 from reranker.formats import Line, RecordError, RejectSink, StrictSink, decoded, read_lines
 from reranker.text.analyzers import Analyzer
@@ -35,7 +36,9 @@ class PriorWords(NamedTuple):
     rows: Int64
     """Rows of the words, (m,) int64, ascending."""
     vectors: Float32
-    """(m, P) float32, of any space."""
+    """(m, P) float32."""
+    is_same_space: bool = False
+    """True if the encoder of the documents' vectors computed them; False: they may be of any space."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,3 +200,30 @@ def _is_number(text: bytes) -> bool:
 
 def _reject(line: Line, error: RecordError, sink: RejectSink) -> None:
     sink.reject(line.number, line.offset, error.message, line.data[:800], kind=error.kind)
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedWords:
+    """The vectors that the text encoder of the documents' vectors gives single words.
+
+    The vector of a stem is the mean of those of its words, weighed by the number of documents that hold each.
+    """
+
+    encoder: SentenceEncoder
+
+    def vectors(self, wanted: WantedWords, rejects: RejectSink | None) -> PriorWords:
+        """Return the vectors of the vocabulary's words; nothing is rejected."""
+        words, counts = wanted.spellings.words, wanted.spellings.document_frequency
+        means: _Means | None = None
+        for start in range(0, len(words), _BATCH):
+            rows = wanted.rows_of(words[start : start + _BATCH])
+            places = np.flatnonzero(rows >= 0)
+            vectors = self.encoder.encode([words[start + place] for place in places.tolist()])
+            if means is None and len(places):
+                means = _Means(min(len(wanted.vocabulary), MAX_WORDS), vectors.shape[1])
+            for place, vector in zip(places.tolist(), vectors, strict=True):
+                if means is not None and vector.any():
+                    means.add(int(rows[place]), vector, float(counts[start + place]))
+        if means is None:
+            raise InputError("no word of the documents can be given to the text encoder: check --fields and --analyzer")
+        return means.words()._replace(is_same_space=True)
