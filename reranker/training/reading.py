@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Int64
+from reranker.encoders import SentenceEncoder
 from reranker.errors import TrainingError
 from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.kernels.packing import Quantisation
@@ -28,6 +29,7 @@ from reranker.text.tokens import DocumentTokens, TokenReader
 from reranker.text.view import TextView, nearest_paths, paths_of
 from reranker.text.vocabulary import Vocabulary
 from reranker.training.given_vectors import GivenVectors, VectorCollector
+from reranker.training.word_vectors import MAX_WORDS, EncodedWords, PriorWords, WantedWords, WordSource
 
 _BATCH = 512
 _MAX_PATHS = 10_000
@@ -56,6 +58,10 @@ class DocumentSource:
     """Field that holds the document id, a path such as ``product.sku``; None: ``id`` or ``_id``."""
     max_unknown: float | None = None
     """Largest share of preferences whose query or document is unknown, from 0 to 1; None: no limit."""
+    word_source: WordSource | None = None
+    """Word vectors that those learned for ``view.vector`` are pulled towards; None: those of ``encoder``."""
+    encoder: SentenceEncoder | None = None
+    """Text encoder that computed the vectors in ``view.vector``, if it can be called while the model is trained."""
 
 
 @dataclass
@@ -152,6 +158,25 @@ def vocabulary_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
             f"check the fields ({names}) and the floor (--min-df)"
         )
     return vocabulary
+
+
+def prior_words(
+    corpus: DocumentSource, data: TrainingCorpus, analyzer: Analyzer, spellings: Vocabulary, rejects: RejectSink | None
+) -> PriorWords | None:
+    """Return the vectors that a corpus's source of word vectors has of its words; None without a source."""
+    source = corpus.word_source
+    if source is None and corpus.encoder is not None:
+        source = EncodedWords(corpus.encoder)
+    if source is None:
+        return None
+    return source.vectors(WantedWords(data.tfidf.vocabulary, analyzer, spellings), rejects)
+
+
+def spellings_of(corpus: DocumentSource, tokens: DocumentTokens) -> Vocabulary:
+    """Return the most frequent words of documents that are not stemmed yet; none without a source of word vectors."""
+    if corpus.word_source is None and corpus.encoder is None:
+        return Vocabulary((), np.zeros(0, np.int64), 0)
+    return tokens.vocabulary(MAX_WORDS)
 
 
 def counted(tokens: DocumentTokens, tfidf: TfIdf, query_ids: Set[str]) -> TrainingCorpus:

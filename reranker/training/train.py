@@ -56,12 +56,20 @@ from reranker.training.lexical_choice import (
 from reranker.training.linear import words_only
 from reranker.training.problem import query_set
 from reranker.training.race import Trial
-from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, read_corpus_once
+from reranker.training.reading import (
+    DocumentSource,
+    Listener,
+    TrainingCorpus,
+    prior_words,
+    read_corpus_once,
+    spellings_of,
+)
 from reranker.training.remembering import MemoryTrial, memory_of, tried_memory, tuned_remembering_all
 from reranker.training.run import Division, RandomStreams, TrainingRun, check_known, checked_run, divided
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import Split, TrainingSet
-from reranker.training.word_encoder import EncoderProblem, encoder_problem
+from reranker.training.word_encoder import EncoderProblem, encoder_problem, teacher_vectors
+from reranker.training.word_vectors import PriorWords
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -299,6 +307,7 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     reading = timed("counting", read_by, run, tokens)
     division = divided(run, reading.data)
     lexical = timed("lexical score", tuned_lexical, run, tokens, reading, division)
+    spellings = spellings_of(run.corpus, tokens)
     del tokens, reading  # the later stages need the memory
     rows = timed("rows", prepared_rows, run, lexical, division)
     learned = timed("learning", learned_part, run, lexical.reading, division, rows)
@@ -306,8 +315,15 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
     encoder = None
     if given is not None:
         base = None if run.base is None else run.base.encoder.vector_field
-        of_run = (run.streams, run.config, run.listener, lexical.reading.data)
-        encoder = timed("word vectors", learned_words, *of_run, given, base)
+        best, rejects = lexical.reading, run.listener.rejects
+        prior = prior_words(run.corpus, best.data, best.analyzer, spellings, rejects)
+        of_run = (run.streams, run.config, run.listener, best.data)
+        encoder = timed("word vectors", learned_words, *of_run, given, base, prior)
+        teacher, texts = run.corpus.encoder, run.evidence.texts
+        if teacher is not None and texts is not None:
+            asked = {query: texts[query] for query in run.evidence.query_ids if query in texts}
+            run.listener.say(f"computing the vectors of {len(asked):,} training queries")
+            encoder = replace(encoder, asked=teacher_vectors(teacher, encoder.field, asked))
     choice = timed("form", chosen_form, run, lexical, division, rows, learned, memory, encoder)
     return TrainingStages(division, lexical, rows, learned, memory, encoder, choice)
 
@@ -319,11 +335,13 @@ def learned_words(
     data: TrainingCorpus,
     given: GivenVectors,
     field: VectorField | None,
+    prior: PriorWords | None = None,
 ) -> EncoderProblem:
     """Return the word vectors of a corpus, for the vectors that its documents have already.
 
-    ``field`` is that of a model to start from, which stays; None: mean and axes are those of the corpus. Raises
-    `InputError` if the vectors do not have its number of values.
+    ``field`` is that of a model to start from, which stays; None: mean and axes are those of the corpus. ``prior`` are
+    word vectors of another source, which are used if held-out documents are found better with them. Raises `InputError`
+    if the vectors do not have the field's number of values.
     """
     listener.say("learning word vectors")
     if field is None:
@@ -334,7 +352,10 @@ def learned_words(
             f"with {field.n_given}: they are of another text encoder. Train a new model without one to start from",
             dims=given.vectors.shape[1],
         )
-    return encoder_problem(field, given, data, streams.named("word vectors"))
+    problem = encoder_problem(field, given, data, streams.named("word vectors"), prior)
+    for note in problem.notes:
+        listener.say(note)
+    return problem
 
 
 def written_model(

@@ -32,7 +32,9 @@ from reranker.training.reading import (
     Listener,
     TrainingCorpus,
     counted,
+    prior_words,
     read_corpus_once,
+    spellings_of,
     vocabulary_of,
 )
 from reranker.training.run import RandomStreams
@@ -79,7 +81,9 @@ def train_unlabelled(
     if not corpus.view.vector:
         raise ConfigError("without links, judgments or pairs, the documents need vectors: name their field")
     config, listener = config or TrainConfig(), listener or Listener()
-    listener.run.expect({"reading": 1.0, "word vectors": 3.0, "word vectors of stems": 3.0, "weighing": 0.2})
+    listener.run.expect(
+        {"reading": 1.0, "word vectors": 3.0, "word vectors of stems": 3.0, "given word vectors": 3.0, "weighing": 0.2}
+    )
     clock = StageClock(listener.run)
     streams = RandomStreams(config.seed)
     analyzer = corpus.analyzer or make_analyzer(AnalyzerConfig())
@@ -88,6 +92,7 @@ def train_unlabelled(
         raise ConfigError("the documents need vectors: name their field")
     of_run = (streams, config, listener)
     data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
+    spellings = spellings_of(corpus, tokens)
     problem = clock.timed("word vectors", learned_words, *of_run, data, given, None)
     notes = []
     if corpus.analyzer is None:
@@ -102,6 +107,10 @@ def train_unlabelled(
         )
         if is_better:
             data, problem, analyzer = other, stemmed, make_analyzer(stems.config)
+    prior = prior_words(corpus, data, analyzer, spellings, listener.rejects)
+    if prior is not None:
+        # Stems were chosen without it: the lexical score needs them, and these word vectors may be of whole words.
+        problem = clock.timed("given word vectors", learned_words, *of_run, data, given, problem.field, prior)
     settings = lexical_settings(data, corpus)
     weight = clock.timed("weighing", _weight, data, settings, problem, streams.named("word weights"))
     notes.append(
@@ -110,6 +119,7 @@ def train_unlabelled(
     )
     for note in notes:
         listener.say(note)
+    notes += problem.notes
     nothing = words_only()
     encoder = Encoder(
         corpus.view.with_weights((1.0,) * len(corpus.view.fields)),

@@ -9,12 +9,17 @@ Each document appears with its whole text and with its shortest field (its title
 weighted mean of (e - μ) of their relevant documents: their labels are part of the same equation, so no step size has to
 be found. The equation is solved by conjugate gradients, preconditioned by its diagonal, for all columns at once.
 
-Nothing is known about words of fewer documents than the others: λ keeps their vectors short.
+If the text encoder can be called during training, training queries also appear with their own vectors e_q - μ.
+
+Little is known about words of few documents: λ keeps their vectors short. If word vectors E0 of another source are
+given, λ |U - E0 M|² takes the place of λ |U|², so that such words keep what is known of them. M is the linear map of
+a_d E0 to e_d - μ, by ridge regression too; for the encoder's own vectors of single words it is a factor. Held-out
+documents decide whether the given word vectors are used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -23,6 +28,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64, Int64
+from reranker.encoders import SentenceEncoder
+from reranker.errors import InputError
+from reranker.evaluation import standard_error
 from reranker.kernels.rows import Rows, embed_rows
 from reranker.models.vector_field import VectorField
 from reranker.text.rows import combine, row_of
@@ -31,6 +39,7 @@ from reranker.training.given_vectors import GivenVectors
 from reranker.training.problem import QuerySet
 from reranker.training.reading import TrainingCorpus
 from reranker.training.training_set import TrainingSet
+from reranker.training.word_vectors import MAX_WORDS, PriorWords
 
 RIDGES: Final = (10.0, 3.0, 1.0)
 """Values of λ that are tried, the largest first: each solution starts from the one before."""
@@ -39,10 +48,12 @@ LABEL_WEIGHT: Final = 2.0
 
 Measured on nfcorpus, cranfield, cisi and wikimedia_discernatron, .5 to 4 are within .004 MAP of each other.
 """
-MAX_WORDS: Final = 100_000
-"""Words that have vectors, the most frequent ones."""
+QUERY_WEIGHT: Final = 1.0
+"""Weight of a training query with its own vector: it counts as one text of a document."""
 N_STEPS: Final = 10
 """Steps of conjugate gradients; more of them change MAP by less than .001."""
+MAP_RIDGE: Final = 1.0
+"""λ of the linear map of given word vectors, whose mean squared length is 1."""
 _HELD_OUT = 0.1  # of at least `MIN_VECTORS` documents: always one or more
 _MAX_HELD_OUT = 2_000
 _MAX_COMPARED = 20_000  # documents that λ is chosen on
@@ -59,6 +70,15 @@ class _Texts(NamedTuple):
     """The same, transposed."""
     targets: Float32
     """(n, K)."""
+
+
+class TeacherVectors(NamedTuple):
+    """Vectors of queries, in the space of documents' stored vectors."""
+
+    row_of: Mapping[str, int]
+    """Query id to row."""
+    vectors: Float32
+    """(n, K) float32."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,13 +99,29 @@ class EncoderProblem:
     """The solution without training queries, (n_words, K) float32."""
     likeness: Float32
     """Cosine of held-out documents' vectors and those of their shortest fields, (n_held_out,) float32."""
+    prior: Float32 | None = None
+    """Word vectors that the solution is pulled towards, (n_words, K) float32; None: 0."""
+    notes: tuple[str, ...] = ()
+    """Sentences about the prior, for people."""
+    asked: TeacherVectors | None = None
+    """Vectors of training queries by the text encoder; None if it is out of reach."""
 
     def taught(self, queries: QuerySet, data: TrainingCorpus, evidence: TrainingSet) -> Float32:
         """Return the solution with the queries of some evidence, (n_words, K) float32."""
-        labels = self._labels(queries, data, evidence)
-        if labels is None:
-            return self.U
-        return solved([*self.texts, labels], self.ridge, self.U)
+        parts = (self._labels(queries, data, evidence), self._vectors_of(queries, evidence))
+        texts = [part for part in parts if part is not None]
+        return solved([*self.texts, *texts], self.ridge, self.U, self.prior) if texts else self.U
+
+    def _vectors_of(self, queries: QuerySet, evidence: TrainingSet) -> _Texts | None:
+        """Return the rows of the queries of some evidence that the text encoder was given, at their weight."""
+        row_of = {} if self.asked is None else self.asked.row_of
+        known = [query for query in evidence.query_ids if query in row_of and query in queries.row_of]
+        if self.asked is None or not known:
+            return None
+        root = np.float32(np.sqrt(QUERY_WEIGHT))
+        vectors = self.asked.vectors[[row_of[query] for query in known]]
+        rows = queries.rows.learned[[queries.row_of[query] for query in known]]
+        return _texts(rows * root, vectors * root, self.n_words)
 
     def _labels(self, queries: QuerySet, data: TrainingCorpus, evidence: TrainingSet) -> _Texts | None:
         """Return the rows of the queries that have a relevant document with a vector, at their weight."""
@@ -105,12 +141,16 @@ class EncoderProblem:
 
 
 def encoder_problem(
-    field: VectorField, given: GivenVectors, data: TrainingCorpus, rng: np.random.Generator
+    field: VectorField,
+    given: GivenVectors,
+    data: TrainingCorpus,
+    rng: np.random.Generator,
+    prior: PriorWords | None = None,
 ) -> EncoderProblem:
     """Return the problem of a corpus, with λ chosen on held-out documents, and its solution without queries.
 
     λ is the value of `RIDGES` by which the shortest fields of held-out documents have vectors most like those of their
-    documents (mean cosine).
+    documents (mean cosine). The prior is used if these are more alike with it, by more than one standard error.
     """
     vectors = given.projected(field)
     n_words = min(len(data.tfidf.vocabulary), MAX_WORDS)
@@ -119,13 +159,70 @@ def encoder_problem(
     n_held = min(int(_HELD_OUT * len(order)), _MAX_HELD_OUT)
     held, kept = np.sort(order[:n_held]), np.sort(order[n_held:])
     of_kept = [_texts(view[kept], vectors[kept], n_words) for view in views]
-    ridge, likeness = _best_ridge(of_kept, views[-1][held], vectors[held])
+    asked = (views[-1][held], vectors[held])
+    ridge, likeness = _best_ridge(of_kept, *asked, np.zeros((n_words, field.n_dims), np.float32))
     texts = tuple(_texts(view[given.documents], vectors[given.documents], n_words) for view in views)
-    U = solved(texts, ridge, np.zeros((n_words, field.n_dims), np.float32))
-    return EncoderProblem(field, vectors, given.documents, n_words, ridge, texts, U, likeness)
+    start, notes = None, tuple[str, ...]()
+    if prior is not None:
+        other, likeness_of_prior = _best_ridge(of_kept, *asked, mapped_prior(prior, of_kept, n_words, field))
+        gains = np.asarray(likeness_of_prior - likeness, np.float64)
+        is_used = bool(gains.mean() > standard_error(gains))
+        notes = (
+            f"given word vectors: {len(prior.rows):,} of {n_words:,} words have one; they are "
+            f"{'used' if is_used else 'left out'}: the cosine of held-out documents and their titles is "
+            f"{likeness_of_prior.mean():.4f} with them, {likeness.mean():.4f} without",
+        )
+        if is_used:
+            ridge, likeness, start = other, likeness_of_prior, mapped_prior(prior, texts, n_words, field)
+    U = solved(texts, ridge, np.zeros((n_words, field.n_dims), np.float32) if start is None else start, start)
+    return EncoderProblem(field, vectors, given.documents, n_words, ridge, texts, U, likeness, start, notes)
 
 
-def solved(texts: Sequence[_Texts], ridge: float, start: Float32) -> Float32:
+def teacher_vectors(encoder: SentenceEncoder, field: VectorField, texts: Mapping[str, str]) -> TeacherVectors:
+    """Return the vectors that a text encoder gives queries (id to text), as those of documents are stored."""
+    vectors = encoder.encode(list(texts.values()))
+    check_dims(field, vectors.shape[1])
+    return TeacherVectors({query: row for row, query in enumerate(texts)}, field.project(vectors))
+
+
+def check_dims(field: VectorField, n_dims: int) -> None:
+    """Raise `InputError` unless a text encoder's vectors have as many numbers as the documents'."""
+    if n_dims != field.n_given:
+        raise InputError(
+            f"the text encoder gives vectors of {n_dims} numbers, and those of the documents have {field.n_given}: "
+            "name the encoder that computed them"
+        )
+
+
+def mapped_prior(prior: PriorWords, texts: Sequence[_Texts], n_words: int, field: VectorField) -> Float32:
+    """Return given word vectors in the space of documents' vectors, (n_words, K) float32; 0 for words without one.
+
+    Their mean is removed. The linear map is the ridge regression of texts' sums of word vectors to documents' vectors.
+    If both are of the same space, only the length is fitted.
+    """
+    centred = prior.vectors.astype(np.float64) - prior.vectors.mean(axis=0, dtype=np.float64)
+    if prior.is_same_space:
+        check_dims(field, centred.shape[1])
+        centred = centred @ field.axes.astype(np.float64)
+    size = np.sqrt(np.mean(np.sum(centred**2, axis=1)))
+    if not size > 0:  # one word, or words that are all equal
+        return np.zeros((n_words, field.n_dims), np.float32)
+    table = np.zeros((n_words, centred.shape[1]), np.float32)
+    table[prior.rows] = centred / size
+    gram = MAP_RIDGE * np.eye(table.shape[1])
+    towards = np.zeros((table.shape[1], field.n_dims))
+    for part in texts:
+        found = _product(part.rows, table)
+        for start in range(0, len(found), _ROWS_A_PART):
+            block = found[start : start + _ROWS_A_PART].astype(np.float64)
+            gram += block.T @ block
+            towards += block.T @ part.targets[start : start + _ROWS_A_PART].astype(np.float64)
+    if prior.is_same_space:
+        return np.asarray(table * (np.trace(towards) / np.trace(gram)), np.float32)
+    return np.asarray(table.astype(np.float64) @ np.linalg.solve(gram, towards), np.float32)
+
+
+def solved(texts: Sequence[_Texts], ridge: float, start: Float32, prior: Float32 | None = None) -> Float32:
     """Return U of the least sum of squares, (n_words, K) float32, from a start.
 
     Parameters
@@ -136,10 +233,12 @@ def solved(texts: Sequence[_Texts], ridge: float, start: Float32) -> Float32:
         λ > 0.
     start : array
         U to start from, (n_words, K) float32; it is not changed.
+    prior : array, optional
+        U that λ pulls towards, (n_words, K) float32; None: 0.
     """
     inverse = (1 / _diagonal(texts, len(start), ridge)).astype(np.float32)[:, None]
     U = start.copy()
-    residual = -np.float32(ridge) * U
+    residual = -np.float32(ridge) * (U if prior is None else U - prior)
     for part in texts:
         residual += _product(part.columns, part.targets - _product(part.rows, U))
     step = inverse * residual
@@ -162,12 +261,14 @@ def solved(texts: Sequence[_Texts], ridge: float, start: Float32) -> Float32:
     return U
 
 
-def _best_ridge(texts: Sequence[_Texts], asked: sp.csr_matrix, vectors: Float32) -> tuple[float, Float32]:
+def _best_ridge(
+    texts: Sequence[_Texts], asked: sp.csr_matrix, vectors: Float32, prior: Float32
+) -> tuple[float, Float32]:
     """Return the λ by which held-out texts have vectors most like those of their documents, and their cosines."""
     tried: dict[float, Float32] = {}
-    start = np.zeros((len(texts[0].columns.indptr) - 1, vectors.shape[1]), np.float32)
+    start = prior
     for ridge in RIDGES:
-        start = solved(texts, ridge, start)
+        start = solved(texts, ridge, start, prior)
         found = embed_rows(asked, start)
         lengths = np.linalg.norm(found, axis=1) * np.linalg.norm(vectors, axis=1)
         tried[ridge] = np.divide(

@@ -27,7 +27,7 @@ WITH_VECTOR = TextView(VIEW.fields, vector="vector")
 N_TOPICS, N_WORDS, N_DIMS = 20, 6, 12
 
 
-def sources(n: int = 200, seed: int = 3) -> list[dict[str, Any]]:
+def sources(n: int = 200, seed: int = 3, n_words: int = N_WORDS) -> list[dict[str, Any]]:
     """Return documents of topics: each has some of its topic's words, and a vector near its topic's.
 
     The words of a topic have nothing in common but that: `t3w0` and `t3w5` are two words of topic 3.
@@ -37,7 +37,7 @@ def sources(n: int = 200, seed: int = 3) -> list[dict[str, Any]]:
     documents: list[dict[str, Any]] = []
     for number in range(n):
         topic = number % N_TOPICS
-        words = [f"t{topic}w{int(word)}" for word in rng.integers(0, N_WORDS, 3)]
+        words = [f"t{topic}w{int(word)}" for word in rng.integers(0, n_words, 3)]
         fillers = [f"filler{int(word)}" for word in rng.integers(0, 40, 8)]
         vector = centres[topic] + rng.normal(scale=0.2, size=N_DIMS)
         document = {"id": f"d{number}", "title": words[0], "text": " ".join([*words[1:], *fillers])}
