@@ -69,6 +69,8 @@ def tried_memory(
     run.listener.say("tuning the lexical score with the training queries remembered")
     reading, train = lexical.reading, division.split.train
     tuned = _tuned(run, lexical, division, train, "")
+    if not tuned.settings.field_weights[-1]:
+        return MemoryTrial("the tuned weight of the memory is 0")
     memory = memory_of(reading, train)
     lexical_rows = lexical_rows_of(tuned.settings, reading.data.tfidf.vocabulary, memory)
     documents = document_rows(run, reading, lexical_rows, memory)
