@@ -16,7 +16,7 @@ The documents' vectors are those of all-MiniLM-L6-v2 in ``SSI_DATA/vectors``. Ea
 
 A row that is in FILE is not measured again. ``--size N`` measures what learning takes for N documents of random words
 and vectors, and the time of a query's vector. ``--latency`` measures p50 of searches with and without the vectors of
-nfcorpus's documents (384 numbers, of which 256 are stored), in turns, at a window of 100 on each route of each engine
+nfcorpus's documents (384 numbers, of which 128 are stored), in turns, at a window of 100 on each route of each engine
 (SSI_TEST_ELASTICSEARCH_URL, SSI_TEST_OPENSEARCH_URL, and the embedded one), and what the encoder takes for a query.
 """
 
@@ -62,6 +62,7 @@ RIVALS = ("joint-bm25", "minilm", "minilm+bm25", "lambdamart")
 MEASURES = ("AP", "nDCG@10")
 VIEW = TextView.parse(["title", "text"])
 WITH_VECTOR = replace(VIEW, vector="vector")
+N_KEPT = TrainConfig().vector_dims
 Values = dict[str, Any]
 
 
@@ -168,7 +169,7 @@ def size_row(n_documents: int, n_dims: int = 384) -> dict[str, Any]:
     given = GivenVectors(np.arange(n_documents), vectors, n_documents)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     started = time.perf_counter()
-    problem = encoder_problem(field_of(given, 256, rng), given, data, rng)
+    problem = encoder_problem(field_of(given, N_KEPT, rng), given, data, rng)
     seconds = time.perf_counter() - started
     more = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
     from reranker.models.vector_field import WordEncoder
@@ -204,9 +205,9 @@ def latency_rows(spec: str, minilm: Path | None, calls: int = 200) -> Iterator[d
         lines = with_vectors(corpus, folder).read_text(encoding="utf-8").splitlines()
         sources = {str(one["id"]): {k: v for k, v in one.items() if k != "id"} for one in map(json.loads, lines)}
         plain, rng = random_model(sources), np.random.default_rng(0)
-        field = VectorField(np.zeros(384, np.float32), np.eye(384, 256, dtype=np.float32), 2.0)
+        field = VectorField(np.zeros(384, np.float32), np.eye(384, N_KEPT, dtype=np.float32), 2.0)
         encoder = replace(plain.encoder, view=replace(plain.encoder.view, vector="vector"), vector_field=field)
-        words = WordEncoder(rng.normal(size=(len(plain.query_vocabulary), 256)).astype(np.float32), 1.0)
+        words = WordEncoder(rng.normal(size=(len(plain.query_vocabulary), N_KEPT)).astype(np.float32), 1.0)
         shared = encoder.document_vocabulary
         model = replace(plain, encoder=encoder, query_vocabulary=shared, word_encoder=words)
         engine = stack.enter_context(closing(open_engine(f"tantivy:{folder}/index" if spec == "tantivy:" else spec)))
