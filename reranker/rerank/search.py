@@ -21,6 +21,7 @@ from reranker.arrays import Bool
 from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
 from reranker.engines.bodies import SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
+from reranker.engines.given_field import is_searchable, nearest_body
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import (
     FIELD_PREFIX,
@@ -35,8 +36,16 @@ from reranker.engines.vectors import (
     unread_conditions,
     why_not_rescored,
 )
-from reranker.errors import ConfigError, EngineError, EngineRejected, FallbackError, InputError, RerankerError
-from reranker.models.ranking_model import RankingModel
+from reranker.errors import (
+    ConfigError,
+    EncoderMismatch,
+    EngineError,
+    EngineRejected,
+    FallbackError,
+    InputError,
+    RerankerError,
+)
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.releases import default_store, read_control
 from reranker.rerank.answer import RerankedPage
@@ -102,28 +111,53 @@ class NearestDocuments:
     """A first stage by vectors, which also finds documents that share no word with the query.
 
     It retrieves the ``k`` documents that have the nearest vectors to the query's, in the field of ``encoder_id``, and
-    satisfy the filters of the team's body.
+    satisfy the filters of the team's body. If an index does not have this field, the field of the user's vectors is
+    searched by the part of the query's vector that belongs to it.
     """
 
     engine: Engine
     index: str
     encoder_id: str
     k: int
+    given: Encoder | None = None
+    """Encoder whose view reads vectors of the user; None: only the field of ``encoder_id`` is searched."""
     _field: str | None = field(init=False, default=None)
+    _is_given: bool = field(init=False, default=False)
 
     def field_searched(self) -> str:
         """Return the name of the vector field. It is read once; errors as in `fields_of_index`."""
         if self._field is None:
             head = (self.engine, self.index, self.encoder_id)
-            self._field = fields_of_index(*head, "first-stage", first_stage_field)
-        return self._field
+            try:
+                self._field = fields_of_index(*head, "first-stage", first_stage_field)
+            except EncoderMismatch:
+                if not self._has_given_field():
+                    raise
+                self._is_given, self._field = True, self.given.view.vector if self.given else None
+        return self._field or ""
+
+    def _has_given_field(self) -> bool:
+        """Return whether the engine searches the field of the user's vectors in every index."""
+        if self.given is None or self.given.vector_field is None:
+            return False
+        path, n_dims = self.given.view.vector, self.given.vector_field.n_given
+        infos = [self.engine.index_info(name) for name in self.engine.index_names(self.index)]
+        return bool(infos) and all(is_searchable(info.properties, path, n_dims) for info in infos)
 
     def nearest(self, request: Request, query: EncodedQuery) -> list[Hit]:
         """Return the retrieved documents, nearest first; none if the model has no vector for any query word."""
-        vector = query.vectors.vector
+        name, vector, conditions = self.field_searched(), query.vectors.vector, conditions_of(request.body)
+        given = self.given.vector_field if self._is_given and self.given is not None else None
+        if given is not None:
+            vector = vector[-given.n_dims :]
         if not vector.any():
             return []
-        body = knn_body(self.field_searched(), vector, self.k, conditions_of(request.body))
+        if given is None:
+            body = knn_body(name, vector, self.k, conditions)
+        else:
+            # (e - mean) axes u = e (axes u) - a constant: the order is that of the stored part.
+            wide = given.axes.astype(np.float64) @ vector
+            body = nearest_body(self.engine.capabilities().dense_vector, name, wide, self.k, conditions)
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits[: self.k])
@@ -318,7 +352,7 @@ class Reranker:
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
         if model is not None and self.settings.retrieve == "hybrid":
-            self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours)
+            self._nearest = NearestDocuments(engine, index, model.encoder_id, self.settings.neighbours, model.encoder)
         self._rescorer: Rescorer | None = None
         if isinstance(self._candidates.route, EngineScript):
             self._rescorer = Rescorer(self._candidates.route, self._candidates, self.settings)
