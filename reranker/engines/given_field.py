@@ -62,7 +62,7 @@ def given_field_mapping(path: str) -> dict[str, Any]:
 
 
 def is_searchable(properties: Mapping[str, Any], path: str, n_dims: int) -> bool:
-    """Return whether an engine searches a field of vectors of so many numbers by nearest neighbours."""
+    """Return whether an engine searches a field of vectors of ``n_dims`` numbers by nearest neighbours."""
     definition = _definition(properties, path) or {}
     if definition.get("type") == "dense_vector":
         return definition.get("index", True) not in _OFF and definition.get("dims", n_dims) == n_dims
