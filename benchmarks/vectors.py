@@ -14,7 +14,9 @@ The documents' vectors are those of all-MiniLM-L6-v2 in ``SSI_DATA/vectors``. Ea
 - ``joint-bm25``, ``lambdamart``, ``minilm`` and ``minilm+bm25``: rivals of `generalisation_peers`, tuned on training
   queries. The last two ask the encoder for the vector of every query.
 
-A row that is in FILE is not measured again. ``--size N`` measures what learning takes for N documents of random words
+A row that is in FILE is not measured again. ``--linked NAME=FILE`` measures a linked corpus whose documents have the
+vectors in FILE (written by `ssi embed`): `ssi train` on its links, with and without the vectors, asked with whole
+pages, 5 and 10 of their words. ``--size N`` measures what learning takes for N documents of random words
 and vectors, and the time of a query's vector. ``--latency`` measures p50 of searches with and without the vectors of
 nfcorpus's documents (384 numbers, of which 128 are stored), in turns, at a window of 100 on each route of each engine
 (SSI_TEST_ELASTICSEARCH_URL, SSI_TEST_OPENSEARCH_URL, and the embedded one), and what the encoder takes for a query.
@@ -35,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from generalisation_data import Corpus, Split, read_corpus
+from generalisation_data import Corpus, Split, pairs, read_corpus, together
 from generalisation_peers import Rivals
 from provenance import write_results
 
@@ -44,7 +46,14 @@ from reranker.baselines.comparison import read_corpus as encoded_by
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
 from reranker.models.ranking_model import RankingModel
 from reranker.text.view import TextView
-from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model, train_unlabelled
+from reranker.training import (
+    DocumentSource,
+    TrainConfig,
+    from_judgements,
+    from_links,
+    train_model,
+    train_unlabelled,
+)
 from reranker.training.given_vectors import GivenVectors, field_of
 from reranker.training.reading import Listener, counted, read_corpus_once, vocabulary_of
 from reranker.training.word_encoder import encoder_problem
@@ -141,6 +150,41 @@ def row_of(name: str, split: str, minilm: Path | None, rivals: Sequence[str]) ->
         tests[own] = {other: paired_test(found[own]["AP"], found[other]["AP"]).p_t_test for other in others}
     n = len(next(iter(found.values()))["AP"])
     return {"corpus": name, "split": split, "queries": n, "systems": systems, "p": tests, "notes": notes}
+
+
+def linked_rows(name: str, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the MAP of `ssi train` on the links of a corpus, with and without the vectors in a file."""
+    with tempfile.TemporaryDirectory() as place:
+        corpus = read_corpus(DATA / name, Path(place), False)
+        for split_name, kinds in (("links", ("document", "keywords:5", "keywords:10")), ("unseen", ("document",))):
+            split = corpus.splits[split_name]
+            evidence = from_links(pairs(split.learn))
+            valid = from_links(pairs(split.stop)) if split.stop else None
+            found: dict[str, dict[str, Any]] = {kind: {} for kind in kinds}
+            for title, view in (("without", VIEW), ("with", WITH_VECTOR)):
+                source = DocumentSource(path, view)
+                model, report = train_model(source, evidence, TrainConfig(), valid=valid, compare=False)
+                encoded = encoded_by(path, model, split.test)
+                task = corpus.task(split.test, together(split.learn, split.stop), split.pool)
+                for kind in kinds:
+                    n_words = int(kind.partition(":")[2]) if kind != "document" else None
+                    scorer = experiment_of(model, encoded, task, None, n_words).model
+                    values = evaluate(task, scorer, draw_tuples(task, np.random.default_rng(0), 0), ("AP",)).values[
+                        "AP"
+                    ]
+                    found[kind][title] = values
+                    form = report.form.form.name if report.form else ""
+                    found[kind][f"form {title}"] = form
+            for kind, systems in found.items():
+                yield {
+                    "corpus": name,
+                    "split": split_name,
+                    "asked": kind,
+                    "without": float(systems["without"].mean()),
+                    "with": float(systems["with"].mean()),
+                    "p": paired_test(systems["with"], systems["without"]).p_t_test,
+                    "form": systems["form with"],
+                }
 
 
 def size_row(n_documents: int, n_dims: int = 384) -> dict[str, Any]:
@@ -250,35 +294,39 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, help="folder of the encoder's weights, see minilm.py")
     parser.add_argument("--rivals", default=",".join(RIVALS), help="rivals to measure  [default: all]")
     parser.add_argument("--json", type=Path, help="file of results")
+    parser.add_argument("--linked", metavar="NAME=FILE", help="measure a linked corpus with the vectors in FILE")
     parser.add_argument("--size", type=int, help="measure learning for so many made documents, and nothing else")
     parser.add_argument("--latency", action="store_true", help="measure searches with and without vectors")
     options = parser.parse_args()
-    kept: dict[str, Any] = {"rows": [], "sizes": [], "latency": []}
+    kept: dict[str, Any] = {"rows": [], "linked": [], "sizes": [], "latency": []}
     if options.json and options.json.is_file():
         kept |= json.loads(options.json.read_text(encoding="utf-8"))
-
-    def add(kind: str, row: dict[str, Any]) -> None:
+    if options.latency:
+        kept["latency"] = []
+    for kind, row in measured(options, {(row["corpus"], row["split"]) for row in kept["rows"]}):
         kept[kind].append(row)
         print(json.dumps(row, ensure_ascii=False), flush=True)
         if options.json:
             write_results(options.json, kept)
 
-    if options.latency:
+
+def measured(options: argparse.Namespace, done: set[tuple[str, str]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (table, row) of what is asked for, without the corpora and splits that are done."""
+    if options.linked:
+        name, _, file = options.linked.partition("=")
+        yield from (("linked", row) for row in linked_rows(name, Path(file)))
+    elif options.latency:
         from bench_search import default_engines
 
-        kept["latency"] = []
         for spec in default_engines():
-            for row in latency_rows(spec, options.minilm):
-                add("latency", row)
-        return
-    if options.size:
-        add("sizes", size_row(options.size))
-        return
-    asked = options.corpora.split(",") if options.corpora else [name for name, _ in ROWS]
-    done = {(row["corpus"], row["split"]) for row in kept["rows"]}
-    for name, split in ROWS:
-        if name in asked and (name, split) not in done:
-            add("rows", row_of(name, split, options.minilm, options.rivals.split(",")))
+            yield from (("latency", row) for row in latency_rows(spec, options.minilm))
+    elif options.size:
+        yield "sizes", size_row(options.size)
+    else:
+        asked = options.corpora.split(",") if options.corpora else [name for name, _ in ROWS]
+        for name, split in ROWS:
+            if name in asked and (name, split) not in done:
+                yield "rows", row_of(name, split, options.minilm, options.rivals.split(","))
 
 
 if __name__ == "__main__":
