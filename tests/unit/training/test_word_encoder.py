@@ -13,11 +13,13 @@ import scipy.sparse as sp
 from reranker.errors import ConfigError, InputError, TrainingError
 from reranker.models.model_folder import load_model, save_model
 from reranker.records import Document
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, train_model, train_unlabelled
 from reranker.training import word_encoder as module
 from reranker.training.given_vectors import MIN_VECTORS, GivenVectors, VectorCollector, field_of, group_notes
+from reranker.training.problem import query_set
 from reranker.training.word_encoder import RIDGES, encoder_problem, solved
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Said, corpus_of, write_documents
@@ -106,15 +108,26 @@ def test_words_get_the_direction_of_their_topic_and_queries_teach_others(tmp_pat
     U = problem.U[[word[name] for name, _ in named]]
     nearest = np.argmax(U @ (topics / np.linalg.norm(topics, axis=1, keepdims=True)).T, axis=1)
     assert np.mean(nearest == [topic for _, topic in named]) > 0.95
-    from reranker.text.analyzers import AnalyzerConfig, make_analyzer
-    from reranker.training.problem import query_set
-
     queries = query_set(data, [evidence], make_analyzer(AnalyzerConfig()), None)
     taught = problem.taught(queries, data, evidence)
     before, after = (table[word["filler1"]] @ topics[0] for table in (problem.U, taught))
     assert after > before + 0.1
     nobody = from_judgements({"q": {"missing": 1.0}}, {"q": "filler1"})
     assert problem.taught(queries, data, nobody) is problem.U
+
+
+def test_documents_without_a_vector_teach_nothing(tmp_path: Path) -> None:
+    documents = sources()
+    del documents[20]["vector"]
+    both = from_judgements({"q": {"d0": 1.0, "d20": 1.0}}, {"q": "filler1"})
+    one = from_judgements({"q": {"d0": 1.0}}, {"q": "filler1"})
+    data = corpus_of(write_documents(tmp_path / "docs.jsonl", documents), both)
+    given = collected(documents)
+    problem = encoder_problem(field_of(given, N_DIMS, seeded_rng(5)), given, data, seeded_rng(6))
+    queries = query_set(data, [both], make_analyzer(AnalyzerConfig()), None)
+    first, second = (problem.taught(queries, data, evidence) for evidence in (both, one))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, problem.U)
 
 
 def test_a_training_with_vectors_finds_what_words_cannot(tmp_path: Path) -> None:
