@@ -97,7 +97,7 @@ def row_of(corpus: Corpus, part: str) -> dict[str, Any]:
     form = report.form.form.name if report.form and report.form.means else ""
     return {
         "corpus": corpus.name,
-        "without": "" if part == "all" else part,
+        "without": "nothing" if part == "all" else part,
         "seconds": round(seconds, 1),
         "form": form,
         "test": reached,
@@ -118,7 +118,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             corpus = read_corpus(DATA / name, Path(folder), False)
             for part in options.parts.split(","):
-                if (name, "" if part == "all" else part) in done or (part == "short") > corpus.linked:
+                if (name, "nothing" if part == "all" else part) in done or (part == "short") > corpus.linked:
                     continue
                 if corpus.linked and part in ("memory", "word_weights"):
                     continue
