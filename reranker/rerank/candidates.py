@@ -37,6 +37,7 @@ from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.store import VectorStore
 
 Fields = TypeVar("Fields")
+Value = TypeVar("Value")
 
 
 class CandidatePart(NamedTuple):
@@ -76,22 +77,22 @@ class CandidateVectors:
 
     def terms(self, places: Sequence[int]) -> list[sp.csr_matrix | None]:
         """Return the lexical rows of some of the candidates; None for a candidate without one."""
-        rows: dict[int, sp.csr_matrix] = {}
-        for part in self.parts:
-            row_of = {place: row for row, place in enumerate(part.places.tolist())}
-            of_part = [place for place in places if place in row_of]
-            if of_part:
-                rows |= dict(zip(of_part, part.terms([row_of[place] for place in of_part]), strict=True))
-        return [rows.get(place) for place in places]
+        return self._of_parts(places, lambda part, rows: part.terms(rows))
 
     def vectors(self, places: Sequence[int]) -> list[Float32 | None]:
         """Return the vectors Vd of some of the candidates, (N,) float32; None for a candidate without one."""
-        found: dict[int, Float32 | None] = {}
+        return self._of_parts(places, lambda part, rows: part.vectors(rows))
+
+    def _of_parts(
+        self, places: Sequence[int], read: Callable[[CandidatePart, list[int]], Sequence[Value | None]]
+    ) -> list[Value | None]:
+        """Return what ``read`` returns of some of the candidates; None for a candidate that is in no part."""
+        found: dict[int, Value | None] = {}
         for part in self.parts:
             row_of = {place: row for row, place in enumerate(part.places.tolist())}
             of_part = [place for place in places if place in row_of]
             if of_part:
-                found |= dict(zip(of_part, part.vectors([row_of[place] for place in of_part]), strict=True))
+                found |= dict(zip(of_part, read(part, [row_of[place] for place in of_part]), strict=True))
         return [found.get(place) for place in places]
 
     def add_arrays(self, places: Int64, vectors: Float32, rows: sp.csr_matrix) -> None:
