@@ -7,16 +7,11 @@ them if the field is named, which all reads do.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-import numpy as np
-
-from reranker.arrays import Float64
-from reranker.engines.protocol import MAX_HITS, Engine, IndexInfo
-from reranker.engines.vectors import EXPLORED
+from reranker.engines.protocol import Engine, IndexInfo
 from reranker.errors import ConfigError, EngineAuthError
 
 _NUMBERS: Final = frozenset({"float", "double", "half_float", "scaled_float", "long", "integer", "short", "byte"})
@@ -67,21 +62,6 @@ def is_searchable(properties: Mapping[str, Any], path: str, n_dims: int) -> bool
     if definition.get("type") == "dense_vector":
         return definition.get("index", True) not in _OFF and definition.get("dims", n_dims) == n_dims
     return definition.get("type") == "knn_vector" and "method" in definition and definition.get("dimension") == n_dims
-
-
-def nearest_body(kind: str, path: str, vector: Float64, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the body for the ``k`` documents whose vectors in a field of the user are nearest to ``vector``.
-
-    ``kind`` is the type of the field, ``dense_vector`` or ``knn_vector``. The vector is sent at length 1, which every
-    similarity accepts.
-    """
-    shown = {"size": k, "_source": False, "track_total_hits": False}
-    wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
-    numbers = [float(np.float32(value)) for value in vector / np.linalg.norm(vector)]
-    examined = min(EXPLORED * k, MAX_HITS)
-    if kind == "dense_vector":
-        return {"knn": {"field": path, "query_vector": numbers, "k": k, "num_candidates": examined, **wanted}, **shown}
-    return {"query": {"knn": {path: {"vector": numbers, "k": examined, **wanted}}}, **shown}
 
 
 def has_field(properties: Mapping[str, Any], path: str) -> bool:

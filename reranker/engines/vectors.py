@@ -644,15 +644,33 @@ def first_stage_field(properties: Mapping[str, Any], encoder_id: str, capabiliti
 
 def knn_body(field: str, vector: Float32, k: int, conditions: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the body for the ``k`` documents with the largest (Uq)·(Vd) that meet ``conditions``; ``vector`` is Uq."""
+    if field.endswith("vec_unit"):
+        return _nearest("dense_vector", field, _unit_query(vector), k, conditions)
+    return _nearest("knn_vector", field, _json_numbers(vector), k, conditions)
+
+
+def given_knn_body(
+    kind: str, field: str, vector: Float64, k: int, conditions: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Return the body for the ``k`` documents whose vectors in a field of the user are nearest to ``vector``.
+
+    ``kind`` is the type of the field, ``dense_vector`` or ``knn_vector``. The vector is sent at length 1, which every
+    similarity accepts.
+    """
+    return _nearest(kind, field, _json_numbers(vector / np.linalg.norm(vector)), k, conditions)
+
+
+def _nearest(
+    kind: str, field: str, numbers: list[float], k: int, conditions: Mapping[str, Any] | None
+) -> dict[str, Any]:
     shown = {"size": k, "_source": False, "track_total_hits": False}
     wanted = {"filter": copy.deepcopy(dict(conditions))} if conditions else {}
-    if field.endswith("vec_unit"):
-        examined = min(EXPLORED * k, MAX_HITS)
-        head = {"field": field, "query_vector": _unit_query(vector), "k": k, "num_candidates": examined}
+    examined = min(EXPLORED * k, MAX_HITS)
+    if kind == "dense_vector":
+        head = {"field": field, "query_vector": numbers, "k": k, "num_candidates": examined}
         return {"knn": {**head, **wanted}, **shown}
     # Lucene explores k neighbours: request more, keep k.
-    clause = {"vector": _json_numbers(vector), "k": min(EXPLORED * k, MAX_HITS), **wanted}
-    return {"query": {"knn": {field: clause}}, **shown}
+    return {"query": {"knn": {field: {"vector": numbers, "k": examined, **wanted}}}, **shown}
 
 
 class _Conditions(NamedTuple):

@@ -21,7 +21,7 @@ from reranker.arrays import Bool
 from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
 from reranker.engines.bodies import SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
-from reranker.engines.given_field import is_searchable, nearest_body
+from reranker.engines.given_field import is_searchable
 from reranker.engines.protocol import Engine
 from reranker.engines.vectors import (
     FIELD_PREFIX,
@@ -29,6 +29,7 @@ from reranker.engines.vectors import (
     conditions_of,
     first_stage_field,
     floor_body,
+    given_knn_body,
     knn_body,
     lexical_body,
     rescore_body,
@@ -157,7 +158,7 @@ class NearestDocuments:
         else:
             # (e - mean) axes u = e (axes u) - a constant: the order is that of the stored part.
             wide = given.axes.astype(np.float64) @ vector
-            body = nearest_body(self.engine.capabilities().dense_vector, name, wide, self.k, conditions)
+            body = given_knn_body(self.engine.capabilities().dense_vector, name, wide, self.k, conditions)
         timeout_s = request.deadline.timeout_s()
         answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         return list(answer.hits[: self.k])

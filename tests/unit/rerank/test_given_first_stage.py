@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from reranker.deadline import Deadline
-from reranker.engines.given_field import is_searchable, nearest_body
+from reranker.engines.given_field import is_searchable
+from reranker.engines.vectors import given_knn_body
 from reranker.errors import EncoderMismatch
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
@@ -90,7 +91,7 @@ def test_without_an_indexed_field_the_missing_fields_are_named() -> None:
 
 def test_bodies_of_both_engines() -> None:
     vector = np.array([3.0, 4.0])
-    dense = nearest_body("dense_vector", "v", vector, 2, None)
+    dense = given_knn_body("dense_vector", "v", vector, 2, None)
     assert dense["knn"] == {"field": "v", "query_vector": pytest.approx([0.6, 0.8]), "k": 2, "num_candidates": 4}
-    knn = nearest_body("knn_vector", "v", vector, 2, {"match_all": {}})
+    knn = given_knn_body("knn_vector", "v", vector, 2, {"match_all": {}})
     assert knn["query"]["knn"]["v"] == {"vector": pytest.approx([0.6, 0.8]), "k": 4, "filter": {"match_all": {}}}
