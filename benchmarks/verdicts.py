@@ -19,7 +19,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from generalisation_data import read_corpus
@@ -33,6 +33,7 @@ from reranker.formats import read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, from_pairs
+from reranker.training.context import KnownScores
 from reranker.training.form_choice import comparison_of, forms_of
 from reranker.training.run import checked_run
 from reranker.training.train import run_stages, written_model
@@ -66,19 +67,6 @@ def lexical_scores(name: str, folder: Path) -> tuple[Any, Any]:
     return task, scorer.block(0, len(task.query_ids))
 
 
-class _Scores(NamedTuple):
-    """Scores that are there already, as `evaluate` asks for them."""
-
-    values: Any
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.values.shape[0], self.values.shape[1]
-
-    def block(self, start: int, stop: int) -> Any:
-        return self.values[start:stop]
-
-
 def noise(n_splits: int) -> dict[str, Any]:
     """Count the verdicts on two scores that differ by noise."""
     with tempfile.TemporaryDirectory() as folder:
@@ -88,9 +76,8 @@ def noise(n_splits: int) -> dict[str, Any]:
 
     def values(of_split: Any, plain: Any) -> Any:
         noisy = (plain + rng.normal(0, size, plain.shape)).astype(np.float32)
-        return evaluate(of_split, _Scores(noisy), draw_tuples(of_split, np.random.default_rng(0), 0), ("AP",)).values[
-            "AP"
-        ]
+        no_tuples = draw_tuples(of_split, np.random.default_rng(0), 0)
+        return evaluate(of_split, KnownScores(noisy), no_tuples, ("AP",)).values["AP"]
 
     verdicts = {"better": 0, "worse": 0, "no difference shown": 0}
     for _ in range(n_splits):

@@ -127,7 +127,7 @@ class Validator:
         """Return the values of each query, (n_queries,) float64, by scores as in `values_with`."""
         scores = added + np.float32(identity) * self._lexical
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
-        return dict(evaluate(self.task, _Scores(scores), no_tuples, measures).values)
+        return dict(evaluate(self.task, KnownScores(scores), no_tuples, measures).values)
 
     @property
     def lexical(self) -> Float64:
@@ -153,16 +153,18 @@ def spread_of(lexical: Float32, added: Float32) -> float:
     return float(np.median(ratios)) if ratios else 0.0
 
 
-class _Scores(NamedTuple):
+class KnownScores(NamedTuple):
     """Scores that are there already, as `evaluate` asks for them."""
 
     values: Float32
 
     @property
     def shape(self) -> tuple[int, int]:
+        """Numbers of queries and documents."""
         return self.values.shape[0], self.values.shape[1]
 
     def block(self, start: int, stop: int) -> Float32:
+        """Return the scores of the queries from ``start`` to ``stop``, (n, n_documents) float32."""
         return self.values[start:stop]
 
 
