@@ -124,7 +124,7 @@ def field_of(
     """
     rows = np.sort(rng.permutation(len(given.vectors))[:SAMPLE])
     sample = np.asarray(given.vectors[rows], np.float64)
-    mean = sample.mean(axis=0)
+    lengths, mean = np.linalg.norm(sample, axis=1), sample.mean(axis=0)
     sample -= mean
     variances, axes = np.linalg.eigh(sample.T @ sample / len(sample))
     if not variances[-1] > 0:
@@ -134,7 +134,7 @@ def field_of(
     # The sign of an axis is arbitrary: its largest value is above 0, on every machine.
     kept *= np.sign(kept[np.abs(kept).argmax(axis=0), np.arange(kept.shape[1])])
     turned = sample @ kept
-    for note in group_notes(turned[:, 0], np.linalg.norm(np.asarray(given.vectors[rows], np.float64), axis=1)):
+    for note in group_notes(turned[:, 0], lengths):
         say(note)
     longest = MARGIN * float(np.linalg.norm(turned, axis=1).max())
     return VectorField(

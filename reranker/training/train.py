@@ -318,6 +318,7 @@ def run_stages(run: TrainingRun, clock: StageClock | None = None) -> TrainingSta
         best, rejects = lexical.reading, run.listener.rejects
         prior = prior_words(run.corpus, best.data, best.analyzer, spellings, rejects)
         of_run = (run.streams, run.config, run.listener, best.data)
+        run.listener.say("learning word vectors")
         encoder = timed("word vectors", learned_words, *of_run, given, base, prior)
         teacher, texts = run.corpus.encoder, run.evidence.texts
         if teacher is not None and texts is not None:
@@ -343,7 +344,6 @@ def learned_words(
     word vectors of another source, which are used if held-out documents are found better with them. Raises `InputError`
     if the vectors do not have the field's number of values.
     """
-    listener.say("learning word vectors")
     if field is None:
         field = field_of(given, config.vector_dims, streams.named("axes"), config.text_encoder, listener.say)
     elif given.vectors.shape[1] != field.n_given:

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation import draw_keywords, standard_error
-from reranker.lexical.bm25 import LexicalSettings
-from reranker.models.ranking_model import Encoder, RankingModel, lexical_rows_of
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import WordEncoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -93,6 +93,7 @@ def train_unlabelled(
     of_run = (streams, config, listener)
     data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
     spellings = spellings_of(corpus, tokens)
+    listener.say("learning word vectors")
     problem = clock.timed("word vectors", learned_words, *of_run, data, given, None)
     notes = []
     if corpus.analyzer is None:
@@ -165,12 +166,11 @@ def _weight(
     """
     drawn = np.sort(rng.permutation(problem.has_vector)[:MAX_DRAWN])
     ranked = np.union1d(drawn, rng.permutation(len(data.ids))[:MAX_RANKED])
-    lexical = lexical_rows_of(settings, data.tfidf.vocabulary)
-    if lexical is None:
-        raise ConfigError("the lexical settings are missing")
+    vocabulary = data.tfidf.vocabulary
+    lexical = LexicalRows(settings, vocabulary.frequency_of, vocabulary.n_documents)
     whole = combine([field[drawn] for field in data.counts], [1.0] * len(data.counts))
     names = [data.ids[row] for row in drawn.tolist()]
-    counts: sp.csr_matrix = draw_keywords(whole, names, QUERY_WORDS, 0, data.tfidf.vocabulary)
+    counts: sp.csr_matrix = draw_keywords(whole, names, QUERY_WORDS, 0, vocabulary)
     documents = lexical.documents([field[ranked] for field in data.counts])
     scores: Float32 = inner_products(lexical.queries([counts]), documents)
     own: Int64 = np.searchsorted(ranked, drawn)
