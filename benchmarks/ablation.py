@@ -3,11 +3,10 @@
     python benchmarks/ablation.py --json FILE [--corpora NAME,...] [--parts NAME,...]
 
 Each row is one training with a part switched off, on the training queries or links of the corpus (the splits of
-`generalisation_data`: ``whole`` where judged, ``links`` where linked), and its test MAP. The row with
-every part is the default.
-Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``coverage`` (of the lexical score), ``memory``,
-``word_weights``, ``short`` (the second U, for short queries; linked corpora). A row that is in FILE is not measured
-again.
+`generalisation_data`: ``whole`` where judged, ``links`` where linked), and its test MAP. The row without ``nothing`` is
+the default. Parts: ``stems`` and ``bigrams`` (words as they stand; no bigrams), ``coverage`` (of the lexical score),
+``memory``, ``word_weights``, ``short`` (the second U, for short queries; linked corpora). A row that is in FILE is not
+measured again.
 """
 
 from __future__ import annotations

@@ -360,9 +360,9 @@ def _kind(options: dict[str, Any]) -> str | None:
     """Return the kind of data to learn from; None if there are only documents with vectors."""
     given = [name for name in ("links", "qrels", "pairs") if options[name]]
     if not given and options["vector_field"] and not options["warm_start"]:
-        alone = [name for name in ("valid", "report_path") if options[name]]
-        if alone:
-            names = " and ".join(f"--{name.removesuffix('_path')}" for name in alone)
+        unusable = [name for name in ("valid", "report_path") if options[name]]
+        if unusable:
+            names = " and ".join(f"--{name.removesuffix('_path')}" for name in unusable)
             raise ConfigError(f"{names} needs data to learn from: give --links, --qrels or --pairs, or leave it out")
         return None
     if len(given) != 1:

@@ -38,7 +38,7 @@ def test_a_vector_is_centred_turned_and_shortened() -> None:
 def test_a_query_is_the_sum_of_its_words_at_the_length_of_the_weight() -> None:
     words = WordEncoder(np.array([[3.0, 0.0], [0.0, 4.0]], np.float32), 2.0)
     rows = sp.csr_matrix(np.array([[1.0, 0.0, 0.0], [1.0, 1.0, 9.0], [0.0, 0.0, 1.0]], np.float32))
-    # The third word has no row: a query of it alone has the vector 0.
+    # The third word has no row: a query of only this word has the vector 0.
     np.testing.assert_allclose(words.vectors(rows), [[2.0, 0.0], [1.2, 1.6], [0.0, 0.0]], atol=1e-6)
 
 

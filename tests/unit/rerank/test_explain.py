@@ -125,7 +125,7 @@ def test_unlisted_words_are_named_from_the_texts(served: Served) -> None:
     assert all("unlisted" not in row.query_word for e in found.values() for row in e.contributions)
 
 
-@pytest.mark.parametrize("body", [BODY | {"_source": True}, BODY | {"_source": ["title"]}], ids=["text", "title alone"])
+@pytest.mark.parametrize("body", [BODY | {"_source": True}, BODY | {"_source": ["title"]}], ids=["text", "title only"])
 @pytest.mark.parametrize("alpha", [1.0, 0.5])
 def test_a_lexical_model_is_explained_by_both_rows(
     tmp_path_factory: pytest.TempPathFactory, body: dict[str, Any], alpha: float
@@ -198,7 +198,7 @@ def test_what_the_memory_adds_has_rows_of_its_own(quantisation: Quantisation, tm
     engine.close()
 
 
-@pytest.mark.parametrize("source", [True, ["title"]], ids=["text", "title alone"])
+@pytest.mark.parametrize("source", [True, ["title"]], ids=["text", "title only"])
 @pytest.mark.parametrize("route", ["beside", "fetch"])
 @pytest.mark.parametrize("lexical", [None, BM25], ids=["learned rows", "bm25"])
 def test_the_part_of_given_vectors_has_rows_of_the_querys_words(
