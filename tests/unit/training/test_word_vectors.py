@@ -67,7 +67,7 @@ def read(path: Path, content: str | bytes, words: Sequence[str] = ("green", "red
         lines_of(NUMBERS, "\r\n"),
         lines_of(NUMBERS).replace(" ", "\t"),
         "\ufeff" + lines_of(NUMBERS),
-        gzip.compress(b"3 3\n" + lines_of(NUMBERS).encode()),
+        gzip.compress(b"3 3\n" + lines_of(NUMBERS).encode(), mtime=0),
     ],
     ids=["GloVe", "word2vec", "fastText", "CRLF", "tabs", "byte order mark", "gzip"],
 )
@@ -114,7 +114,7 @@ def test_a_bad_line_is_refused_or_counted(tmp_path: Path, line: bytes, reason: s
         ("3 99999999999999999999\n", "line 1: word vectors of 999,999,999,999,999,999 numbers"),
         ("4 3\n" + lines_of(NUMBERS), "has 3 words, and its first line announces 4: it is cut short"),
         ("rouge 1 2\n", r"no word of .*such as 'rouge', theirs green, red\): give word vectors of the documents' lang"),
-        (gzip.compress(lines_of(NUMBERS).encode())[:-12], "the gzip stream of .* is damaged or cut short"),
+        (gzip.compress(lines_of(NUMBERS).encode(), mtime=0)[:-12], "the gzip stream of .* is damaged or cut short"),
         (b"\x00\x01\x02\xff\n", "line 1: word vectors of 0 numbers"),
     ],
 )
