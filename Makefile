@@ -22,7 +22,7 @@ NEWER_TESTS = tests/contract tests/parity tests/live/test_first_stage.py \
 	tests/live/test_retrain.py::test_an_index_with_fields_of_route_inside_gets_them_of_the_new_version
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install test clients slow newer test-full check kernels unit mutants dist figures clean
+.PHONY: help demo install test clients slow newer test-full check kernels unit mutants dist figures figures-check clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -70,6 +70,7 @@ clients: $(CLIENTS)/.installed ## install LangChain, LlamaIndex and Haystack, ea
 slow: $(VENV)/.dev clients ## the tests that `make test` leaves out: services, kills, faults, routes, quality on whole corpora
 	$(PYTEST) -n $(JOBS) -m "not live and slow" $(PYTEST_ARGS)
 	$(PYTEST) -m "live and slow" $(PYTEST_ARGS)
+	$(MAKE) --no-print-directory figures-check
 
 newer: $(VENV)/.dev ## contract, parity, hybrid search and a retraining on the newer line of each engine (Java 21 and later)
 	$(NEWER) $(PYTEST) -m live $(NEWER_TESTS) $(PYTEST_ARGS)
@@ -83,8 +84,11 @@ mutants: $(VENV)/.dev ## make the mistakes of benchmarks/mutants.toml one by one
 dist: $(VENV)/.dev ## build the wheel and the source archive into dist/
 	$(VENV)/bin/python -m build --outdir dist
 
-figures: $(VENV)/.core ## write docs/figures.md and the figures of README.md from benchmarks/results
+figures: $(VENV)/.core ## write docs/figures.md, its pages and the figures of README.md from benchmarks/results
 	$(VENV)/bin/python benchmarks/figures.py
+
+figures-check: $(VENV)/.core ## list the results that were measured with an earlier program
+	$(VENV)/bin/python benchmarks/figures.py --programs
 
 clean: ## remove caches and the virtual environment
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .demo build dist *.egg-info

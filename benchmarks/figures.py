@@ -1,25 +1,40 @@
-"""docs/figures.md and the figures of README.md, made from the kept results in ``benchmarks/results``.
+"""The pages of figures and the figures of README.md, made from the kept results in ``benchmarks/results``.
 
-    python benchmarks/figures.py [--check]
+    python benchmarks/figures.py [--check | --programs]
 
-Writes both files; with ``--check`` it says what differs and ends with status 1. Every row of a result file is shown, a
-worse one beside a better one; nothing is typed by hand. Which columns is said in ``figures.toml``. `make figures` runs
-it, and a test checks that it was run. A study without results is left out.
+Writes docs/figures.md, which has the tables that a reader decides by and a list of all results; the pages in
+docs/figures, which show every row of every result, a worse one beside a better one; and the figures of README.md.
+Nothing is typed by hand: ``figures.toml`` names the columns. A study without results is left out.
+
+With ``--check``, nothing is written: it prints which files differ, and ends with status 1 if there are any. With
+``--programs`` it prints which results were measured with an earlier program than the present one (`provenance`).
+`make figures` and `make figures-check` run it, and tests check that the pages are up to date.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from provenance import program_of
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-PAGE, README = ROOT / "docs" / "figures.md", ROOT / "README.md"
+PAGE, PAGES, README = ROOT / "docs" / "figures.md", ROOT / "docs" / "figures", ROOT / "README.md"
+TITLES = {
+    "learning": "Learning from links, judgments and vectors",
+    "search": "Searching: quality and latency",
+    "clicks": "Click logs and retraining",
+    "scale": "Size and speed",
+    "papers": "The systems of the papers",
+}
+"""Title of each page in docs/figures."""
 BEGIN, END = "<!-- figures: written by `make figures` -->", "<!-- end of figures -->"
 
 
@@ -88,6 +103,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def studies() -> list[dict[str, Any]]:
+    """Return the studies of ``figures.toml`` that have results."""
+    described = tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))["study"]
+    return [study for study in described if kept(study["file"])]
+
+
 def rendered(study: Mapping[str, Any]) -> str:
     """Return the section of a result file."""
     content = load(study["file"])
@@ -96,31 +117,103 @@ def rendered(study: Mapping[str, Any]) -> str:
     parts = [
         f"## {study['title']}",
         study["text"],
-        f"`{known['command']}`{seed}, version {known['version']}, {known['date']}, {known['machine']}",
+        f"`{known['command']}`{seed}, version {known['version']}, {programs_sentence(content)}, {known['date']}, "
+        f"{known['machine']}",
     ]
     for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
         rows = [[shown(text) for text in row] for row in printed["rows"]]
         title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]
-    for part in study.get("table", ()):
-        names, columns = part.get("names", []), part["columns"]
-        rows = [
-            [*(shown(name) for name in passed), *(cell(row, path) for path in columns.values())]
-            for passed, row in rows_at(content, part["rows"])
-        ]
-        parts.append(table([*names, *columns], [row for row in rows if any(row[len(names) :])]))
+    parts += [of_rows(content, part) for part in study.get("table", ())]
     return "\n\n".join(parts)
 
 
-def page() -> str:
-    """Return docs/figures.md."""
+def of_rows(content: Mapping[str, Any], part: Mapping[str, Any]) -> str:
+    """Return the table of a part of a study."""
+    names, columns = part.get("names", []), part["columns"]
+    rows = [
+        [*(shown(name) for name in passed), *(cell(row, path) for path in columns.values())]
+        for passed, row in rows_at(content, part["rows"])
+        if all(agrees(row, place, value) for place, value in part.get("where", {}).items())
+    ]
+    return table([*names, *columns], [row for row in rows if any(row[len(names) :])])
+
+
+def agrees(row: Any, place: str, value: str | int) -> bool:
+    """Return whether a row has a value at a place: a beginning for a text that ends with ``*``; 0 and "" for none."""
+    found = row.get(place) or type(value)()
+    if isinstance(value, str) and value.endswith("*"):
+        return str(found).startswith(value[:-1])
+    return bool(found == value)
+
+
+def programs_of(content: Mapping[str, Any]) -> list[str]:
+    """Return the programs by which a result was measured: those of its rows, or that of the whole file."""
+    rows = [row for _, row in rows_at(content, "rows.*")] if "rows" in content else []
+    of_rows = {str(row["version"]) for row in rows if isinstance(row, Mapping) and row.get("version")}
+    return sorted(of_rows) or [content["about"]["program"]]
+
+
+def programs_sentence(content: Mapping[str, Any]) -> str:
+    """Return the program of a result, as the pages name it."""
+    programs = programs_of(content)
+    return f"measured with program {programs[0]}" if len(programs) == 1 else f"measured with {len(programs)} programs"
+
+
+def full_page(name: str) -> str:
+    """Return one of the pages in docs/figures."""
     head = (
-        "# Figures\n\nWritten by `make figures` from `benchmarks/results`; every row of a result is here. Each section "
-        "names the command that made it. Most were taken on two cores while the machine was doing other work: compare "
-        "times within a table only."
+        f"# {TITLES[name]}\n\nWritten by `make figures` from `benchmarks/results`; every row of a result is here. Each "
+        "section names the command and the program that made it. Most were taken on two cores while the machine was "
+        "doing other work: compare times within a table only."
     )
-    studies = tomllib.loads((ROOT / "benchmarks" / "figures.toml").read_text(encoding="utf-8"))["study"]
-    return "\n\n".join([head, *(rendered(study) for study in studies if kept(study["file"]))]) + "\n"
+    return "\n\n".join([head, *(rendered(study) for study in studies() if study["page"] == name)]) + "\n"
+
+
+def front_page() -> str:
+    """Return docs/figures.md."""
+    parts = [
+        "# Figures\n\nWritten by `make figures` from `benchmarks/results`. Below are the tables that a decision needs, "
+        "and then a list of all results; the linked pages show every row, also the worse ones. *Program* is a digest "
+        "of the product's code that the benchmark depends on: `make figures-check` lists the results that were "
+        "measured with an earlier one."
+    ]
+    for study in studies():
+        for part in study.get("front", ()):
+            content = load(study["file"])
+            source = f"[All rows](figures/{study['page']}.md#{anchor(study['title'])}), {programs_sentence(content)}"
+            parts += [f"## {part['title']}", of_rows(content, part), f"{source}, {content['about']['date']}."]
+    rows = []
+    for study in studies():
+        content = load(study["file"])
+        programs, link = programs_of(content), f"figures/{study['page']}.md#{anchor(study['title'])}"
+        rows.append(
+            [
+                f"[{study['title']}]({link})",
+                programs[0] if len(programs) == 1 else f"{len(programs)} programs",
+                content["about"]["date"],
+            ]
+        )
+    return "\n\n".join([*parts, "## All results", table(["result", "program", "date"], rows)]) + "\n"
+
+
+def anchor(title: str) -> str:
+    """Return the anchor of a heading, as GitHub makes it."""
+    return "".join(one for one in title.lower().replace(" ", "-") if one.isalnum() or one in "-_")
+
+
+def of_earlier_programs() -> list[str]:
+    """Return a line for each result that was not, or not only, measured with the present program."""
+    lines = []
+    for study in studies():
+        content = load(study["file"])
+        script = ROOT / re.findall(r"benchmarks/\w+\.py", content["about"]["command"])[0]
+        present = program_of(script) if script.is_file() else "none: the benchmark was removed"
+        earlier = [program for program in programs_of(content) if program != present]
+        if earlier:
+            named = earlier[0] if len(earlier) == 1 else f"{len(earlier)} earlier programs"
+            lines.append(f"{study['file']}: measured with {named}, the present one is {present}")
+    return lines
 
 
 def readme_rows() -> str:
@@ -163,13 +256,20 @@ def main() -> None:
     """Write the figures, or say which are not what the results are."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 where a file differs")
+    parser.add_argument("--programs", action="store_true", help="write nothing; list the results of earlier programs")
     options = parser.parse_args()
-    made = {PAGE: page(), README: readme()}
+    if options.programs:
+        print("\n".join(of_earlier_programs()) or "all results were measured with the present program")
+        return
+    made = {PAGE: front_page(), **{PAGES / f"{name}.md": full_page(name) for name in TITLES}, README: readme()}
     if options.check:
-        differing = [path.name for path, text in made.items() if path.read_text(encoding="utf-8") != text]
+        differing = [
+            path.name for path, text in made.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
         if differing:
             sys.exit(f"{', '.join(differing)}: not what benchmarks/results say; run  make figures")
         return
+    PAGES.mkdir(exist_ok=True)
     for path, text in made.items():
         path.write_text(text, encoding="utf-8")
 

@@ -49,7 +49,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
 def files() -> list[Path]:
     """Return the files whose prose is read."""
     found = [path for part in (*PROGRAMS, *PAGES) for path in (ROOT / part).rglob("*")] + [ROOT / PAGES[0]]
-    generated = {ROOT / "docs" / "figures.md"}
+    generated = {ROOT / "docs" / "figures.md", *(ROOT / "docs" / "figures").glob("*.md")}
     return sorted(path for path in found if path.suffix in SUFFIXES and path not in generated)
 
 

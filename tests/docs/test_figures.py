@@ -1,0 +1,72 @@
+"""The pages of figures are those of the results, and the program of a result is a digest of what it depends on."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def provenance() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("provenance", ROOT / "benchmarks" / "provenance.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["provenance"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Return the folder of a project with two modules, one of which a benchmark imports by another benchmark."""
+    files = {
+        "benchmarks/bench.py": "import helper\n",
+        "benchmarks/helper.py": "def work():\n    from reranker.used import one\n    return one\n",
+        "benchmarks/command.py": 'run = ["-m", "reranker", "train"]\n',
+        "reranker/__init__.py": "",
+        "reranker/used.py": '"""One."""\n\none = 1\n',
+        "reranker/other.py": "two = 2\n",
+        "indexer/__init__.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_the_program_of_a_result_changes_only_with_the_code_that_it_depends_on(
+    provenance: ModuleType, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def program(script: str, **changed: str) -> str:
+        """Return the digest after changes, in a copy of the project: files are read once."""
+        root = tmp_path_factory.mktemp("copy")
+        for path in sorted(project.rglob("*.py")):
+            target = root / path.relative_to(project)
+            target.parent.mkdir(exist_ok=True)
+            target.write_text(changed.get(path.stem, path.read_text()))
+        digest: str = provenance.program_of(root / "benchmarks" / script, root)
+        return digest
+
+    known = program("bench.py")
+    assert program("bench.py", other="two = 3\n") == known
+    assert program("bench.py", helper="def work():\n    from reranker import used\n    return used.one + 1\n") != ""
+    assert program("bench.py", used='"""Another text."""\none   =   1  # a comment\n') == known
+    assert program("bench.py", used="one = 2\n") != known
+    assert program("command.py", other="two = 3\n") != program("command.py")
+
+
+def test_links_of_the_pages_of_figures_lead_to_headings() -> None:
+    page = (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((figures/\w+\.md)#([^)]*)\)", page)
+    assert len(links) > 30
+    for name, anchor in links:
+        headings = re.findall(r"^## (.*)$", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE)
+        anchors = [re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in headings]
+        assert anchor in anchors, anchor
