@@ -38,7 +38,7 @@ MEASURES = {
     "E07": "WTA: `reranker.evaluation`, `papers.measures`",
     "E08": "NDCG@k: `reranker.evaluation`, `papers.rank_measures`",
     "E09": "ROC and AUC: `papers.rank_measures`",
-    "E10": "Kendall's tau: `papers.rank_measures`",
+    "E10": "Kendall's tau: `papers.rank_measures`, a column of T7b and T7b-judged",
     "E11": "standard errors and tests: `reranker.evaluation`, `papers.rank_measures`",
 }
 MODELS = tuple(f"M{number:02d}" for number in range(1, 27))
