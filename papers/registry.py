@@ -99,7 +99,8 @@ class System:
     needs: frozenset[str] = frozenset()
     """Data that the study must have, and ``scikit-learn`` if needed.
 
-    Possible data: ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``.
+    Possible data: ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``anchor texts``,
+    ``translation``.
     """
 
     def lacks(self, study: Study) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
 from papers.registry import FitInput, Fitted, System
-from papers.retrieval_studies import BIGRAMS, PRIOR
+from papers.retrieval_studies import ANCHORS, BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
 from reranker.models.scorers import Scorer
@@ -44,6 +44,8 @@ LSI_WORDS = 30_000
 FEEDBACK = (5, 10, 20)
 BETAS = (0.1, 0.3, 0.5, 1.0)
 K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
+ANCHOR_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Counts of a word in a linking document, as a multiple of one in the document itself."""
 PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 
 Fit = Callable[[FitInput], Fitted]
@@ -313,6 +315,48 @@ def _bm25_pagerank(job: FitInput) -> Fitted:
     return tuned(job, options, PRIOR, PRIOR)
 
 
+@dataclass(frozen=True, eq=False)
+class AnchorTexts:
+    """Score of a scorer f over documents' counts plus ``weight`` times those of the documents that link to them.
+
+    Documents have 2 D columns (`papers.retrieval_studies.with_anchors`), queries D.
+    """
+
+    scorer: Scorer
+    """f, over D columns."""
+    weight: float
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        return self.scorer.score_matrix(q_rows, weighted_anchors(d_rows, self.weight))
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of query r with document r, (n_pairs,) float32."""
+        return self.scorer.score_pairs(q_rows, weighted_anchors(d_rows, self.weight))
+
+
+def weighted_anchors(d_rows: sp.csr_matrix, weight: float) -> sp.csr_matrix:
+    """Return the first half of the columns plus ``weight`` times the second, (n, D)."""
+    half = d_rows.shape[1] // 2
+    return sp.csr_matrix(d_rows[:, :half] + np.float32(weight) * d_rows[:, half:])
+
+
+def _bm25_anchors(job: FitInput) -> Fitted:
+    """Return BM25 over texts and anchor texts; their weight is chosen on validation, then k1 and b again."""
+    rows = job.study.background().view(ANCHORS)
+    plain = _bm25(job).settings
+    weights = ANCHOR_WEIGHTS[: max(2, job.budget.grid)]
+
+    def build(weight: float, k1: float, b: float) -> AnchorTexts:
+        return AnchorTexts(fit_okapi(weighted_anchors(rows, weight), k1, b), weight)
+
+    validate = job.validate("counts", ANCHORS)
+    weight, _, _ = best_of(weights, lambda weight: build(weight, plain["k1"], plain["b"]), validate)
+    grid = [(plain["k1"], plain["b"]), *product(K1S, BS)][: 1 + job.budget.grid]
+    options = (({"weight": weight, "k1": k1, "b": b}, partial(build, weight, k1, b)) for k1, b in grid)
+    return tuned(job, options, "counts", ANCHORS)
+
+
 _LINKED = frozenset({"links", PRIOR})
 _BIGRAMS = frozenset({BIGRAMS})
 
@@ -354,4 +398,5 @@ SYSTEMS: tuple[System, ...] = (
     System("bm25", ("B20",), "BM25", _bm25),
     System("pagerank", ("B21",), "PageRank only", _pagerank, _LINKED),
     System("bm25-pagerank", ("B20", "B21"), "BM25 + w PageRank", _bm25_pagerank, _LINKED),
+    System("bm25-anchors", ("B20",), "BM25, anchor texts", _bm25_anchors, frozenset({"links", ANCHORS})),
 )

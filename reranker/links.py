@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingErro
 from reranker.files import replacing
 from reranker.formats import RejectLog, RejectSink, read_documents, read_links
 from reranker.progress import Progress, no_progress
+from reranker.text.view import TextView
 
 DAMPING = 0.85
 """Probability of following a link, the usual value."""
@@ -84,12 +85,30 @@ def pagerank(
     )
 
 
+def anchor_texts(texts: Sequence[str], links: sp.csr_matrix) -> list[str | None]:
+    """Return, for each document, the texts of the documents that link to it, joined in their order; None without any.
+
+    Parameters
+    ----------
+    texts : sequence of str
+        What each document says of those that it links to, for instance its title.
+    links : csr_matrix, (N, N)
+        Links from row to column.
+
+    Source: COURSE, anchor texts as index terms of the page that they lead to.
+    """
+    to = links.T.tocsr()
+    to.sort_indices()
+    rows = np.split(to.indices, to.indptr[1:-1])
+    return ["\n".join(filter(None, (texts[source] for source in row))) or None for row in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class LinkedFile:
     """A file of documents with their links."""
 
     docs: Path
-    """Document file, read twice."""
+    """Document file, read once for each use."""
     links: Path
     """File of links: source id TAB target id."""
     id_field: str | None = None
@@ -128,6 +147,12 @@ class LinkedFile:
         sources, targets = np.array(pairs, np.int64).T
         shape = (len(row_of), len(row_of))
         return row_of, sp.csr_matrix((np.ones(len(pairs)), (sources, targets)), shape=shape)
+
+    def texts(self, fields: Sequence[str]) -> list[str]:
+        """Return the texts of the fields of each document, joined, in the order of the file."""
+        view = TextView.parse(fields)
+        read = read_documents(self.docs, id_field=self.id_field, rejects=RejectLog())  # counted by `graph`
+        return [" ".join(filter(None, view.texts(document.source))) for document in read]
 
     def write(self, out: Path, field: str, values: Iterable[Any], progress: Progress = no_progress) -> int:
         """Write the documents with one more field, and return their number. ``out`` appears when it is complete.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.links import DAMPING
+from reranker.links import DAMPING, LinkedFile
 
 
 @click.group(
@@ -19,10 +20,11 @@ from reranker.links import DAMPING
     epilog="""\b
 Examples:
   ssi links pagerank --docs docs.jsonl.gz --links links.tsv.gz --out docs-ranked.jsonl.gz
+  ssi links anchors --docs docs.jsonl.gz --links links.tsv.gz --out docs-anchors.jsonl.gz
 """,
 )
 def command() -> None:
-    """Compute fields of documents from the links between them: PageRank."""
+    """Compute fields of documents from the links between them: PageRank, and the texts of linking documents."""
 
 
 linked_options = common.all_of(
@@ -65,17 +67,11 @@ def pagerank_command(field: str, damping: float, as_json: bool, **options: Any) 
     The new field is a signal for `ssi calibrate --signals`, which measures whether it improves the order.
     """
     from reranker.formats import RejectLog
-    from reranker.links import LinkedFile, pagerank
+    from reranker.links import pagerank
 
-    file = LinkedFile(options["docs"], options["links"], options["id_field"])
-    accounts: list[InputAccount] = []
-
-    def receive(account: InputAccount) -> None:
-        common.check_ids(account, options)
-        accounts.append(account)
-
+    file, check, accounts = _linked(options)
     with RejectLog() as log, common.progress(f"pagerank {file.docs.name}") as update:
-        rows, links = file.graph(log, receive)
+        rows, links = file.graph(log, check)
         ranks = pagerank(links, damping)
         n_written = file.write(options["out"], field, ranks.tolist(), update)
     n_dangling = int((links.sum(axis=1) == 0).sum())
@@ -98,3 +94,58 @@ def pagerank_command(field: str, damping: float, as_json: bool, **options: Any) 
         if log.count:
             common.out().print(log.summary(), markup=False)
     common.end_with_accounts(*accounts)
+
+
+@command.command(
+    "anchors",
+    short_help="Add the texts of the documents that link to a document as a field.",
+    epilog="""\b
+Examples:
+  ssi links anchors --docs docs.jsonl.gz --links links.tsv.gz --out docs-anchors.jsonl.gz
+  ssi train --docs docs-anchors.jsonl.gz --fields title,text,anchors --qrels qrels.tsv --query-file queries.tsv \\
+            --model model/
+""",
+)
+@linked_options
+@click.option("--field", default="anchors", metavar="FIELD", help="Field to add.")
+@click.option(
+    "--fields", default="title", metavar="LIST", help="Fields of the linking documents, whose texts are joined."
+)
+def anchors_command(field: str, fields: str, as_json: bool, **options: Any) -> None:
+    """Write the documents again with the texts of the documents that link to them, as further index terms.
+
+    A document that no other links to gets no such field. Use only links that you do not test on: with --links of
+    `ssi train`, the field would contain the answers.
+    """
+    from reranker.formats import RejectLog
+    from reranker.links import anchor_texts
+
+    file, check, accounts = _linked(options)
+    with RejectLog() as log, common.progress(f"anchors {file.docs.name}") as update:
+        _, links = file.graph(log, check)
+        texts = anchor_texts(file.texts([part.strip() for part in fields.split(",") if part.strip()]), links)
+        n_written = file.write(options["out"], field, texts, update)
+    n_without = sum(text is None for text in texts)
+    if as_json:
+        about = {"out": str(options["out"]), "documents": n_written, "links": links.nnz, "without_field": n_without}
+        common.print_json({**about, "accounts": [one.to_json() for one in accounts]})
+    else:
+        common.out().print(
+            f"{n_written:,} documents with {links.nnz:,} links, written to {options['out']}; {n_without:,} documents "
+            f"have no text of a linking document",
+            markup=False,
+        )
+        if log.count:
+            common.out().print(log.summary(), markup=False)
+    common.end_with_accounts(*accounts)
+
+
+def _linked(options: dict[str, Any]) -> tuple[LinkedFile, Callable[[InputAccount], None], list[InputAccount]]:
+    """Return the files of a command, the check of its links, and the list that the check adds their account to."""
+    accounts: list[InputAccount] = []
+
+    def check(account: InputAccount) -> None:
+        common.check_ids(account, options)
+        accounts.append(account)
+
+    return LinkedFile(options["docs"], options["links"], options["id_field"]), check, accounts

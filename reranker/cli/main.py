@@ -30,7 +30,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "revectorize": "Add the vectors of a model to the documents of an existing index.",
         "sync": "Find documents whose vector is missing or stale, and compute it again.",
         "embed": "Compute the vectors of documents by a text encoder, for those who have none.",
-        "links": "Compute fields of documents from the links between them: PageRank.",
+        "links": "Compute fields of documents from the links between them: PageRank, anchor texts.",
         "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
         "versions": "List the model versions of an index, and which one is live.",
         "promote": "Make a version live.",

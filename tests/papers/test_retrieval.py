@@ -17,15 +17,17 @@ import scipy.sparse as sp
 from papers import registry, retrieval_systems
 from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, links_loss, links_measure
+from papers.methods.lexical import fit_okapi
 from papers.methods.projections import fit_lsa
+from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, FitInput, Fitted, TaskRequest
 from papers.results import Claim, Results, orderings
-from papers.retrieval_studies import Variant, retrieval_study, reversed_share
-from papers.retrieval_systems import PriorMix, n_frequent_words
+from papers.retrieval_studies import ANCHORS, Variant, retrieval_study, reversed_share, with_anchors
+from papers.retrieval_systems import AnchorTexts, PriorMix, n_frequent_words, weighted_anchors
 from papers.runner import run_ranking
-from papers.study import Study, StudyTrial
+from papers.study import Study, StudyTrial, Texts
 from reranker.errors import ConfigError, InputError
 from reranker.models.scorers import Projection, Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
@@ -41,7 +43,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PaperCorpus:
 @pytest.fixture(scope="module")
 def results(corpus: PaperCorpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
     """Every retrieval system on one study."""
-    study = retrieval_study(corpus, Variant("all", bigrams=True, small=True))
+    study = retrieval_study(corpus, Variant("all", bigrams=True, anchors=True, small=True))
     systems = retrieval_systems.SYSTEMS
     request = TaskRequest(Path("made"), tmp_path_factory.mktemp("out"))
     return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
@@ -186,7 +188,7 @@ def test_reversed_links_are_counted(corpus: PaperCorpus) -> None:
 
 @pytest.mark.slow
 def test_every_retrieval_system_has_a_row(results: Results) -> None:
-    assert len(results.titles) == 37 and not results.failures
+    assert len(results.titles) == 38 and not results.failures
     for name in results.titles:
         assert 0.0 <= results.mean(name, "AP") <= 1.0 and 0.0 <= results.mean(name, "rank loss") <= 100.0
 
@@ -246,6 +248,36 @@ def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
     assert np.allclose(pairs, np.diag(scorer.score_matrix(queries, documents[:3])), atol=1e-5)
     alone = PriorMix(None, 1.0).score_matrix(queries, documents)
     assert np.allclose(alone, prior)
+
+
+def test_B20_anchor_texts_are_index_terms_of_the_linked_document() -> None:
+    # Document 1 is linked by 0 and 2, document 0 by 2; nothing links to document 2.
+    counts = sp.csr_matrix(np.array([[1, 2, 0], [0, 0, 1], [3, 0, 4]], np.float32))
+    links = sp.csr_matrix(np.array([[0, 1, 0], [0, 0, 0], [1, 1, 0]], np.float32))
+    texts = with_anchors(Texts(counts, tfidf_rows(counts, idf_of(counts)), ("a", "b", "c"), idf_of(counts)), links)
+    rows = weighted_anchors(texts.view(ANCHORS), 0.5)
+    np.testing.assert_allclose(rows.toarray(), [[2.5, 2, 2], [2, 1, 3], [3, 0, 4]])
+    np.testing.assert_allclose(weighted_anchors(texts.view(ANCHORS), 0.0).toarray(), counts.toarray())
+    query = sp.csr_matrix(np.array([[0, 1, 0]], np.float32))
+    okapi = fit_okapi(rows)
+    # Only the linking text of document 1 holds word b: idf and counts are those of the joined texts.
+    scores = AnchorTexts(okapi, 0.5).score_matrix(query, texts.view(ANCHORS))
+    idf, mean = np.log(1 + 1.5 / 2.5), (6.5 + 6 + 7) / 3
+    norms = [1.2 * (0.25 + 0.75 * length / mean) for length in (6.5, 6.0)]
+    expected = [idf * tf * 2.2 / (tf + norm) for tf, norm in zip((2, 1), norms, strict=True)]
+    np.testing.assert_allclose(scores[0], [*expected, 0], rtol=1e-6)
+    again = AnchorTexts(okapi, 0.5).score_pairs(query[[0, 0, 0]], texts.view(ANCHORS))
+    np.testing.assert_allclose(again, scores[0], rtol=1e-6)
+
+
+def test_B20_only_training_links_give_anchor_texts(corpus: PaperCorpus) -> None:
+    study = retrieval_study(corpus, Variant("x", anchors=True))
+    row = {one: place for place, one in enumerate(corpus.ids)}
+    of_test, target = next(pair for pair in corpus.test if sum(one[1] == pair[1] for one in corpus.train) > 0)
+    sources = [row[source] for source, linked in corpus.train if linked == target]
+    linking = study.documents.view(ANCHORS)[row[target], len(study.documents.words) :].toarray()
+    expected = study.documents.counts[sources].toarray().sum(axis=0, keepdims=True)
+    np.testing.assert_array_equal(linking, expected, f"{of_test} links to it in the test only")
 
 
 def test_what_is_tuned_is_said(results: Results) -> None:

@@ -105,3 +105,13 @@ def test_parquet_is_not_written(folder: Path) -> None:
     write_links(["ab"])
     result = links("pagerank", out="out.parquet")
     assert result.exit_code != 0 and "name a file of JSON lines" in result.output
+
+
+def test_anchor_texts_are_the_titles_of_linking_documents_in_their_order(folder: Path) -> None:
+    write_links(["ca", "ba", "ab", "ba", "dd"])
+    result = links("anchors", "--json")
+    assert result.exit_code == 0, result.output
+    assert [row.get("anchors") for row in rows_of("out.jsonl")] == ["green\nblue", "red", None, None]
+    assert json.loads(result.stdout)["without_field"] == 2
+    assert links("anchors", "--fields", "title,text", "--field", "in", out="more.jsonl.gz").exit_code == 0
+    assert rows_of("more.jsonl.gz")[1]["in"] == "red text of a"
