@@ -13,6 +13,7 @@ import scipy.sparse as sp
 
 from papers.fitting import Option, best_of, learn_mix, some, tuned, tuned_plain, values_between
 from papers.methods import word_pairs
+from papers.methods.boolean_query import RarestPairs
 from papers.methods.inverted_file import BooleanScorer, VectorSpace
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
@@ -261,6 +262,10 @@ def _boolean(operator: Literal["AND", "OR"]) -> Fit:
     return lambda _: Fitted(BooleanScorer(operator), "counts", "counts")
 
 
+def _boolean_pairs(job: FitInput) -> Fitted:
+    return Fitted(RarestPairs(job.study.documents.idf), "counts", "counts")
+
+
 def _jelinek_mercer(job: FitInput) -> Fitted:
     """Return query likelihood with lambda chosen on a grid; 0 is left out because it gives -inf (B19)."""
     model = fit_language_model(job.study.background().counts)
@@ -393,6 +398,7 @@ SYSTEMS: tuple[System, ...] = (
     System("plsa", ("B11",), "PLSA", _plsa),
     System("boolean-and", ("B17",), "Boolean, AND", _boolean("AND")),
     System("boolean-or", ("B17",), "Boolean, OR", _boolean("OR")),
+    System("boolean-pairs", ("B17",), "Boolean, two of the three rarest words", _boolean_pairs),
     System("vector-space", ("B18",), "vector space, inverted file", lambda _: Fitted(VectorSpace())),
     System("jelinek-mercer", ("B19",), "language model, Jelinek-Mercer", _jelinek_mercer),
     System("bm25", ("B20",), "BM25", _bm25),
