@@ -20,14 +20,12 @@ from reranker.formats import RejectLog, RejectSink, read_documents, read_links
 from reranker.progress import Progress, no_progress
 from reranker.text.view import TextView
 
-DAMPING = 0.85
-"""Probability of following a link, the usual value."""
 _BATCH = 1_000
 """Documents that are written together."""
 
 
 def pagerank(
-    links: sp.csr_matrix, damping: float = DAMPING, tolerance: float = 1e-12, max_iterations: int = 10_000
+    links: sp.csr_matrix, damping: float = 0.85, tolerance: float = 1e-12, max_iterations: int = 10_000
 ) -> Float64:
     """Return the stationary probability of each document, (N,) float64, summing to 1.
 

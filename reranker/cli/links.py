@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reranker.accounts import InputAccount
 from reranker.cli import common
 from reranker.cli.common import FILE
-from reranker.links import DAMPING, LinkedFile
+
+if TYPE_CHECKING:
+    from reranker.links import LinkedFile
 
 
 @click.group(
@@ -55,7 +57,7 @@ Examples:
 @click.option(
     "--damping",
     type=click.FloatRange(0.0, 1.0, max_open=True),
-    default=DAMPING,
+    default=0.85,
     help="Probability of following a link instead of jumping to a random document.",
 )
 def pagerank_command(field: str, damping: float, as_json: bool, **options: Any) -> None:
@@ -142,6 +144,8 @@ def anchors_command(field: str, fields: str, as_json: bool, **options: Any) -> N
 
 def _linked(options: dict[str, Any]) -> tuple[LinkedFile, Callable[[InputAccount], None], list[InputAccount]]:
     """Return the files of a command, the check of its links, and the list that the check adds their account to."""
+    from reranker.links import LinkedFile
+
     accounts: list[InputAccount] = []
 
     def check(account: InputAccount) -> None:

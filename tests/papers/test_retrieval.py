@@ -263,8 +263,8 @@ def test_B20_anchor_texts_are_index_terms_of_the_linked_document() -> None:
     # Only the linking text of document 1 holds word b: idf and counts are those of the joined texts.
     scores = AnchorTexts(okapi, 0.5).score_matrix(query, texts.view(ANCHORS))
     idf, mean = float(np.log(1 + 1.5 / 2.5)), (6.5 + 6 + 7) / 3
-    norms = [1.2 * (0.25 + 0.75 * length / mean) for length in (6.5, 6.0)]
-    expected = [idf * tf * 2.2 / (tf + norm) for tf, norm in zip((2, 1), norms, strict=True)]
+    tf, length = np.array([2.0, 1.0]), np.array([6.5, 6.0])
+    expected = idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / mean))
     np.testing.assert_allclose(scores[0], np.array([*expected, 0.0]), rtol=1e-6)
     again = AnchorTexts(okapi, 0.5).score_pairs(query[[0, 0, 0]], texts.view(ANCHORS))
     np.testing.assert_allclose(again, scores[0], rtol=1e-6)
