@@ -51,6 +51,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Research": {
         "reproduce": "Run the experiments of the papers with all their systems and compare the results.",
+        "inverted": "Build an inverted file in blocks, and search it by Boolean queries.",
     },
 }
 """Commands by group: name → the line that ``ssi --help`` shows. Each command is defined in the module of its name."""
@@ -58,7 +59,7 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 """All commands: name → help line, in the order of ``ssi --help``."""
 
-EXTRAS = {"reproduce": "papers"}
+EXTRAS = {"reproduce": "papers", "inverted": "papers"}
 """Commands that other packages provide as entry points: name → the extra that must be installed."""
 
 DEFAULTS = ("engine", "index", "model", "body", "id_field")

@@ -256,7 +256,7 @@ def test_B20_anchor_texts_are_index_terms_of_the_linked_document() -> None:
     links = sp.csr_matrix(np.array([[0, 1, 0], [0, 0, 0], [1, 1, 0]], np.float32))
     texts = with_anchors(Texts(counts, tfidf_rows(counts, idf_of(counts)), ("a", "b", "c"), idf_of(counts)), links)
     rows = weighted_anchors(texts.view(ANCHORS), 0.5)
-    np.testing.assert_allclose(rows.toarray(), [[2.5, 2, 2], [2, 1, 3], [3, 0, 4]])
+    np.testing.assert_allclose(rows.toarray(), np.array([[2.5, 2, 2], [2, 1, 3], [3, 0, 4]]))
     np.testing.assert_allclose(weighted_anchors(texts.view(ANCHORS), 0.0).toarray(), counts.toarray())
     query = sp.csr_matrix(np.array([[0, 1, 0]], np.float32))
     okapi = fit_okapi(rows)
