@@ -45,7 +45,7 @@ Examples:
 )
 @common.id_field_option
 @common.json_option
-def build_command(
+def build_inverted_command(
     docs: Path, folder: Path, fields: str, analyzer: str, block_entries: int, id_field: str | None, as_json: bool
 ) -> None:
     """Build an inverted file by blocked sort-based indexing: sort blocks of entries, write them, and merge them all.
@@ -93,7 +93,7 @@ Examples:
 @click.option("--file", "folder", required=True, type=PATH, metavar="DIR", help="Folder that `build` wrote.")
 @click.option("--n", type=click.IntRange(1), default=10, help="Number of documents to list.")
 @common.json_option
-def search_command(query: str, folder: Path, n: int, as_json: bool) -> None:
+def search_inverted_command(query: str, folder: Path, n: int, as_json: bool) -> None:
     """List the documents that match QUERY: words, AND, OR, NOT and parentheses.
 
     NOT binds tighter than AND, and AND tighter than OR; AND can be left out. Operators are recognised in any case; in

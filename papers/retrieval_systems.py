@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from papers.fitting import Option, best_of, learn_mix, some, tuned, tuned_plain, values_between
 from papers.methods import word_pairs
 from papers.methods.boolean_query import RarestPairs
-from papers.methods.inverted_file import BooleanScorer, VectorSpace
+from papers.methods.inverted_file import BooleanScorer, CourseWeights, VectorSpace, Weighting
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
 from papers.methods.rows import pair_products
@@ -262,6 +262,11 @@ def _boolean(operator: Literal["AND", "OR"]) -> Fit:
     return lambda _: Fitted(BooleanScorer(operator), "counts", "counts")
 
 
+def _weights(weights: Weighting, cosine: bool) -> Fit:
+    """Return the course's weights without training (spec 1.1)."""
+    return lambda job: Fitted(CourseWeights(weights, cosine, job.study.documents.idf), "counts", "counts")
+
+
 def _boolean_pairs(job: FitInput) -> Fitted:
     return Fitted(RarestPairs(job.study.documents.idf), "counts", "counts")
 
@@ -400,6 +405,11 @@ SYSTEMS: tuple[System, ...] = (
     System("boolean-or", ("B17",), "Boolean, OR", _boolean("OR")),
     System("boolean-pairs", ("B17",), "Boolean, two of the three rarest words", _boolean_pairs),
     System("vector-space", ("B18",), "vector space, inverted file", lambda _: Fitted(VectorSpace())),
+    System("presence", ("B18",), "presence of words, cosine", _weights("presence", True)),
+    System("presence-product", ("B18",), "presence of words, inner product", _weights("presence", False)),
+    System("occurrences", ("B18",), "occurrences of words, cosine", _weights("occurrences", True)),
+    System("length-normalised", ("B18",), "tf / Σ tf, inner product", _weights("share", False)),
+    System("length-normalised-idf", ("B18",), "tf / Σ tf × idf, inner product", _weights("share-idf", False)),
     System("jelinek-mercer", ("B19",), "language model, Jelinek-Mercer", _jelinek_mercer),
     System("bm25", ("B20",), "BM25", _bm25),
     System("pagerank", ("B21",), "PageRank only", _pagerank, _LINKED),
