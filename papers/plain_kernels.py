@@ -90,6 +90,71 @@ def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: i
 
 
 @njit(**OPTIONS)
+def _block_score(W, queries, query, documents, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return the sum over blocks p of q_p^T W d_p; block p has the columns p F to p F + F - 1, ascending."""
+    n_features = W.shape[0]
+    total = ZERO
+    first, stop = documents.indptr[document], documents.indptr[document + 1]
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        block = queries.indices[p] // n_features
+        low, high = block * n_features, block * n_features + n_features
+        while first < stop and documents.indices[first] < low:
+            first += 1
+        row = W[queries.indices[p] - low]
+        inner = ZERO
+        r = first
+        while r < stop and documents.indices[r] < high:
+            inner += row[documents.indices[r] - low] * documents.data[r]
+            r += 1
+        total += queries.data[p] * inner
+    return total
+
+
+@njit(**OPTIONS)
+def block_pairs(W, queries, documents):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return the scores of `tests.reference.plain_sgd.block_pairs`."""
+    out = np.empty(queries.indptr.shape[0] - 1, np.float32)
+    for row in range(out.shape[0]):
+        out[row] = _block_score(W, queries, row, documents, row)
+    return out
+
+
+@njit(**OPTIONS)
+def _block_add(W, queries, query, documents, document, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate times the sum over blocks p of q_p d_p^T to W."""
+    n_features = W.shape[0]
+    first, stop = documents.indptr[document], documents.indptr[document + 1]
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        block = queries.indices[p] // n_features
+        low, high = block * n_features, block * n_features + n_features
+        while first < stop and documents.indices[first] < low:
+            first += 1
+        factor = rate * queries.data[p]
+        row = W[queries.indices[p] - low]
+        r = first
+        while r < stop and documents.indices[r] < high:
+            row[documents.indices[r] - low] += factor * documents.data[r]
+            r += 1
+
+
+@njit(**OPTIONS)
+def block_steps(W, queries, documents, triples, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Run the steps of `tests.reference.plain_sgd.block_steps`."""
+    rate = np.float32(rate)
+    stats = np.zeros(2, np.float64)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        hinge = ONE - _block_score(W, queries, query, documents, positive)
+        hinge += _block_score(W, queries, query, documents, negative)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            _block_add(W, queries, query, documents, positive, rate)
+            _block_add(W, queries, query, documents, negative, -rate)
+    return stats
+
+
+@njit(**OPTIONS)
 def _first_slot(s, prime, n_slots):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return s P mod H, so that a division is needed only per query word, not per pair."""
     return np.uint64(s) * prime % n_slots

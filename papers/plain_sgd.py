@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from papers import plain_kernels
 from papers.methods.word_pairs import (
     Bilinear,
+    BlockPairs,
     DenseWordPairs,
     Diagonal,
     FeatureMap,
@@ -41,6 +42,7 @@ SHAPES = {
     "diagonal": "M02, W = diag(w), from 1",
     "full": "M03, a weight for each pair of words, from the identity: the margin ranking perceptron B05",
     "zero_diagonal": "M04, the same with W_ii = 0, from 0",
+    "blocks": "M13, one W for all blocks of columns, from the identity: correlated feature hashing as printed",
     "hash": "M09, pairs share H weights, from 0; with an identity M10 trained jointly",
     "tied": "M05, U^T U + I",
     "low_rank": "M06, U^T V + I; M08 with n_words",
@@ -53,7 +55,7 @@ SHAPES = {
 """Names for `PlainShape`, with descriptions."""
 
 _WITHOUT_IDENTITY = ("hash", "no_identity")
-_ONE_VOCABULARY = ("diagonal", "zero_diagonal", "tied")
+_ONE_VOCABULARY = ("diagonal", "zero_diagonal", "blocks", "tied")
 LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial")
 """Models made of embeddings."""
 
@@ -73,7 +75,8 @@ class PlainShape:
     identity: float | None = None
     """a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity".
 
-    It is ignored by "diagonal", "full", "zero_diagonal" and "full_cubic", whose weights include exact matches.
+    It is ignored by "diagonal", "full", "zero_diagonal", "blocks" and "full_cubic", whose weights include exact
+    matches.
     """
     n_words: int | None = None
     """Number of the most frequent words that have embeddings (M08); None: all words."""
@@ -83,6 +86,8 @@ class PlainShape:
     """P of "hash"."""
     degree: int = 2
     """k of "polynomial", at least 2."""
+    n_blocks: int = 1
+    """Number of blocks of columns of "blocks"."""
 
     def __post_init__(self) -> None:
         if self.name not in SHAPES:
@@ -91,10 +96,10 @@ class PlainShape:
             raise ConfigError(
                 f"n_words {self.n_words} does not fit the shape {self.name}: give 0 or more to {', '.join(LOW_RANK)}"
             )
-        if self.n_slots < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
+        if min(self.n_slots, self.n_blocks) < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
             raise ConfigError(
-                f"n_slots {self.n_slots}, prime {self.prime}, degree {self.degree} are invalid: slots must be at "
-                f"least 1, the prime below 2**32 and the degree at least 2"
+                f"n_slots {self.n_slots}, n_blocks {self.n_blocks}, prime {self.prime}, degree {self.degree} are "
+                f"invalid: slots and blocks must be at least 1, the prime below 2**32 and the degree at least 2"
             )
 
     @property
@@ -348,6 +353,9 @@ def start_learner(
         W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
         W3 = np.zeros((*widths, widths[1]), np.float32)
         return LearnedTables((W2, W3), full_polynomial_steps, (), FullPolynomial)
+    if shape.name == "blocks":
+        W = _copied(start, BlockPairs, "W", np.eye(widths[0] // shape.n_blocks, dtype=np.float32))
+        return LearnedTables((W,), plain_kernels.block_steps, (), BlockPairs)
     keep_diagonal = shape.name == "full"
     W = np.eye(*widths, dtype=np.float32) if keep_diagonal else np.zeros(widths, np.float32)
     W = _copied(start, DenseWordPairs, "W", W)

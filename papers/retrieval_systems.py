@@ -19,7 +19,7 @@ from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fi
 from papers.methods.projections import fit_lsa, fit_pca
 from papers.methods.rows import pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
-from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, top_n_map
+from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, ordered_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
 from papers.registry import FitInput, Fitted, System
 from papers.retrieval_studies import ANCHORS, BIGRAMS, PRIOR
@@ -131,6 +131,20 @@ def _correlated(k: int, shape: str) -> Fit:
         words = correlated_map(dice_neighbours(job.study.background().counts, n, k), n)
         data = job.study.plain_data().mapped(words)
         scorer, settings = tuned_plain(job, PlainShape(shape), data, rates=_more_rates(job.budget.rates))
+        return Fitted(scorer, settings={**settings, "features": n, "neighbours": k})
+
+    return fit
+
+
+def _correlated_as_printed(k: int) -> Fit:
+    """Return correlated feature hashing by equations 6 and 7: only neighbours of the same order meet (M13, A12)."""
+
+    def fit(job: FitInput) -> Fitted:
+        n = min(n_frequent_words(_n_words(job)), DENSE_WORDS)
+        words = ordered_map(dice_neighbours(job.study.background().counts, n, k), n)
+        data = job.study.plain_data().mapped(words)
+        rates = _more_rates(job.budget.rates)
+        scorer, settings = tuned_plain(job, PlainShape("blocks", n_blocks=k), data, rates=rates)
         return Fitted(scorer, settings={**settings, "features": n, "neighbours": k})
 
     return fit
@@ -389,6 +403,8 @@ SYSTEMS: tuple[System, ...] = (
     System("cfh-1-full", ("M11", "M12"), "CFH k = 1, full W", _correlated(1, "full")),
     System("cfh-1", ("M11", "M12"), "CFH k = 1, UᵀV + I", _correlated(1, "low_rank")),
     System("cfh-5", ("M11", "M13"), "CFH k = 5, UᵀV + I", _correlated(5, "low_rank")),
+    System("cfh-5-full", ("M13",), "CFH k = 5, full W", _correlated(5, "full")),
+    System("cfh-5-printed", ("M13",), "CFH k = 5, full W, as printed (6, 7)", _correlated_as_printed(5)),
     System("cfh-1-grams", ("M14",), "(UᵀV)ₙ + I with CFH (1-grams)", _neighbour_mix(True, False)),
     System("cfh-2-grams", ("M15",), "(UᵀV)ₙ + I with CFH (2-grams)", _neighbour_mix(False, True), _BIGRAMS),
     System("cfh-1-2-grams", ("M16",), "(UᵀV)ₙ + I with CFH (1- and 2-grams)", _neighbour_mix(True, True), _BIGRAMS),

@@ -63,6 +63,20 @@ def test_M04_step_by_hand(kernels: ModuleType) -> None:
 
 
 @BOTH
+def test_M13_step_of_blocks_by_hand(kernels: ModuleType) -> None:
+    # Two blocks of two features. q = (1, 0 | 0, 1) and delta = (-1, 1 | 2, 0), so that
+    # W += .5 ((1, 0) (-1, 1)^T + (0, 1) (2, 0)^T).
+    queries, documents = kernel_rows([[1, 0, 0, 1]]), kernel_rows([[0, 1, 2, 0], [1, 0, 0, 0]])
+    W = floats([1, 1], [2, 4])
+    stats = kernels.block_steps(W, queries, documents, STEP, 0.5)
+    assert stats.tolist() == [0, 0]  # f(q, d+) = 1 + 2 * 2 = 5, f(q, d-) = 1: satisfied
+    W = np.eye(2, dtype=np.float32)
+    stats = kernels.block_steps(W, queries, documents, STEP, 0.5)
+    assert stats.tolist() == [1, 2]  # 1 - 0 + 1
+    np.testing.assert_array_equal(W, floats([0.5, 0.5], [1, 1]))
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("n_slots", "expected"),
     [(5, [-0.5, 0.5, -0.5, 0.5, 0]), (3, [-0.5, 0, 0.5])],  # h = 0, 1, 7, 8: apart in 5 slots, two together in 3
@@ -181,6 +195,9 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
     if name in ("full", "zero diagonal"):
         W = normal(25, 25)
         return [kernels.dense_steps(W, queries, documents, triples, 0.1, name == "full"), W]
+    if name == "blocks":
+        W = normal(5, 5)
+        return [kernels.block_steps(W, queries, documents, triples, 0.1), W]
     if name.startswith("hash"):
         w, identity = normal(97), 0.7 if "identity" in name else 0.0
         return [kernels.hash_steps(w, queries, documents, triples, 0.1, PRIME, identity), w]
@@ -200,7 +217,7 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("diagonal", "full", "zero diagonal", "hash", "hash with identity", "tied"),
+        *("diagonal", "full", "zero diagonal", "blocks", "hash", "hash with identity", "tied"),
         *("low rank", "no identity", "restricted", "cubic", "degree 4", "separate", "lexical part of its own"),
     ],
 )
@@ -246,6 +263,9 @@ def test_scores_of_pairs_by_hand(kernels: ModuleType) -> None:
     W = np.arange(9, dtype=np.float32).reshape(3, 3)
     dense = kernels.dense_pairs(W, queries, documents)
     np.testing.assert_array_equal(dense, floats(2 * (3 + 4 * 5) + 3 * (6 + 4 * 8), 5 * 2))
+    # Blocks (0, 1) and (2): only word 2 of both sides is in the second block.
+    blocks = kernels.block_pairs(floats([1, 2], [3, 4]), queries, documents)
+    np.testing.assert_array_equal(blocks, floats(2 * 3 + 3 * 4 * 1, 0))
 
 
 @BOTH

@@ -68,7 +68,7 @@ def test_B18_by_the_cosine_lengths_cancel() -> None:
 
 
 def test_B18_an_empty_text_scores_0_and_unknown_weights_are_refused() -> None:
-    empty = sp.csr_matrix((1, 4), dtype=np.float32)
+    empty = sp.csr_matrix(np.zeros((1, 4), np.float32))
     for cosine in (True, False):
         assert not CourseWeights("share", cosine).score_matrix(empty, COUNTS).any()
     with pytest.raises(ConfigError, match="choose one of presence, occurrences, share, share-idf"):
