@@ -64,6 +64,9 @@ Finished results under --out are reused; the report is --out/report.html.
 @click.option("--rates", metavar="X,Y", help="Learning rates to try.")
 @click.option("--slots", "n_slots", type=click.IntRange(1), metavar="H", help="Number of weights of hash kernels.")
 @click.option("--grid", type=click.IntRange(1), metavar="N", help="Largest number of values tried for a setting.")
+@click.option(
+    "--degree", type=click.IntRange(2, 12), metavar="K", help="Degree of the polynomial model psi-k.  [default: 5]"
+)
 @click.option("--list", "listed", is_flag=True, help="List tasks and systems with the ids of the papers' checklist.")
 @json_option
 def command(
@@ -150,7 +153,7 @@ def _corpus(task: Task, corpus: str | None) -> Path:
 
 def _budget(choice: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the budget that were given."""
-    fields = ("n_dims", "n_steps", "every", "patience", "n_iterations", "n_slots", "grid")
+    fields = ("n_dims", "n_steps", "every", "patience", "n_iterations", "n_slots", "grid", "degree")
     given = {name: choice[name] for name in fields if choice[name] is not None}
     return given if choice["rates"] is None else {**given, "rates": _rates(choice["rates"])}
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,6 +27,7 @@ from papers.methods.word_pairs import (
     HashKernel,
     Mapped,
     Polynomial,
+    QueryPolynomial,
     SeparateCubic,
     kernel_rows,
 )
@@ -50,13 +51,14 @@ SHAPES = {
     "cubic": "M18, degree 3, shared U and V",
     "cubic_separate": "M19, degree 3, U2 and V2 of its own for degree 2",
     "polynomial": "M20, any degree, shared",
+    "query_polynomial": "any degree, shared, with products of query words instead of document words",
     "full_cubic": "M17, a weight for each word with each pair of words, for at most 200 words",
 }
 """Names for `PlainShape`, with descriptions."""
 
 _WITHOUT_IDENTITY = ("hash", "no_identity")
 _ONE_VOCABULARY = ("diagonal", "zero_diagonal", "blocks", "tied")
-LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial")
+LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial", "query_polynomial")
 """Models made of embeddings."""
 
 
@@ -85,7 +87,7 @@ class PlainShape:
     prime: int = PRIME
     """P of "hash"."""
     degree: int = 2
-    """k of "polynomial", at least 2."""
+    """k of "polynomial" and "query_polynomial", at least 2."""
     n_blocks: int = 1
     """Number of blocks of columns of "blocks"."""
 
@@ -339,7 +341,8 @@ def start_learner(
                 f"embeddings of {n_dims} dimensions with deviation {init_std} are not possible: give at least 1 "
                 f"dimension and a deviation of at least 0"
             )
-        return _low_rank(shape, widths, n_dims, init_std, rng, start)
+        build = _query_polynomial if shape.name == "query_polynomial" else _low_rank
+        return build(shape, widths, n_dims, init_std, rng, start)
     identity = shape.exact_weight
     if shape.name == "diagonal":
         w = _copied(start, Diagonal, "w", np.ones(widths[0], np.float32))
@@ -393,6 +396,33 @@ def _low_rank(
         return Polynomial(U, _split(T, n_factors), shape.exact_weight)
 
     return LearnedTables((U, T), low_rank_steps, (combination, shape.exact_weight), scorer)
+
+
+def _query_polynomial(
+    shape: PlainShape,
+    widths: tuple[int, int],
+    n_dims: int,
+    init_std: float,
+    rng: np.random.Generator,
+    start: Scorer | None,
+) -> LearnedTables:
+    """Return the initial embeddings of a model with products of query words: T of the query, V of the document."""
+    n_factors = shape.degree - 1
+    n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
+    T = _normal(rng, n_query, n_factors * n_dims, init_std)
+    V = _normal(rng, n_document, n_dims, init_std)
+    if start is not None:
+        V = _copied(start, QueryPolynomial, "V", V)
+        given = np.hstack(cast(QueryPolynomial, start).factors)
+        if given.shape != T.shape:
+            raise ShapeMismatch(f"factors of shape {given.shape} do not fit {T.shape}: use the same degree and words")
+        T[:] = given
+
+    def scorer(T: Float32, V: Float32) -> Scorer:
+        return QueryPolynomial(_split(T, n_factors), V, shape.exact_weight)
+
+    settings = (n_factors, shape.exact_weight)
+    return LearnedTables((T, V), plain_kernels.query_polynomial_steps, settings, scorer)
 
 
 def _copy_tables(start: Scorer, combination: Combination, U: Float32, T: Float32) -> None:

@@ -43,6 +43,8 @@ class Budget:
     """H, the number of weights of hash kernels."""
     grid: int = 11
     """Largest number of values tried for a tuned setting."""
+    degree: int = 5
+    """k of the polynomial model ``psi-k``, at least 2."""
 
 
 @dataclass(frozen=True)

@@ -76,6 +76,12 @@ def _learned(name: str, **settings: Any) -> Fit:
     return fit
 
 
+def _polynomial(job: FitInput) -> Fitted:
+    """Return PSI of the budget's degree (M20)."""
+    degree = job.budget.degree
+    return _learned("polynomial", degree=degree)(job).saying({"degree": degree})
+
+
 def _dense(name: str) -> Fit:
     """Return W over pairs of the most frequent words.
 
@@ -412,6 +418,8 @@ SYSTEMS: tuple[System, ...] = (
     System("psi-3", ("M18",), "PSI k = 3", _learned("cubic")),
     System("psi-3-separate", ("M19",), "PSI k = 3, separate U and V", _learned("cubic_separate")),
     System("psi-4", ("M20",), "PSI k = 4", _learned("polynomial", degree=4)),
+    System("psi-k", ("M20",), "PSI, k by --degree", _polynomial),
+    System("psi-3-query", ("M18",), "PSI k = 3, pairs of query words", _learned("query_polynomial", degree=3)),
     System("query-expansion", ("B02",), "query expansion", _query_expansion),
     System("lsi", ("B03",), "LSI", _lsi),
     System("lsi-tf-idf", ("B04",), "α LSI + (1 − α) TF-IDF", _lsi_tf_idf),

@@ -308,6 +308,42 @@ class Polynomial(VectorScorer):
 
 
 @dataclass(frozen=True, eq=False)
+class QueryPolynomial(VectorScorer):
+    """Score f(q, d) = e(q).(Vd) + a q.d with e(q) = E1 q o (1 + E2 q o (1 + ...)): products of several query words.
+
+    This is `Polynomial` with the sides exchanged. Two factors, U and Y, give the cubic over pairs of query words,
+    f = sum_ijk W_ijk q_i q_j d_k + f_2 of low rank. Document vectors are those of `Bilinear`.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a table is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If there is no factor, a value is NaN or infinite, or a is negative.
+
+    Source: PSI, section 2, pairs of words of the query; spec 2.5.
+    """
+
+    factors: tuple[Float32, ...]
+    """E1, E2, ... of the query, (n_query_words, N) float32 each, one row per word; at least one."""
+    V: Float32
+    """Document side, (n_document_words, N) float32."""
+    identity: float = 1.0
+    """a."""
+
+    def __post_init__(self) -> None:
+        Polynomial(self.V, self.factors, self.identity)  # raises for tables that do not fit
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return e(q) of each row, (n, N) float32."""
+        return Polynomial(self.V, self.factors, self.identity).embed_documents(q_rows)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return Vd of each row, (n, N) float32."""
+        return embed_rows(d_rows, self.V)
+
+
+@dataclass(frozen=True, eq=False)
 class SeparateCubic(VectorScorer):
     """Score f(q, d) = sum_l (Uq)_l (Vd)_l (Yd)_l + (U2 q).(V2 d) + a q.d.
 

@@ -16,6 +16,7 @@ from papers.methods.word_pairs import (
     HashKernel,
     Mapped,
     Polynomial,
+    QueryPolynomial,
     SeparateCubic,
     correlated_map,
     top_n_map,
@@ -38,6 +39,7 @@ LEARNERS = {
     "M18": (PlainShape("cubic"), Polynomial),
     "M19": (PlainShape("cubic_separate"), SeparateCubic),
     "M20": (PlainShape("polynomial", degree=4), Polynomial),
+    "query pairs": (PlainShape("query_polynomial", degree=3), QueryPolynomial),
 }
 
 

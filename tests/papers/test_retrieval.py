@@ -20,7 +20,7 @@ from papers.measures import COLUMNS, links_loss, links_measure
 from papers.methods.lexical import fit_okapi
 from papers.methods.projections import fit_lsa
 from papers.methods.rows import idf_of, tfidf_rows
-from papers.methods.word_pairs import Mix
+from papers.methods.word_pairs import Bilinear, Mix, Polynomial
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, FitInput, Fitted, TaskRequest
 from papers.results import Claim, Results, orderings
@@ -188,7 +188,7 @@ def test_reversed_links_are_counted(corpus: PaperCorpus) -> None:
 
 @pytest.mark.slow
 def test_every_retrieval_system_has_a_row(results: Results) -> None:
-    assert len(results.titles) == 46 and not results.failures
+    assert len(results.titles) == 48 and not results.failures
     for name in results.titles:
         assert 0.0 <= results.mean(name, "AP") <= 1.0 and 0.0 <= results.mean(name, "rank loss") <= 100.0
 
@@ -211,6 +211,8 @@ LEARNED = (
     "psi-3",
     "psi-3-separate",
     "psi-4",
+    "psi-k",
+    "psi-3-query",
 )
 
 
@@ -236,8 +238,6 @@ def test_B17_and_finds_less_than_or(results: Results) -> None:
 
 
 def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
-    from papers.methods.word_pairs import Bilinear
-
     study = retrieval_study(corpus, Variant("x"))
     queries, documents = study.queries.view("prior")[:3], study.documents.view("prior")[:5]
     plain = Bilinear.lexical().score_matrix(study.queries.counts[:3], study.documents.counts[:5])
@@ -279,6 +279,15 @@ def test_B20_only_training_links_give_anchor_texts(corpus: PaperCorpus) -> None:
     linking = study.documents.view(ANCHORS)[row[target], len(study.documents.words) :].toarray()
     expected = study.documents.counts[sources].toarray().sum(axis=0, keepdims=True)
     np.testing.assert_array_equal(linking, expected, f"{of_test} links to it in the test only")
+
+
+def test_M20_the_degree_of_psi_k_is_the_budgets(corpus: PaperCorpus, results: Results) -> None:
+    assert results.settings["all", "psi-k"]["degree"] == 5
+    study = retrieval_study(corpus, Variant("k", small=True))
+    for degree in (2, 3):
+        job = FitInput(study, replace(TINY, degree=degree), links_loss, np.random.default_rng(0), lambda *_: None)
+        scorer = registry.system("psi-k").fit(job).scorer
+        assert isinstance(scorer, Bilinear) if degree == 2 else isinstance(scorer, Polynomial) and scorer.degree == 3
 
 
 def test_what_is_tuned_is_said(results: Results) -> None:

@@ -186,6 +186,33 @@ def low_rank_steps(  # noqa: PLR0917 - as the compiled one
     return stats
 
 
+def query_polynomial_steps(
+    T: Float32,
+    V: Float32,
+    queries: Rows,
+    documents: Rows,
+    triples: Triples,
+    rate: float,
+    n_factors: int,
+    identity: float,
+) -> Float64:
+    """Return (active steps, sum of hinges) of steps on f(q, d) = e(q).(Vd) + a q.d (spec 2.5, pairs of query words).
+
+    e(q) = U q o (1 + Y q) for two factors, T = [U, Y]; both tables change in place.
+    """
+    width = max(_width(queries, documents), len(T), len(V))
+    stats, combination = np.zeros(2), Combination(n_factors)
+    for q, positive, negative in dense_triples(queries, documents, triples, width, width):
+        p, delta = q[: len(T)] @ T, (positive - negative)[: len(V)] @ V
+        e = document_vector(p, combination)
+        hinge = 1.0 - float(e @ delta) - identity * float(q @ (positive - negative))
+        if counted(stats, hinge):
+            g = _slope(p, delta, combination)
+            T += (rate * np.outer(q[: len(T)], g)).astype(np.float32)
+            V += (rate * np.outer((positive - negative)[: len(V)], e)).astype(np.float32)
+    return stats
+
+
 def document_vector(p: Float64, combination: Combination) -> Float64:
     """Return c(d) from the row's embeddings p = T^T d; see `Combination`."""
     if combination.separate:
