@@ -185,6 +185,7 @@ T7_SYSTEMS = (
     "graded-pointwise-svm",
     "graded-ranking-svm",
     "graded-rsvm-ir",
+    "graded-listnet",
     "graded-combination",
 )
 JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in ("graded-tfidf", "graded-s2net-pseudo")))
