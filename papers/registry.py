@@ -161,6 +161,8 @@ class TaskRequest:
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
     """Values of `Budget` that replace the task's own."""
+    keep: Callable[[Any], None] | None = None
+    """Called with the `papers.results.Results` of each comparison, for averages over several seeds."""
 
 
 @dataclass(frozen=True)

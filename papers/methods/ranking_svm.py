@@ -466,6 +466,6 @@ def _check_features(features: Float64, weight: float, name: str = "C") -> None:
     if features.ndim != 2 or not features.size:
         raise ShapeMismatch(f"features of shape {features.shape}: give one row per pair and one column per feature")
     if not np.isfinite(features).all():
-        raise InputError("features hold NaN or infinity, which no ranker can use; check the logarithms")
+        raise InputError("features hold NaN or infinity, which an SVM or ListNet cannot use; check the logarithms")
     if not (np.isfinite(weight) and weight > 0):
         raise ConfigError(f"{name} is {weight!r}: it must be finite and above 0")

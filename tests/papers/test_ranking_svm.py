@@ -188,7 +188,7 @@ def test_what_no_machine_can_use_is_refused() -> None:
         fit_ranking_svm(features, np.ones(7), QUERIES)
     with pytest.raises(ConfigError, match="C is 0"):
         fit_ranking_svm(features, GRADES, QUERIES, C=0.0)
-    with pytest.raises(InputError, match="NaN or infinity, which an SVM cannot use"):
+    with pytest.raises(InputError, match="NaN or infinity, which an SVM or ListNet cannot use"):
         fit_ranking_svm(features * np.nan, GRADES, QUERIES)
     with pytest.raises(InputError, match="comparable"):
         preference_pairs(GRADES * np.nan, QUERIES)

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from papers import registry
+from papers.results import Results, over_seeds
 from reranker.cli.main import main
 from tests.papers.corpus import write_corpus
 
@@ -68,6 +70,27 @@ def test_a_second_run_uses_the_first_and_says_so(corpus: Path, tmp_path: Path) -
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     changed = ssi(*arguments, "--seed", "1")
     assert "are from an earlier run" not in changed.stdout
+
+
+def test_several_seeds_are_averaged(corpus: Path, tmp_path: Path) -> None:
+    arguments = ("T3b", *FAST, "--systems", "tf-idf,utv-plus-i", "--corpus", corpus, "--json")
+    both = json.loads(ssi(*arguments, "--seed", 3, "--seeds", 2, "--out", tmp_path / "both").stdout)["sections"][0]
+    table = next(one for one in both["tables"] if one["title"] == "AP over seeds, test")
+    assert table["columns"] == ["system", "mean", "deviation", "seed 3", "seed 4"]
+    alone = {}
+    for seed in (3, 4):
+        ssi(*arguments, "--seed", seed, "--out", tmp_path / "alone")
+        for name in ("tf-idf", "utv-plus-i"):
+            report = json.loads((tmp_path / "alone" / "T3b" / "test" / f"{name}.json").read_text())
+            alone[name, seed] = report["means"]["AP"]["mean"]
+    for row, name in zip(table["rows"], ("tf-idf", "utv-plus-i"), strict=True):
+        means = [alone[name, seed] for seed in (3, 4)]
+        assert [float(cell) for cell in row[3:]] == pytest.approx(means, abs=5e-5)
+        assert float(row[1]) == pytest.approx(sum(means) / 2, abs=5e-5)
+        assert float(row[2]) == pytest.approx(abs(means[0] - means[1]) / 2**0.5, abs=5e-5)
+    assert alone["utv-plus-i", 3] != alone["utv-plus-i", 4]
+    assert both["sentences"][0] == "Tables over seeds are of the seeds 3, 4; all others are of seed 3."
+    assert "3, 4" in (tmp_path / "both" / "report.html").read_text(encoding="utf-8").split("<table", maxsplit=1)[0]
 
 
 def test_the_terminal_shows_tables_and_claims(corpus: Path, tmp_path: Path) -> None:
@@ -135,3 +158,15 @@ def test_small_mode_runs_on_real_documents(ssi_data: Path, tmp_path: Path) -> No
     result = ssi("T3b", "--small", "--systems", "tf-idf,utv-plus-i", "--out", tmp_path, env={"SSI_DATA": str(ssi_data)})
     assert result.exit_code == 0, result.output
     assert "Corpus cppdocs: 400 documents" in result.stdout
+
+
+def test_a_seed_with_which_a_system_failed_is_left_out_of_its_mean() -> None:
+    titles = {"a": "A", "b": "B"}
+
+    def found(seed: int, values: dict[str, list[float]]) -> Results:
+        return Results("T5", titles, {(f"mates-{seed}", name): {"MRR": np.array(one)} for name, one in values.items()})
+
+    by_seed = {0: found(0, {"a": [0.0, 1.0], "b": [1.0, 1.0]}), 7: found(7, {"a": [1.0, np.nan]})}
+    (table,) = over_seeds(by_seed)
+    assert table.title == "MRR over seeds, mates"
+    assert table.rows == (("A", "0.7500", "0.3536", "0.5000", "1.0000"), ("B", "1.0000", "", "1.0000", ""))
