@@ -28,6 +28,7 @@ from papers.retrieval_studies import ANCHORS, Variant, retrieval_study, reversed
 from papers.retrieval_systems import AnchorTexts, PriorMix, n_frequent_words, weighted_anchors
 from papers.runner import run_ranking
 from papers.study import Study, StudyTrial, Texts
+from reranker.arrays import Float32
 from reranker.errors import ConfigError, InputError
 from reranker.models.scorers import Projection, Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
@@ -41,12 +42,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PaperCorpus:
 
 
 @pytest.fixture(scope="module")
-def results(corpus: PaperCorpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def study_of_all(corpus: PaperCorpus) -> Study:
+    return retrieval_study(corpus, Variant("all", bigrams=True, anchors=True, small=True))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="module")
+def results(study_of_all: Study, out: Path) -> Results:
     """Every retrieval system on one study."""
-    study = retrieval_study(corpus, Variant("all", bigrams=True, anchors=True, small=True))
-    systems = retrieval_systems.SYSTEMS
-    request = TaskRequest(Path("made"), tmp_path_factory.mktemp("out"))
-    return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
+    systems, request = retrieval_systems.SYSTEMS, TaskRequest(Path("made"), out)
+    return run_ranking("T1a", [study_of_all], systems, links_loss, links_measure, request, TINY, lambda *_: None)
 
 
 def test_texts_titles_and_links_are_read(corpus: PaperCorpus) -> None:
@@ -187,10 +196,28 @@ def test_reversed_links_are_counted(corpus: PaperCorpus) -> None:
 
 
 @pytest.mark.slow
-def test_every_retrieval_system_has_a_row(results: Results) -> None:
+def test_every_retrieval_system_has_a_row_of_its_own_ranking(results: Results, study_of_all: Study, out: Path) -> None:
     assert len(results.titles) == 48 and not results.failures
+    task = study_of_all.test.task
+    relevant = {
+        query: {task.document_ids[column] for column in task.grades[row].indices}
+        for row, query in enumerate(task.query_ids)
+    }
     for name in results.titles:
-        assert 0.0 <= results.mean(name, "AP") <= 1.0 and 0.0 <= results.mean(name, "rank loss") <= 100.0
+        with gzip.open(out / "T1a" / "all" / f"{name}.run.gz", "rt", encoding="utf-8") as file:
+            ranked: dict[str, list[str]] = {}
+            for line in file:
+                query, _, document, rank, *_ = line.split()
+                ranked.setdefault(query, []).append(document)
+                assert int(rank) in (len(ranked[query]) - 1, len(ranked[query]))
+        expected = [average_precision(ranked[query], relevant[query]) for query in task.query_ids]
+        np.testing.assert_allclose(results.pooled(name, "AP"), expected, rtol=1e-6, err_msg=name)
+
+
+def average_precision(ranked: list[str], relevant: set[str]) -> float:
+    """Return the mean of the precision at the ranks of the relevant documents."""
+    ranks = [rank for rank, document in enumerate(ranked, 1) if document in relevant]
+    return sum(found / rank for found, rank in enumerate(ranks, 1)) / len(relevant)
 
 
 LEARNED = (
@@ -233,8 +260,41 @@ def test_B01_B18_M01_are_one_order(results: Results) -> None:
     assert np.allclose(first, second)
 
 
-def test_B17_and_finds_less_than_or(results: Results) -> None:
-    assert results.mean("boolean-and", "AP") <= results.mean("boolean-or", "AP")
+def test_B17_and_finds_only_documents_with_all_words_and_or_those_with_any(
+    results: Results, study_of_all: Study
+) -> None:
+    trial = study_of_all.test
+    held = [
+        {row: set(texts.counts[row].indices.tolist()) for row in range(len(texts))}
+        for texts in (trial.queries, study_of_all.documents.take(trial.pool))
+    ]
+    for name in ("boolean-and", "boolean-or"):
+        scores = np.array(
+            [
+                [
+                    query <= document if name == "boolean-and" else bool(query & document)
+                    for document in held[1].values()
+                ]
+                for query in held[0].values()
+            ]
+        )
+        expected = links_measure(study_of_all, trial, Fitted(_Scores(scores.astype(np.float32))))
+        np.testing.assert_allclose(results.pooled(name, "AP"), expected["AP"], err_msg=name)
+    assert results.mean("boolean-or", "rank loss") < 50 == results.mean("boolean-and", "rank loss")
+
+
+class _Scores:
+    """The given scores of every query of a trial with every document of its pool."""
+
+    def __init__(self, scores: Float32) -> None:
+        self.scores = scores
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        assert (q_rows.shape[0], d_rows.shape[0]) == self.scores.shape
+        return self.scores
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        raise AssertionError("a whole trial is scored at once")
 
 
 def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
