@@ -47,7 +47,7 @@ BETAS = (0.1, 0.3, 0.5, 1.0)
 K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
 ANCHOR_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Counts of a word in a linking document, as a multiple of one in the document itself."""
-PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 Fit = Callable[[FitInput], Fitted]
 
@@ -372,18 +372,20 @@ def weighted_anchors(d_rows: sp.csr_matrix, weight: float) -> sp.csr_matrix:
 
 
 def _bm25_anchors(job: FitInput) -> Fitted:
-    """Return BM25 over texts and anchor texts; their weight is chosen on validation, then k1 and b again."""
+    """Return BM25 over texts and anchor texts; their weight is chosen on validation, and then k1 and b again.
+
+    One value is changed at a time: rows with the texts of all linking documents are long, and each trial is slow.
+    """
     rows = job.study.background().view(ANCHORS)
     plain = _bm25(job).settings
-    weights = ANCHOR_WEIGHTS[: max(2, job.budget.grid)]
+    validate, n = job.validate("counts", ANCHORS), max(2, job.budget.grid)
 
     def build(weight: float, k1: float, b: float) -> AnchorTexts:
         return AnchorTexts(fit_okapi(weighted_anchors(rows, weight), k1, b), weight)
 
-    validate = job.validate("counts", ANCHORS)
-    weight, _, _ = best_of(weights, lambda weight: build(weight, plain["k1"], plain["b"]), validate)
-    grid = [(plain["k1"], plain["b"]), *product(K1S, BS)][: 1 + job.budget.grid]
-    options = (({"weight": weight, "k1": k1, "b": b}, partial(build, weight, k1, b)) for k1, b in grid)
+    weight, _, _ = best_of(ANCHOR_WEIGHTS[:n], lambda value: build(value, plain["k1"], plain["b"]), validate)
+    k1, _, _ = best_of((plain["k1"], *K1S)[:n], lambda value: build(weight, value, plain["b"]), validate)
+    options = (({"weight": weight, "k1": k1, "b": b}, partial(build, weight, k1, b)) for b in (plain["b"], *BS)[:n])
     return tuned(job, options, "counts", ANCHORS)
 
 
