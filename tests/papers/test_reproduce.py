@@ -14,6 +14,7 @@ from papers import registry
 from papers.results import Results, over_seeds
 from reranker.cli.main import main
 from tests.papers.corpus import write_corpus
+from tests.papers.made_collections import write_collection
 
 RETRIEVAL = ("T1a", "T1b", "T2", "T3a", "T3b", "T3c", "T3d", "T9", "T12", "T13")
 FAST = ("--small", "--steps", "2000", "--every", "1000", "--grid", "2", "--slots", "3000", "--iterations", "2")
@@ -142,6 +143,24 @@ def test_a_task_that_fails_leaves_the_others_their_results(corpus: Path, tmp_pat
     broken = ssi("T1a", *FAST, "--systems", "tf-idf", "--corpus", data, "--out", tmp_path / "out")
     assert broken.exit_code == 3 and "This task failed" in broken.stdout and "links_train.tsv" in broken.output
     assert "This task failed" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", ["T7a", "T7b", "T7b-judged"])
+def test_a_corpus_of_links_has_no_judgments_for_tasks_that_need_them(task: str, corpus: Path, tmp_path: Path) -> None:
+    result = ssi(task, "--small", "--corpus", corpus, "--out", tmp_path)
+    assert result.exit_code == 3
+    assert "has no queries.tsv[.gz] and no qrels.tsv[.gz]" in " ".join(result.stderr.split())
+
+
+def test_a_system_without_the_links_that_it_needs_says_so(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "made")
+    arguments = ("T1a", *FAST, "--systems", "tf-idf,bm25-anchors,pagerank", "--corpus", folder, "--out", tmp_path)
+    rows = json.loads(ssi(*arguments, "--json").stdout)["sections"][0]["tables"][0]["rows"]
+    assert [row[0] for row in rows[1:]] == [
+        "BM25, anchor texts (needs anchor texts, links, which this corpus does not have)",
+        "PageRank only (needs links, prior, which this corpus does not have)",
+    ]
+    assert rows[0][1] and not rows[1][1] and not rows[2][1]
 
 
 def test_a_task_named_twice_runs_once(corpus: Path, tmp_path: Path) -> None:
