@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from reranker.cli.common import err, json_option, need_modules, out, print_json,
 from reranker.errors import ConfigError, InputError, RerankerError
 
 if TYPE_CHECKING:
-    from papers.registry import Section, Table, Task, TaskRequest
+    from papers.registry import Progress, Section, Table, Task, TaskRequest
 
 
 EXAMPLES = """\b
@@ -24,6 +24,7 @@ Examples:
   ssi reproduce --list
   ssi reproduce T1a --small
   ssi reproduce T1a T3b --systems tf-idf,utv-plus-i,psi-3 --out results/
+  ssi reproduce T1a T2 --seeds 3 --out results/
   ssi reproduce T12 --corpus cppdocs/ --steps 1000000
   ssi reproduce all --out results/
 
@@ -49,6 +50,15 @@ Finished results under --out are reused; the report is --out/report.html.
 @click.option("--small", is_flag=True, help="Seconds instead of hours; the figures mean nothing.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random numbers.")
 @click.option(
+    "--seeds",
+    "n_seeds",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Run with N seeds, from --seed on, and show means and deviations over them.",
+)
+@click.option(
     "--dims",
     "n_dims",
     type=click.IntRange(1),
@@ -64,6 +74,9 @@ Finished results under --out are reused; the report is --out/report.html.
 @click.option("--rates", metavar="X,Y", help="Learning rates to try.")
 @click.option("--slots", "n_slots", type=click.IntRange(1), metavar="H", help="Number of weights of hash kernels.")
 @click.option("--grid", type=click.IntRange(1), metavar="N", help="Largest number of values tried for a setting.")
+@click.option(
+    "--degree", type=click.IntRange(2, 12), metavar="K", help="Degree of the polynomial model psi-k.  [default: 5]"
+)
 @click.option("--list", "listed", is_flag=True, help="List tasks and systems with the ids of the papers' checklist.")
 @json_option
 def command(
@@ -86,24 +99,28 @@ def command(
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # raises for unknown names before any work is done
     chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())
-    settings = (choice["folder"], asked, choice["small"], choice["seed"], _budget(choice))
+    folder, seeds = choice["folder"], range(choice["seed"], choice["seed"] + choice["n_seeds"])
+    settings = (folder, asked, choice["small"], seeds[0], _budget(choice))
     requests = [TaskRequest(_corpus(task, corpus), *settings) for task in chosen]
-    sections, errors = _run(chosen, requests)
-    report = choice["folder"] / "report.html"
+    sections, errors = _run(chosen, requests, seeds)
+    report = folder / "report.html"
     if as_json:
         print_json({"report": str(report), "sections": [_section_json(section) for section in sections]})
     else:
         for section in sections:
             _show(section)
     for section in sections:
-        _keep_pictures(section, choice["folder"])
-    write_report(sections, report, requests, _command_line(), _now())
+        _keep_pictures(section, folder)
+    reported = [replace(request, seed=seed) for seed in seeds for request in requests]
+    write_report(sections, report, reported, _command_line(), _now())
     err().print(f"report: {report}", markup=False)
     if errors:
         raise errors[0]
 
 
-def _run(tasks: Sequence[Task], requests: Sequence[TaskRequest]) -> tuple[list[Section], list[RerankerError]]:
+def _run(
+    tasks: Sequence[Task], requests: Sequence[TaskRequest], seeds: Sequence[int]
+) -> tuple[list[Section], list[RerankerError]]:
     """Return the section of each task, and the errors; tasks after a failed one still run."""
     from papers.registry import Section
 
@@ -111,11 +128,36 @@ def _run(tasks: Sequence[Task], requests: Sequence[TaskRequest]) -> tuple[list[S
     with stage_progress("steps") as update:
         for task, request in zip(tasks, requests, strict=True):
             try:
-                sections.append(task.run(request, update))
+                sections.append(_section(task, request, seeds, update))
             except RerankerError as error:
                 errors.append(error)
                 sections.append(Section(task.id, task.title, (f"This task failed: {error}",)))
     return sections, errors
+
+
+def _section(task: Task, request: TaskRequest, seeds: Sequence[int], update: Progress) -> Section:
+    """Return the section of a task; with several seeds that of the first one, after the means over all of them.
+
+    Each seed has a folder of its own, so that results of all seeds are used again.
+    """
+    from papers.results import Results, over_seeds
+
+    if len(seeds) == 1:
+        return task.run(request, update)
+    sections: list[Section] = []
+    found: dict[int, list[Results]] = {}
+    for seed in seeds:
+        kept = found.setdefault(seed, [])
+        asked = replace(request, seed=seed, out=request.out / f"seed-{seed}", keep=kept.append)
+        sections.append(task.run(asked, update))
+    tables = [
+        table
+        for number in range(len(found[seeds[0]]))
+        for table in over_seeds({seed: kept[number] for seed, kept in found.items()})
+    ]
+    sentence = f"Tables over seeds are of the seeds {', '.join(map(str, seeds))}; all others are of seed {seeds[0]}."
+    first = sections[0]
+    return replace(first, tables=(*tables, *first.tables), sentences=(sentence, *first.sentences))
 
 
 def _tasks(name: str) -> list[Task]:
@@ -150,7 +192,7 @@ def _corpus(task: Task, corpus: str | None) -> Path:
 
 def _budget(choice: dict[str, Any]) -> dict[str, Any]:
     """Return the values of the budget that were given."""
-    fields = ("n_dims", "n_steps", "every", "patience", "n_iterations", "n_slots", "grid")
+    fields = ("n_dims", "n_steps", "every", "patience", "n_iterations", "n_slots", "grid", "degree")
     given = {name: choice[name] for name in fields if choice[name] is not None}
     return given if choice["rates"] is None else {**given, "rates": _rates(choice["rates"])}
 

@@ -310,10 +310,18 @@ def judged_texts(folder: Path) -> JudgedTexts:
     if (name := library_name(folder)) is not None:
         return read_library(name)
     notes: list[str] = []
+    tables = {stem: _table(folder, stem) for stem in ("queries", "qrels")}
+    absent = [f"{stem}.tsv[.gz]" for stem, file in tables.items() if file is None]
+    if tables["queries"] is None or tables["qrels"] is None:
+        raise InputError(
+            f"{str(folder)!r} has no {' and no '.join(absent)}: this task needs queries with judgments. Name another "
+            f"corpus with --corpus DIR; `ssi reproduce --list` shows those of each task",
+            folder=str(folder),
+        )
     documents = titled_texts(_documents(folder), notes)
     with noted("queries and judgements", notes) as rejects:
-        queries = dict(read_queries(_table(folder, "queries") or folder / "queries.tsv.gz", rejects=rejects))
-        judged = read_judgements(_table(folder, "qrels") or folder / "qrels.tsv.gz", rejects)
+        queries = dict(read_queries(tables["queries"], rejects=rejects))
+        judged = read_judgements(tables["qrels"], rejects)
     return JudgedTexts(folder.name, documents, queries, judged, tuple(notes))
 
 

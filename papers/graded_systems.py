@@ -22,6 +22,7 @@ from papers.methods.ranking_svm import (
     LinearRanker,
     Pairs,
     fit_features,
+    fit_listnet,
     fit_pair_svm,
     fit_pointwise_svm,
     pair_features,
@@ -57,6 +58,8 @@ SMALL_START = 0.1
 """Standard deviation of a random start at which q.d still matters (spec A10)."""
 PULLS = (1e-4, 1e-3, 1e-5)
 """Weights of S2Net's pull towards its start; its loss is a mean of about 1 or less."""
+PENALTIES = (0.01, 0.001, 0.1)
+"""Weights of the norm in ListNet's loss."""
 COSTS = (0.1, 0.01, 1.0)
 """Values of C of the SVMs; with larger ones liblinear is slow on overlapping features, and results change little."""
 MOST_PAIRS = 20_000
@@ -424,6 +427,21 @@ def _pairwise(job: FitInput, weighted: bool = False) -> Fitted:
     return _tuned_machine(job, _pair_machine(job, table, kept, weight[chosen] / weight[chosen].mean()))
 
 
+def _listnet(job: FitInput) -> Fitted:
+    """Return ListNet on the judged lists, its penalty chosen on validation (spec B26)."""
+    judged = judged_pairs(job.study, job.rng)
+    table = _table(job.study, judged.query, judged.document)
+    features = study_features(job.study)
+
+    def build(penalty: float) -> FeatureSum:
+        return FeatureSum(features, fit_listnet(table, judged.grade, judged.query, penalty=penalty))
+
+    penalties = PENALTIES[: job.budget.grid]
+    penalty, scorer, value = best_of(penalties, build, job.validate("counts", "counts"))
+    settings = {"penalty": penalty, "weights": scorer.ranker.weights.round(4).tolist(), "validation": value}
+    return Fitted(scorer, "counts", "counts", settings)
+
+
 def _combination(job: FitInput) -> Fitted:
     """Return a ranking SVM on the course's features and the scores of BM25, LSI and SSI.
 
@@ -554,6 +572,7 @@ SYSTEMS: tuple[System, ...] = (
     System(
         "graded-rsvm-ir", ("B23", "B25"), "RSVM-IR on features", partial(_pairwise, weighted=True), _JUDGED | _MACHINES
     ),
+    System("graded-listnet", ("B23", "B26"), "ListNet on features", _listnet, _JUDGED),
     System(
         "graded-combination", ("B24",), "ranking SVM on features, BM25, LSI, SSI", _combination, _JUDGED | _MACHINES
     ),

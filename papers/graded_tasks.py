@@ -12,7 +12,7 @@ import numpy as np
 from papers import registry, report
 from papers.corpora import Collection, folds, read_collection, repeated_splits, studies_of
 from papers.graded_systems import BY_NAME
-from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, filter_loss, graded_measure, ranking_loss
+from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, TAU, filter_loss, graded_measure, ranking_loss
 from papers.rank_measures import Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
 from papers.results import LEVEL, Results, averaged, p_value, significance_groups, spread_over_studies
@@ -185,6 +185,7 @@ T7_SYSTEMS = (
     "graded-pointwise-svm",
     "graded-ranking-svm",
     "graded-rsvm-ir",
+    "graded-listnet",
     "graded-combination",
 )
 JUDGED_SYSTEMS = ("graded-tfidf", *(name for name in T7_SYSTEMS if name not in ("graded-tfidf", "graded-s2net-pseudo")))
@@ -254,7 +255,7 @@ def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section
     results = _run(task, made, request, systems, ranking_loss, progress)
     per_query = averaged(results)
     reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
-    measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP"]
+    measures = ["nDCG@1", "nDCG@3", "nDCG@5", "nDCG@10", "WTA", "AP", TAU]
     names = "folds" if made.whole else "splits"
     tables = (
         per_query.table(f"{title}: mean over queries", paper, measures, reference),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, mate_ranks, ranks_of
+from papers.rank_measures import CELLS, MateRanks, Ranks, auc, dcg, kendall_tau, mate_ranks, ranks_of
 from papers.registry import Fitted
 from papers.study import Study, StudyTrial, TrialScores
 from reranker.arrays import Float32, Float64
@@ -153,6 +153,7 @@ def _values(name: str, ranks: Ranks) -> Float64:
 NDCG = tuple(f"nDCG@{k}" for k in (1, 3, 5, 10))
 WTA = "WTA"
 AUC = "AUC"
+TAU = "Kendall's tau"
 PAIR_SCORE, PAIR_GRADE = "pair score", "pair grade"
 GRADED_MEASURES = (*NDCG, WTA, "AP")
 DCG = "DCG@5"
@@ -184,11 +185,11 @@ def filter_loss(study: Study, trial: StudyTrial, fitted: Fitted) -> float:
 def graded_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[str, Float64]:
     """Return the measures of graded rankings.
 
-    One value per query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, and rank loss in per cent. One value per judged pair: its
-    score and its grade, in the order of the task's judgments. One value in total: the AUC of those pairs, pooled over
-    queries, if some are relevant and some are not.
+    One value per query: nDCG@1, 3, 5 and 10, DCG@5, WTA, AP, Kendall's tau of scores and grades, and rank loss in per
+    cent. One value per judged pair: its score and its grade, in the order of the task's judgments. One value in total:
+    the AUC of those pairs, pooled over queries, if some are relevant and some are not.
 
-    Source: spec E02, E07, E08, E09.
+    Source: spec E02, E07, E08, E09, E10.
     """
     made = _made(study, trial, fitted)
     found = evaluate(trial.task, made, trial.tuples, (*NDCG, "P@1", "AP"))
@@ -196,10 +197,26 @@ def graded_measure(study: Study, trial: StudyTrial, fitted: Fitted) -> Mapping[s
     values[DCG] = values["nDCG@5"] * ideal_dcg(trial.task, 5)
     values[RANK_LOSS] = found.query_rank_losses()
     pairs, grades = made.judged(trial.task).astype(np.float64), trial.task.grades.data.astype(np.float64)
+    values[TAU] = grade_agreement(trial.task, pairs)
     positive = grades >= trial.task.relevant_from
     if positive.any() and not positive.all():
         values |= {PAIR_SCORE: pairs, PAIR_GRADE: grades, AUC: np.array([auc(pairs, positive)])}
     return values
+
+
+def grade_agreement(task: RankingTask, pairs: Float64) -> Float64:
+    """Return Kendall's tau of the scores and the grades of each query's judged documents, (n_queries,) float64.
+
+    ``pairs`` are the scores in the order of the task's grades. Documents of equal grades or equal scores count as
+    neither concordant nor discordant, so a perfect ranking of tied grades has a tau below 1. A query whose grades are
+    all equal has no order to agree with: NaN.
+
+    Source: spec E10.
+    """
+    rows = zip(
+        np.split(pairs, task.grades.indptr[1:-1]), np.split(task.grades.data, task.grades.indptr[1:-1]), strict=True
+    )
+    return np.array([kendall_tau(scores, grades) if len(np.unique(grades)) > 1 else np.nan for scores, grades in rows])
 
 
 def ideal_dcg(task: RankingTask, k: int) -> Float64:

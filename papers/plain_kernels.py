@@ -1,7 +1,8 @@
 """The papers' plain SGD on weights of words and of word pairs, compiled by numba, and the hash of word pairs.
 
 A step costs nnz(q) (nnz(d+) + nnz(d-)); no dense outer product is computed. All functions release the GIL. Low-rank
-models are trained by `reranker.kernels.product_sgd`. `best_columns` finds the largest values of sparse rows.
+models are trained by `reranker.kernels.product_sgd`, except those with products of query words. `best_columns` finds
+the largest values of sparse rows.
 """
 
 from __future__ import annotations
@@ -9,7 +10,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from reranker.kernels.product_sgd import ONE, OPTIONS, ZERO, gather, scatter, width
+from reranker.kernels.product_sgd import (
+    ONE,
+    OPTIONS,
+    ZERO,
+    add_outer_row,
+    combine_factors,
+    factor_slope,
+    gather,
+    project_row,
+    scatter,
+    width,
+)
 
 
 @njit(**OPTIONS)
@@ -86,6 +98,71 @@ def dense_steps(W, queries, documents, triples, rate, keep_diagonal):  # type: i
             stats[1] += hinge
             _dense_add(W, queries, query, documents, positive, rate, keep_diagonal)
             _dense_add(W, queries, query, documents, negative, -rate, keep_diagonal)
+    return stats
+
+
+@njit(**OPTIONS)
+def _block_score(W, queries, query, documents, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Return the sum over blocks p of q_p^T W d_p; block p has the columns p F to p F + F - 1, ascending."""
+    n_features = W.shape[0]
+    total = ZERO
+    first, stop = documents.indptr[document], documents.indptr[document + 1]
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        block = queries.indices[p] // n_features
+        low, high = block * n_features, block * n_features + n_features
+        while first < stop and documents.indices[first] < low:
+            first += 1
+        row = W[queries.indices[p] - low]
+        inner = ZERO
+        r = first
+        while r < stop and documents.indices[r] < high:
+            inner += row[documents.indices[r] - low] * documents.data[r]
+            r += 1
+        total += queries.data[p] * inner
+    return total
+
+
+@njit(**OPTIONS)
+def block_pairs(W, queries, documents):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Return the scores of `tests.reference.plain_sgd.block_pairs`."""
+    out = np.empty(queries.indptr.shape[0] - 1, np.float32)
+    for row in range(out.shape[0]):
+        out[row] = _block_score(W, queries, row, documents, row)
+    return out
+
+
+@njit(**OPTIONS)
+def _block_add(W, queries, query, documents, document, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    """Add rate times the sum over blocks p of q_p d_p^T to W."""
+    n_features = W.shape[0]
+    first, stop = documents.indptr[document], documents.indptr[document + 1]
+    for p in range(queries.indptr[query], queries.indptr[query + 1]):
+        block = queries.indices[p] // n_features
+        low, high = block * n_features, block * n_features + n_features
+        while first < stop and documents.indices[first] < low:
+            first += 1
+        factor = rate * queries.data[p]
+        row = W[queries.indices[p] - low]
+        r = first
+        while r < stop and documents.indices[r] < high:
+            row[documents.indices[r] - low] += factor * documents.data[r]
+            r += 1
+
+
+@njit(**OPTIONS)
+def block_steps(W, queries, documents, triples, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Run the steps of `tests.reference.plain_sgd.block_steps`."""
+    rate = np.float32(rate)
+    stats = np.zeros(2, np.float64)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        hinge = ONE - _block_score(W, queries, query, documents, positive)
+        hinge += _block_score(W, queries, query, documents, negative)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            _block_add(W, queries, query, documents, positive, rate)
+            _block_add(W, queries, query, documents, negative, -rate)
     return stats
 
 
@@ -171,6 +248,39 @@ def hash_expand(queries, columns, w, prime):  # type: ignore[no-untyped-def]  # 
             for c in range(columns.shape[0]):
                 out[row, c] += weight * w[_slot(first, columns[c], n_slots)]
     return out
+
+
+@njit(**OPTIONS)
+def query_polynomial_steps(T, V, queries, documents, triples, rate, n_factors, identity):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+    """Run the steps of `tests.reference.plain_sgd.query_polynomial_steps`."""
+    rate, identity = np.float32(rate), np.float32(identity)
+    stats = np.zeros(2, np.float64)
+    dense = np.zeros(max(width(queries), width(documents)), np.float32)
+    n_dims = V.shape[1]
+    e, delta, other = np.empty(n_dims, np.float32), np.empty(n_dims, np.float32), np.empty(n_dims, np.float32)
+    p, g = np.empty(T.shape[1], np.float32), np.empty(T.shape[1], np.float32)
+    for step in range(triples.query.shape[0]):
+        query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
+        project_row(T, queries, query, p)
+        project_row(V, documents, positive, delta)
+        project_row(V, documents, negative, other)
+        combine_factors(p, n_factors, False, e)
+        hinge = ONE
+        for k in range(n_dims):
+            delta[k] -= other[k]
+            hinge -= e[k] * delta[k]
+        if identity != 0:
+            scatter(dense, queries, query, identity)
+            hinge -= gather(dense, documents, positive) - gather(dense, documents, negative)
+            scatter(dense, queries, query, ZERO)
+        if not hinge <= 0:  # a NaN must reach the sum
+            stats[0] += 1
+            stats[1] += hinge
+            factor_slope(p, delta, n_factors, False, g)
+            add_outer_row(T, queries, query, g, rate)
+            add_outer_row(V, documents, positive, e, rate)
+            add_outer_row(V, documents, negative, e, -rate)
+    return stats
 
 
 PRIME = 2**31 - 1

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ import scipy.sparse as sp
 from papers import plain_kernels
 from papers.methods.word_pairs import (
     Bilinear,
+    BlockPairs,
     DenseWordPairs,
     Diagonal,
     FeatureMap,
@@ -26,6 +27,7 @@ from papers.methods.word_pairs import (
     HashKernel,
     Mapped,
     Polynomial,
+    QueryPolynomial,
     SeparateCubic,
     kernel_rows,
 )
@@ -41,6 +43,7 @@ SHAPES = {
     "diagonal": "M02, W = diag(w), from 1",
     "full": "M03, a weight for each pair of words, from the identity: the margin ranking perceptron B05",
     "zero_diagonal": "M04, the same with W_ii = 0, from 0",
+    "blocks": "M13, one W for all blocks of columns, from the identity: correlated feature hashing as printed",
     "hash": "M09, pairs share H weights, from 0; with an identity M10 trained jointly",
     "tied": "M05, U^T U + I",
     "low_rank": "M06, U^T V + I; M08 with n_words",
@@ -48,13 +51,14 @@ SHAPES = {
     "cubic": "M18, degree 3, shared U and V",
     "cubic_separate": "M19, degree 3, U2 and V2 of its own for degree 2",
     "polynomial": "M20, any degree, shared",
+    "query_polynomial": "any degree, shared, with products of query words instead of document words",
     "full_cubic": "M17, a weight for each word with each pair of words, for at most 200 words",
 }
 """Names for `PlainShape`, with descriptions."""
 
 _WITHOUT_IDENTITY = ("hash", "no_identity")
-_ONE_VOCABULARY = ("diagonal", "zero_diagonal", "tied")
-LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial")
+_ONE_VOCABULARY = ("diagonal", "zero_diagonal", "blocks", "tied")
+LOW_RANK = ("tied", "low_rank", "no_identity", "cubic", "cubic_separate", "polynomial", "query_polynomial")
 """Models made of embeddings."""
 
 
@@ -73,7 +77,8 @@ class PlainShape:
     identity: float | None = None
     """a, the weight of q.d in the score; None: 1, or 0 for "hash" and "no_identity".
 
-    It is ignored by "diagonal", "full", "zero_diagonal" and "full_cubic", whose weights include exact matches.
+    It is ignored by "diagonal", "full", "zero_diagonal", "blocks" and "full_cubic", whose weights include exact
+    matches.
     """
     n_words: int | None = None
     """Number of the most frequent words that have embeddings (M08); None: all words."""
@@ -82,7 +87,9 @@ class PlainShape:
     prime: int = PRIME
     """P of "hash"."""
     degree: int = 2
-    """k of "polynomial", at least 2."""
+    """k of "polynomial" and "query_polynomial", at least 2."""
+    n_blocks: int = 1
+    """Number of blocks of columns of "blocks"."""
 
     def __post_init__(self) -> None:
         if self.name not in SHAPES:
@@ -91,10 +98,10 @@ class PlainShape:
             raise ConfigError(
                 f"n_words {self.n_words} does not fit the shape {self.name}: give 0 or more to {', '.join(LOW_RANK)}"
             )
-        if self.n_slots < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
+        if min(self.n_slots, self.n_blocks) < 1 or self.degree < 2 or not 0 < self.prime < 2**32:
             raise ConfigError(
-                f"n_slots {self.n_slots}, prime {self.prime}, degree {self.degree} are invalid: slots must be at "
-                f"least 1, the prime below 2**32 and the degree at least 2"
+                f"n_slots {self.n_slots}, n_blocks {self.n_blocks}, prime {self.prime}, degree {self.degree} are "
+                f"invalid: slots and blocks must be at least 1, the prime below 2**32 and the degree at least 2"
             )
 
     @property
@@ -334,7 +341,8 @@ def start_learner(
                 f"embeddings of {n_dims} dimensions with deviation {init_std} are not possible: give at least 1 "
                 f"dimension and a deviation of at least 0"
             )
-        return _low_rank(shape, widths, n_dims, init_std, rng, start)
+        build = _query_polynomial if shape.name == "query_polynomial" else _low_rank
+        return build(shape, widths, n_dims, init_std, rng, start)
     identity = shape.exact_weight
     if shape.name == "diagonal":
         w = _copied(start, Diagonal, "w", np.ones(widths[0], np.float32))
@@ -348,6 +356,9 @@ def start_learner(
         W2 = _copied(start, FullPolynomial, "W2", np.eye(*widths, dtype=np.float32))
         W3 = np.zeros((*widths, widths[1]), np.float32)
         return LearnedTables((W2, W3), full_polynomial_steps, (), FullPolynomial)
+    if shape.name == "blocks":
+        W = _copied(start, BlockPairs, "W", np.eye(widths[0] // shape.n_blocks, dtype=np.float32))
+        return LearnedTables((W,), plain_kernels.block_steps, (), BlockPairs)
     keep_diagonal = shape.name == "full"
     W = np.eye(*widths, dtype=np.float32) if keep_diagonal else np.zeros(widths, np.float32)
     W = _copied(start, DenseWordPairs, "W", W)
@@ -385,6 +396,33 @@ def _low_rank(
         return Polynomial(U, _split(T, n_factors), shape.exact_weight)
 
     return LearnedTables((U, T), low_rank_steps, (combination, shape.exact_weight), scorer)
+
+
+def _query_polynomial(
+    shape: PlainShape,
+    widths: tuple[int, int],
+    n_dims: int,
+    init_std: float,
+    rng: np.random.Generator,
+    start: Scorer | None,
+) -> LearnedTables:
+    """Return the initial embeddings of a model with products of query words: T of the query, V of the document."""
+    n_factors = shape.degree - 1
+    n_query, n_document = (width if shape.n_words is None else min(width, shape.n_words) for width in widths)
+    T = _normal(rng, n_query, n_factors * n_dims, init_std)
+    V = _normal(rng, n_document, n_dims, init_std)
+    if start is not None:
+        V = _copied(start, QueryPolynomial, "V", V)
+        given = np.hstack(cast(QueryPolynomial, start).factors)
+        if given.shape != T.shape:
+            raise ShapeMismatch(f"factors of shape {given.shape} do not fit {T.shape}: use the same degree and words")
+        T[:] = given
+
+    def scorer(T: Float32, V: Float32) -> Scorer:
+        return QueryPolynomial(_split(T, n_factors), V, shape.exact_weight)
+
+    settings = (n_factors, shape.exact_weight)
+    return LearnedTables((T, V), plain_kernels.query_polynomial_steps, settings, scorer)
 
 
 def _copy_tables(start: Scorer, combination: Combination, U: Float32, T: Float32) -> None:

@@ -43,6 +43,8 @@ class Budget:
     """H, the number of weights of hash kernels."""
     grid: int = 11
     """Largest number of values tried for a tuned setting."""
+    degree: int = 5
+    """k of the polynomial model ``psi-k``, at least 2."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ class System:
     needs: frozenset[str] = frozenset()
     """Data that the study must have, and ``scikit-learn`` if needed.
 
-    Possible data: ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``translation``.
+    Possible data: ``mates``, ``judged``, ``links``, ``preferences``, ``2-grams``, ``anchor texts``,
+    ``translation``.
     """
 
     def lacks(self, study: Study) -> tuple[str, ...]:
@@ -158,6 +161,8 @@ class TaskRequest:
     seed: int = 0
     budget: Mapping[str, Any] = field(default_factory=dict)
     """Values of `Budget` that replace the task's own."""
+    keep: Callable[[Any], None] | None = None
+    """Called with the `papers.results.Results` of each comparison, for averages over several seeds."""
 
 
 @dataclass(frozen=True)

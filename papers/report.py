@@ -30,7 +30,7 @@ def write_report(
 ) -> None:
     """Write all sections as one page, atomically.
 
-    Requests differ only in their corpora. Command line and time are shown as given.
+    Requests differ only in their corpora and seeds. Command line and time are shown as given.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def facts(requests: Sequence[TaskRequest]) -> Mapping[str, str]:
     found = {name: version(name, "") for name in LIBRARIES}
     return {
         "corpus": ", ".join(dict.fromkeys(one.corpus.name or str(one.corpus) for one in requests)),
-        "seed": str(request.seed),
+        "seed": ", ".join(dict.fromkeys(str(one.seed) for one in requests)),
         "budget": budget,
         "program": f"ssi-reranker {version()}, Python {platform.python_version()}",
         "libraries": ", ".join(f"{name} {number}" for name, number in found.items() if number),

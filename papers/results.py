@@ -191,6 +191,10 @@ NOTE = (
     "± is the standard error over queries. p is of the paired t-test against {reference}. Figures under “paper” are "
     "the paper's own, on other data: a reference, not something to reach."
 )
+OVER_SEEDS = (
+    "A seed draws the split (unless the corpus has one), the test sample, the order of training and the starts. The "
+    "deviation is over seeds; the standard error over queries is in the other tables."
+)
 OVER_QUERIES = "± is the standard error over queries."
 
 
@@ -423,6 +427,45 @@ def _by_group(results: Results, system: str, measure: str) -> Float64:
     times = np.bincount(number[there], minlength=len(totals))
     means: Float64 = np.divide(totals, times, out=np.full(len(totals), np.nan), where=times > 0)
     return means
+
+
+def over_seeds(by_seed: Mapping[int, Results], measures: Sequence[str] = ()) -> list[Table]:
+    """Return a table per study and measure: each system's mean over queries by seed, and their mean and deviation.
+
+    A study whose name ends in its seed is the same study of another seed. A system that failed with a seed has no value
+    there, and its mean is over the others.
+
+    Parameters
+    ----------
+    by_seed : mapping
+        Results of the same task by seed, at least one.
+    measures : sequence of str
+        Measures to show; default: all with one value per query or pair in every result.
+    """
+    first = next(iter(by_seed.values()))
+    tables = []
+    for study in dict.fromkeys(_without_seed(name, seed) for seed, found in by_seed.items() for name in found.studies):
+        parts = {
+            seed: found.of_study(next((one for one in found.studies if _without_seed(one, seed) == study), study))
+            for seed, found in by_seed.items()
+        }
+        there = {name: None for part in parts.values() for values in part.values.values() for name in values}
+        for measure in measures or [name for name in there if not name.startswith("pair ")]:
+            rows = []
+            for name, title in first.titles.items():
+                means = np.array([part.mean(name, measure) for part in parts.values()])
+                known = _numbers(means)
+                summary = f"{known.mean():.4f}" if len(known) else ""
+                deviation = f"{known.std(ddof=1):.4f}" if len(known) > 1 else ""
+                cells = ("" if np.isnan(mean) else f"{mean:.4f}" for mean in means)
+                rows.append((title, summary, deviation, *cells))
+            columns = ("system", "mean", "deviation", *(f"seed {seed}" for seed in by_seed))
+            tables.append(Table(f"{measure} over seeds, {study}", columns, tuple(rows), OVER_SEEDS))
+    return tables
+
+
+def _without_seed(study: str, seed: int) -> str:
+    return study.removesuffix(f"-{seed}")
 
 
 LEVEL = 0.01

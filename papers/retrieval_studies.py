@@ -9,13 +9,13 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import Pair, PaperCorpus, Tokens
-from papers.methods.lexical import pagerank
 from papers.methods.rows import binary, frequent_ngrams, idf_of, ngram_counts, tfidf_rows
 from papers.methods.word_pairs import join_columns
 from papers.study import Study, StudyTrial, Texts, link_matrix, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation import N_TUPLES, RankingTask, draw_tuples, link_task
+from reranker.links import pagerank
 from reranker.training.problem import cut_to_keywords, two_rows
 
 N_QUERIES = 1_000
@@ -80,7 +80,7 @@ VALID_TUPLES = 100_000
 
 Good systems have a rank loss below 1 %; fewer tuples would contain too few errors to choose the best validation.
 """
-PRIOR, BIGRAMS = "prior", "2-grams"
+PRIOR, BIGRAMS, ANCHORS = "prior", "2-grams", "anchor texts"
 _TEST, _VALID, _SHARE, _SIDES, _CUT = range(2, 7)
 
 
@@ -100,6 +100,8 @@ class Variant:
     """Whether the test uses only documents that training never saw (T2)."""
     bigrams: bool = False
     """Whether texts also have a view of words and 2-grams."""
+    anchors: bool = False
+    """Whether documents also have a view with the texts of the documents that link to them."""
     n_dims: int | None = None
     """N, instead of the budget's (T12)."""
     small: bool = False
@@ -142,6 +144,7 @@ def retrieval_study(corpus: PaperCorpus, variant: Variant) -> Study:
     links = relevant if same else None
     if links is not None:
         documents, queries = _with_prior(documents, queries, links)
+        documents = with_anchors(documents, links) if variant.anchors else documents
     trials = [
         _trial(task, documents, queries, row_of, query_of, variant, purpose)
         for task, purpose in ((_valid(corpus, split), _VALID), (_test(corpus, split, variant), _TEST))
@@ -239,6 +242,19 @@ def _with_prior(documents: Texts, queries: Texts, links: sp.csr_matrix) -> tuple
         for texts, column in zip((documents, queries), columns, strict=True)
     )
     return first, second
+
+
+def with_anchors(documents: Texts, links: sp.csr_matrix) -> Texts:
+    """Return documents with the view `ANCHORS`, (n, 2 D): their counts, then those of the documents that link to them.
+
+    The texts of links are not in these corpora; the whole text of a linking document stands for them. ``links`` are
+    those of training, (n, n), so that no test link adds a word.
+
+    Source: COURSE, anchor texts as index terms.
+    """
+    linking = sp.csr_matrix(links.T @ documents.counts, dtype=np.float32)
+    linking.sort_indices()
+    return documents.with_view(ANCHORS, join_columns(documents.counts, linking))
 
 
 def _valid(corpus: PaperCorpus, split: _Split) -> RankingTask:

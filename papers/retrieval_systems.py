@@ -13,15 +13,16 @@ import scipy.sparse as sp
 
 from papers.fitting import Option, best_of, learn_mix, some, tuned, tuned_plain, values_between
 from papers.methods import word_pairs
-from papers.methods.inverted_file import BooleanScorer, VectorSpace
+from papers.methods.boolean_query import RarestPairs
+from papers.methods.inverted_file import BooleanScorer, CourseWeights, VectorSpace, Weighting
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
 from papers.methods.rows import pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
-from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, top_n_map
+from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, ordered_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
 from papers.registry import FitInput, Fitted, System
-from papers.retrieval_studies import BIGRAMS, PRIOR
+from papers.retrieval_studies import ANCHORS, BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
 from reranker.models.scorers import Scorer
@@ -44,7 +45,9 @@ LSI_WORDS = 30_000
 FEEDBACK = (5, 10, 20)
 BETAS = (0.1, 0.3, 0.5, 1.0)
 K1S, BS = (0.5, 1.2, 2.0, 4.0), (0.0, 0.3, 0.5, 0.75, 1.0)
-PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+ANCHOR_WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Counts of a word in a linking document, as a multiple of one in the document itself."""
+PRIOR_WEIGHTS = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 Fit = Callable[[FitInput], Fitted]
 
@@ -71,6 +74,12 @@ def _learned(name: str, **settings: Any) -> Fit:
         return Fitted(scorer, settings=chosen)
 
     return fit
+
+
+def _polynomial(job: FitInput) -> Fitted:
+    """Return PSI of the budget's degree (M20)."""
+    degree = job.budget.degree
+    return _learned("polynomial", degree=degree)(job).saying({"degree": degree})
 
 
 def _dense(name: str) -> Fit:
@@ -128,6 +137,20 @@ def _correlated(k: int, shape: str) -> Fit:
         words = correlated_map(dice_neighbours(job.study.background().counts, n, k), n)
         data = job.study.plain_data().mapped(words)
         scorer, settings = tuned_plain(job, PlainShape(shape), data, rates=_more_rates(job.budget.rates))
+        return Fitted(scorer, settings={**settings, "features": n, "neighbours": k})
+
+    return fit
+
+
+def _correlated_as_printed(k: int) -> Fit:
+    """Return correlated feature hashing by equations 6 and 7: only neighbours of the same order meet (M13, A12)."""
+
+    def fit(job: FitInput) -> Fitted:
+        n = min(n_frequent_words(_n_words(job)), DENSE_WORDS)
+        words = ordered_map(dice_neighbours(job.study.background().counts, n, k), n)
+        data = job.study.plain_data().mapped(words)
+        rates = _more_rates(job.budget.rates)
+        scorer, settings = tuned_plain(job, PlainShape("blocks", n_blocks=k), data, rates=rates)
         return Fitted(scorer, settings={**settings, "features": n, "neighbours": k})
 
     return fit
@@ -259,6 +282,15 @@ def _boolean(operator: Literal["AND", "OR"]) -> Fit:
     return lambda _: Fitted(BooleanScorer(operator), "counts", "counts")
 
 
+def _weights(weights: Weighting, cosine: bool) -> Fit:
+    """Return the course's weights without training (spec 1.1)."""
+    return lambda job: Fitted(CourseWeights(weights, cosine, job.study.documents.idf), "counts", "counts")
+
+
+def _boolean_pairs(job: FitInput) -> Fitted:
+    return Fitted(RarestPairs(job.study.documents.idf), "counts", "counts")
+
+
 def _jelinek_mercer(job: FitInput) -> Fitted:
     """Return query likelihood with lambda chosen on a grid; 0 is left out because it gives -inf (B19)."""
     model = fit_language_model(job.study.background().counts)
@@ -313,6 +345,50 @@ def _bm25_pagerank(job: FitInput) -> Fitted:
     return tuned(job, options, PRIOR, PRIOR)
 
 
+@dataclass(frozen=True, eq=False)
+class AnchorTexts:
+    """Score of a scorer f over documents' counts plus ``weight`` times those of the documents that link to them.
+
+    Documents have 2 D columns (`papers.retrieval_studies.with_anchors`), queries D.
+    """
+
+    scorer: Scorer
+    """f, over D columns."""
+    weight: float
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of every query with every document, (n_queries, n_documents) float32."""
+        return self.scorer.score_matrix(q_rows, weighted_anchors(d_rows, self.weight))
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return the score of query r with document r, (n_pairs,) float32."""
+        return self.scorer.score_pairs(q_rows, weighted_anchors(d_rows, self.weight))
+
+
+def weighted_anchors(d_rows: sp.csr_matrix, weight: float) -> sp.csr_matrix:
+    """Return the first half of the columns plus ``weight`` times the second, (n, D)."""
+    half = d_rows.shape[1] // 2
+    return sp.csr_matrix(d_rows[:, :half] + np.float32(weight) * d_rows[:, half:])
+
+
+def _bm25_anchors(job: FitInput) -> Fitted:
+    """Return BM25 over texts and anchor texts; their weight is chosen on validation, and then k1 and b again.
+
+    One value is changed at a time: rows with the texts of all linking documents are long, and each trial is slow.
+    """
+    rows = job.study.background().view(ANCHORS)
+    plain = _bm25(job).settings
+    validate, n = job.validate("counts", ANCHORS), max(2, job.budget.grid)
+
+    def build(weight: float, k1: float, b: float) -> AnchorTexts:
+        return AnchorTexts(fit_okapi(weighted_anchors(rows, weight), k1, b), weight)
+
+    weight, _, _ = best_of(ANCHOR_WEIGHTS[:n], lambda value: build(value, plain["k1"], plain["b"]), validate)
+    k1, _, _ = best_of((plain["k1"], *K1S)[:n], lambda value: build(weight, value, plain["b"]), validate)
+    options = (({"weight": weight, "k1": k1, "b": b}, partial(build, weight, k1, b)) for b in (plain["b"], *BS)[:n])
+    return tuned(job, options, "counts", ANCHORS)
+
+
 _LINKED = frozenset({"links", PRIOR})
 _BIGRAMS = frozenset({BIGRAMS})
 
@@ -335,6 +411,8 @@ SYSTEMS: tuple[System, ...] = (
     System("cfh-1-full", ("M11", "M12"), "CFH k = 1, full W", _correlated(1, "full")),
     System("cfh-1", ("M11", "M12"), "CFH k = 1, UᵀV + I", _correlated(1, "low_rank")),
     System("cfh-5", ("M11", "M13"), "CFH k = 5, UᵀV + I", _correlated(5, "low_rank")),
+    System("cfh-5-full", ("M13",), "CFH k = 5, full W", _correlated(5, "full")),
+    System("cfh-5-printed", ("M13",), "CFH k = 5, full W, as printed (6, 7)", _correlated_as_printed(5)),
     System("cfh-1-grams", ("M14",), "(UᵀV)ₙ + I with CFH (1-grams)", _neighbour_mix(True, False)),
     System("cfh-2-grams", ("M15",), "(UᵀV)ₙ + I with CFH (2-grams)", _neighbour_mix(False, True), _BIGRAMS),
     System("cfh-1-2-grams", ("M16",), "(UᵀV)ₙ + I with CFH (1- and 2-grams)", _neighbour_mix(True, True), _BIGRAMS),
@@ -342,6 +420,8 @@ SYSTEMS: tuple[System, ...] = (
     System("psi-3", ("M18",), "PSI k = 3", _learned("cubic")),
     System("psi-3-separate", ("M19",), "PSI k = 3, separate U and V", _learned("cubic_separate")),
     System("psi-4", ("M20",), "PSI k = 4", _learned("polynomial", degree=4)),
+    System("psi-k", ("M20",), "PSI, k by --degree", _polynomial),
+    System("psi-3-query", ("M18",), "PSI k = 3, pairs of query words", _learned("query_polynomial", degree=3)),
     System("query-expansion", ("B02",), "query expansion", _query_expansion),
     System("lsi", ("B03",), "LSI", _lsi),
     System("lsi-tf-idf", ("B04",), "α LSI + (1 − α) TF-IDF", _lsi_tf_idf),
@@ -349,9 +429,16 @@ SYSTEMS: tuple[System, ...] = (
     System("plsa", ("B11",), "PLSA", _plsa),
     System("boolean-and", ("B17",), "Boolean, AND", _boolean("AND")),
     System("boolean-or", ("B17",), "Boolean, OR", _boolean("OR")),
+    System("boolean-pairs", ("B17",), "Boolean, two of the three rarest words", _boolean_pairs),
     System("vector-space", ("B18",), "vector space, inverted file", lambda _: Fitted(VectorSpace())),
+    System("presence", ("B18",), "presence of words, cosine", _weights("presence", True)),
+    System("presence-product", ("B18",), "presence of words, inner product", _weights("presence", False)),
+    System("occurrences", ("B18",), "occurrences of words, cosine", _weights("occurrences", True)),
+    System("length-normalised", ("B18",), "tf / Σ tf, inner product", _weights("share", False)),
+    System("length-normalised-idf", ("B18",), "tf / Σ tf × idf, inner product", _weights("share-idf", False)),
     System("jelinek-mercer", ("B19",), "language model, Jelinek-Mercer", _jelinek_mercer),
     System("bm25", ("B20",), "BM25", _bm25),
     System("pagerank", ("B21",), "PageRank only", _pagerank, _LINKED),
     System("bm25-pagerank", ("B20", "B21"), "BM25 + w PageRank", _bm25_pagerank, _LINKED),
+    System("bm25-anchors", ("B20",), "BM25, anchor texts", _bm25_anchors, frozenset({"links", ANCHORS})),
 )

@@ -13,7 +13,7 @@ from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, ONE_WAY, RANK_LOSS, links_loss, retrieval_measure
 from papers.registry import Budget, Progress, Section, System, Table, Task, TaskRequest
 from papers.results import Claim, Results, orderings, settings_table
-from papers.retrieval_studies import Variant, retrieval_study, reversed_share
+from papers.retrieval_studies import ANCHORS, BIGRAMS, Variant, retrieval_study, reversed_share
 from papers.retrieval_systems import lsi_of_size
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
@@ -31,6 +31,8 @@ _LIMITED = (
     "lsi",
     "lsi-tf-idf",
     "bm25",
+    "bm25-anchors",
+    "bm25-pagerank",
     "diagonal",
     "margin-ranking-perceptron",
     "zero-diagonal",
@@ -153,9 +155,10 @@ def _of(request: TaskRequest) -> PaperCorpus:
 
 
 def _variant(request: TaskRequest, name: str, systems: Sequence[System], variant: Variant) -> Variant:
-    """Return the variant with the options of the request, and with 2-grams if a system needs them."""
-    bigrams = variant.keywords is None and any("2-grams" in system.needs for system in systems)
-    return replace(variant, name=name, seed=request.seed, small=request.small, bigrams=bigrams)
+    """Return the variant with the options of the request, and with the views that a system needs."""
+    bigrams = variant.keywords is None and any(BIGRAMS in system.needs for system in systems)
+    anchors = any(ANCHORS in system.needs for system in systems)
+    return replace(variant, name=name, seed=request.seed, small=request.small, bigrams=bigrams, anchors=anchors)
 
 
 def _ranked(

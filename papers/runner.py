@@ -85,7 +85,7 @@ def run_ranking(  # noqa: PLR0913 - systems, studies, measures, budget and refer
             p_values = _paired_tests(results[study.name, name].values, results[study.name, tested_against].values)
             if p_values and name != tested_against:
                 cache.keep_tests(tested_against, p_values)
-    return Results(
+    ranking = Results(
         task=task,
         titles={system.name: system.title for system in systems},
         values={place: result.values for place, result in results.items() if not result.failure},
@@ -95,6 +95,9 @@ def run_ranking(  # noqa: PLR0913 - systems, studies, measures, budget and refer
         reused=frozenset(reused),
         groups=groups,
     )
+    if request.keep is not None:
+        request.keep(ranking)
+    return ranking
 
 
 def _paired_tests(first: Mapping[str, Float64], second: Mapping[str, Float64]) -> dict[str, float]:

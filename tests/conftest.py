@@ -19,7 +19,7 @@ import pytest
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, missing_tools
 from tests.engines.containers import container, docker_ready
 from tests.engines.launcher import EngineProcess
-from tests.engines.policy import Means, choose_source, do_without, engine_reason, lacking
+from tests.engines.policy import Means, choose_source, do_without, engine_reason, lacking, library
 from tests.engines.processes import answers
 from tests.engines.recipes import EngineKind
 
@@ -57,7 +57,7 @@ def ssi_data() -> Path:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Give a headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver")
+    webdriver = library("selenium.webdriver")
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if program is None or driver is None:
         do_without("chromium", "apt-get install chromium chromium-driver")

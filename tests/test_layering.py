@@ -33,7 +33,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.spark",
         "reranker.encoders",
     ),
-    ("reranker.evaluation", "reranker.engines"),
+    ("reranker.evaluation", "reranker.engines", "reranker.links"),
     ("reranker.lexical",),
     ("reranker.models",),
     ("reranker.releases", "reranker.store", "reranker.clicks"),

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from papers.methods.rows import ProductScorer, all_products, binary, check_widths, pair_products
-from reranker.arrays import Float32, Int32, Int64
+from papers.methods.rows import ProductScorer, all_products, binary, check_counts, check_widths, pair_products
+from reranker.arrays import Float32, Float64, Int32, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.text.rows import row_of
 
@@ -245,6 +245,61 @@ class VectorSpace(ProductScorer):
     def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
         """Return both in float64."""
         return q_rows.astype(np.float64), d_rows.astype(np.float64)
+
+
+Weighting = Literal["presence", "occurrences", "share", "share-idf"]
+
+
+@dataclass(frozen=True, eq=False)
+class CourseWeights(ProductScorer):
+    """Score by the course's weights of words; rows are counts.
+
+    =============  ==============================
+    weights        w_i of a text
+    =============  ==============================
+    presence       1 if the word occurs
+    occurrences    tf_i
+    share          tf_i / sum tf
+    share-idf      tf_i / sum tf * ln(N / df_i)
+    =============  ==============================
+
+    The score is the inner product of both sides, or their cosine. By the cosine, shares equal occurrences, and
+    share-idf is TF-IDF (B01), because the length of a text cancels.
+
+    Raises
+    ------
+    ConfigError
+        If the weights are unknown, or idf is missing for share-idf.
+
+    Source: COURSE, vector space representation; spec 1.1.
+    """
+
+    weights: Weighting
+    cosine: bool = False
+    idf: Float64 | None = None
+    """ln(N / df) of each word, (D,) float64, for share-idf."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in get_args(Weighting):
+            raise ConfigError(f"weights {self.weights!r} are not known: choose one of {', '.join(get_args(Weighting))}")
+        if self.weights == "share-idf" and self.idf is None:
+            raise ConfigError("share-idf needs the idf of each word: give idf_of(counts)")
+
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the weights of both sides in float64."""
+        return self._weighted(q_rows), self._weighted(d_rows)
+
+    def _weighted(self, counts: sp.csr_matrix) -> sp.csr_matrix:
+        rows = binary(counts) if self.weights == "presence" else check_counts(counts, "counts")
+        if self.weights in ("share", "share-idf"):
+            rows.data /= np.asarray(rows.sum(axis=1), dtype=np.float64).ravel()[row_of(rows)]
+        if self.weights == "share-idf" and self.idf is not None:
+            rows.data *= self.idf[rows.indices]
+        if not self.cosine:
+            return rows
+        lengths = np.sqrt(np.bincount(row_of(rows), rows.data**2, minlength=rows.shape[0]))
+        rows.data /= np.where(lengths > 0, lengths, 1.0)[row_of(rows)]
+        return rows
 
 
 @dataclass(frozen=True, slots=True)

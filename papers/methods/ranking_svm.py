@@ -1,4 +1,4 @@
-"""Ranking SVMs (spec B22, B24, B25) on the course's features of query and document (B23), and their pairs."""
+"""Linear rankers on the course's features of query and document (B23): SVMs (B22, B24, B25) and ListNet (B26)."""
 
 from __future__ import annotations
 
@@ -386,6 +386,64 @@ def fit_pair_svm(
     return LinearRanker(machine.coef_[0].astype(np.float64), mean, scale)
 
 
+def fit_listnet(features: Float64, grades: Float64, queries: Int64, *, penalty: float = 0.01) -> LinearRanker:
+    """Return the linear ranker trained by ListNet's loss on whole lists of documents.
+
+    min over w of the mean over queries of cross entropy(P(grades), P(w.x)) + penalty / 2 w.w, where
+    P(s)_j = exp(s_j) / sum_i exp(s_i) is the probability that document j is first. Features are standardised. The loss
+    is convex; L-BFGS starts from w = 0. Queries whose grades are all equal teach nothing and are left out.
+
+    Parameters
+    ----------
+    features : (n, n_features) float64
+    grades, queries : (n,) float64, (n,) int64
+        Grade and query of each row.
+    penalty : float
+        Weight of the norm of w, above 0.
+
+    Raises
+    ------
+    TrainingError
+        If no query has documents of two grades.
+    InputError, ShapeMismatch, ConfigError
+        As in `fit_pointwise_svm`, for the penalty instead of C.
+
+    Source: Cao, Qin, Liu, Tsai, Li: Learning to rank, from pairwise approach to listwise approach (ICML 2007), top-one
+    probabilities; spec B26.
+    """
+    from scipy.optimize import minimize
+
+    _check_features(features, penalty, "penalty")
+    if not grades.shape == queries.shape == (len(features),):
+        raise ShapeMismatch(f"{grades.shape} grades and {queries.shape} queries for {len(features):,} rows of features")
+    lists = [rows for rows in _groups(queries) if np.ptp(grades[rows]) > 0]
+    if not lists:
+        raise TrainingError("no query has documents of different grades: ListNet needs lists with an order")
+    rows = np.concatenate(lists)
+    sizes = np.array([len(one) for one in lists])
+    starts = np.cumsum(sizes) - sizes
+    mean, scale = _standard(features)
+    x = (features[rows] - mean) / scale
+    target, _ = _first_probability(grades[rows], starts, sizes)
+
+    def loss(w: Float64) -> tuple[float, Float64]:
+        scores = x @ w
+        probability, log_sums = _first_probability(scores, starts, sizes)
+        value = float(target @ (log_sums - scores)) / len(lists) + penalty / 2 * float(w @ w)
+        return value, x.T @ (probability - target) / len(lists) + penalty * w
+
+    found = minimize(loss, np.zeros(x.shape[1]), jac=True, method="L-BFGS-B", options={"maxiter": _MAX_ITERATIONS})
+    return LinearRanker(np.asarray(found.x, dtype=np.float64), mean, scale)
+
+
+def _first_probability(scores: Float64, starts: Int64, sizes: Int64) -> tuple[Float64, Float64]:
+    """Return exp(s_j) / sum_i exp(s_i) of each list, and the logarithm of the sum, (n,) float64 each."""
+    highest = np.repeat(np.maximum.reduceat(scores, starts), sizes)
+    shares = np.exp(scores - highest)
+    sums = np.repeat(np.add.reduceat(shares, starts), sizes)
+    return shares / sums, np.log(sums) + highest
+
+
 def _machine(C: float, rng: np.random.Generator, **settings: Any) -> Any:
     """Return scikit-learn's linear SVM with the hinge loss of the sources."""
     try:
@@ -403,11 +461,11 @@ def _standard(features: Float64) -> tuple[Float64, Float64]:
     return features.mean(axis=0), np.where(flat, 1.0, scale)
 
 
-def _check_features(features: Float64, C: float) -> None:
-    """Raise an error for features or C that an SVM cannot use."""
+def _check_features(features: Float64, weight: float, name: str = "C") -> None:
+    """Raise an error for features, or a weight of errors or of the norm, that no ranker can use."""
     if features.ndim != 2 or not features.size:
         raise ShapeMismatch(f"features of shape {features.shape}: give one row per pair and one column per feature")
     if not np.isfinite(features).all():
-        raise InputError("features hold NaN or infinity, which an SVM cannot use; check the logarithms")
-    if not (np.isfinite(C) and C > 0):
-        raise ConfigError(f"C is {C!r}: the weight of an error must be finite and above 0")
+        raise InputError("features hold NaN or infinity, which an SVM or ListNet cannot use; check the logarithms")
+    if not (np.isfinite(weight) and weight > 0):
+        raise ConfigError(f"{name} is {weight!r}: it must be finite and above 0")

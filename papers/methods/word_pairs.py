@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.methods.rows import ChangedRows, binary, check_pairs, pair_products
-from papers.plain_kernels import PRIME, best_columns, dense_pairs, hash_expand, hash_pairs
+from papers.plain_kernels import PRIME, best_columns, block_pairs, dense_pairs, hash_expand, hash_pairs
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.rows import Rows, check_embedding, check_finite_rows, embed_rows
@@ -115,6 +115,56 @@ class DenseWordPairs:
     def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
         _check_width(q_rows, self.W.shape[0], "queries")
         _check_width(d_rows, self.W.shape[1], "documents")
+
+
+@dataclass(frozen=True, eq=False)
+class BlockPairs:
+    """Score f(q, d) = sum_p q_p^T W d_p over blocks of columns p, which share W: CFH by its printed equations.
+
+    Rows have k F columns, block p from p F to p F + F - 1. `ordered_map` builds them: block p holds the p-th neighbours
+    of the words. Pairs of neighbours of different order do not count, unlike with `correlated_map`.
+
+    Raises
+    ------
+    InputError
+        If a weight is NaN or infinite.
+    ShapeMismatch
+        If W is not square.
+
+    Source: spec 2.4 (4), SSI equations 6 and 7; M13, A12.
+    """
+
+    W: Float32
+    """Weight of query feature i with document feature j, (F, F) float32."""
+
+    def __post_init__(self) -> None:
+        _check_weights(self.W, 2)
+        if self.W.shape[0] != self.W.shape[1]:
+            raise ShapeMismatch(f"W of shape {self.W.shape} is not square: both sides have the same features")
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return f of every query with every document, (n_queries, n_documents) float32."""
+        self._check(q_rows, d_rows)
+        out = np.zeros((q_rows.shape[0], d_rows.shape[0]), np.float32)
+        n_features, dense = len(self.W), DenseWordPairs(self.W)
+        for start in range(0, q_rows.shape[1], n_features):
+            block = slice(start, start + n_features)
+            out += dense.score_matrix(q_rows[:, block], d_rows[:, block])
+        return out
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        """Return f of query r with document r, (n_pairs,) float32."""
+        self._check(q_rows, d_rows)
+        check_pairs(q_rows, d_rows)
+        scores: Float32 = block_pairs(self.W, kernel_rows(q_rows), kernel_rows(d_rows))
+        return scores
+
+    def _check(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> None:
+        if q_rows.shape[1] != d_rows.shape[1] or q_rows.shape[1] % len(self.W):
+            raise ShapeMismatch(
+                f"rows of {q_rows.shape[1]} and {d_rows.shape[1]} columns are not blocks of {len(self.W)} features: "
+                f"build both with the same ordered_map"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,6 +305,42 @@ class Polynomial(VectorScorer):
             tail = 1 + other * tail
         vectors: Float32 = first * tail
         return vectors
+
+
+@dataclass(frozen=True, eq=False)
+class QueryPolynomial(VectorScorer):
+    """Score f(q, d) = e(q).(Vd) + a q.d with e(q) = E1 q o (1 + E2 q o (1 + ...)): products of several query words.
+
+    This is `Polynomial` with the sides exchanged. Two factors, U and Y, give the cubic over pairs of query words,
+    f = sum_ijk W_ijk q_i q_j d_k + f_2 of low rank. Document vectors are those of `Bilinear`.
+
+    Raises
+    ------
+    ShapeMismatch
+        If a table is not a C-contiguous float32 matrix, or their dimensions differ.
+    InputError
+        If there is no factor, a value is NaN or infinite, or a is negative.
+
+    Source: PSI, section 2, pairs of words of the query; spec 2.5.
+    """
+
+    factors: tuple[Float32, ...]
+    """E1, E2, ... of the query, (n_query_words, N) float32 each, one row per word; at least one."""
+    V: Float32
+    """Document side, (n_document_words, N) float32."""
+    identity: float = 1.0
+    """a."""
+
+    def __post_init__(self) -> None:
+        Polynomial(self.V, self.factors, self.identity)  # raises for tables that do not fit
+
+    def embed_queries(self, q_rows: sp.csr_matrix) -> Float32:
+        """Return e(q) of each row, (n, N) float32."""
+        return Polynomial(self.V, self.factors, self.identity).embed_documents(q_rows)
+
+    def embed_documents(self, d_rows: sp.csr_matrix) -> Float32:
+        """Return Vd of each row, (n, N) float32."""
+        return embed_rows(d_rows, self.V)
 
 
 @dataclass(frozen=True, eq=False)
@@ -508,6 +594,38 @@ def correlated_map(neighbours: Int32, n_frequent: int, replaced: Bool | None = N
     shares = np.full(len(word), 1.0 / k, np.float32)
     matrix = sp.csr_matrix((shares, (word, neighbours[word, place])), shape=(n_features, n_frequent))
     return FeatureMap(matrix)
+
+
+def ordered_map(neighbours: Int32, n_frequent: int) -> FeatureMap:
+    """Return the map of word i to k blocks of F features: 1/sqrt(k) at S_p(i) of block p.
+
+    With `BlockPairs`, both sides together have the factor 1/k of the printed equation.
+
+    Parameters
+    ----------
+    neighbours : (D, k) int32
+        Result of `dice_neighbours`; entries of -1 are ignored.
+    n_frequent : int
+        F.
+
+    Returns
+    -------
+    FeatureMap, (D, k F)
+
+    Raises
+    ------
+    InputError
+        If a neighbour is F or higher.
+
+    Source: spec 2.4 (4), SSI equations 6 and 7.
+    """
+    n_features, k = neighbours.shape
+    if neighbours.max(initial=-1) >= n_frequent:
+        raise InputError(f"neighbour {neighbours.max()} is not among {n_frequent} frequent words; give the same F")
+    word, place = np.nonzero(neighbours >= 0)
+    shares = np.full(len(word), 1.0 / np.sqrt(k), np.float32)
+    columns = place * n_frequent + neighbours[word, place]
+    return FeatureMap(sp.csr_matrix((shares, (word, columns)), shape=(n_features, k * n_frequent)))
 
 
 def join_columns(*parts: sp.csr_matrix) -> sp.csr_matrix:

@@ -30,6 +30,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "revectorize": "Add the vectors of a model to the documents of an existing index.",
         "sync": "Find documents whose vector is missing or stale, and compute it again.",
         "embed": "Compute the vectors of documents by a text encoder, for those who have none.",
+        "links": "Compute fields of documents from the links between them: PageRank, anchor texts.",
         "vectorize": "Compute the vectors of a large collection in advance, locally or with Spark.",
         "versions": "List the model versions of an index, and which one is live.",
         "promote": "Make a version live.",
@@ -50,6 +51,7 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "Research": {
         "reproduce": "Run the experiments of the papers with all their systems and compare the results.",
+        "inverted": "Build an inverted file in blocks, and search it by Boolean queries.",
     },
 }
 """Commands by group: name → the line that ``ssi --help`` shows. Each command is defined in the module of its name."""
@@ -57,7 +59,7 @@ GROUPS: dict[str, dict[str, str]] = {
 COMMANDS: dict[str, str] = {name: text for group in GROUPS.values() for name, text in group.items()}
 """All commands: name → help line, in the order of ``ssi --help``."""
 
-EXTRAS = {"reproduce": "papers"}
+EXTRAS = {"reproduce": "papers", "inverted": "papers"}
 """Commands that other packages provide as entry points: name → the extra that must be installed."""
 
 DEFAULTS = ("engine", "index", "model", "body", "id_field")

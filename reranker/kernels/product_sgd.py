@@ -82,7 +82,7 @@ def gather(dense, rows, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, A
 
 
 @njit(**INLINED)
-def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def project_row(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Set out to the sum of weight * E[word]; words beyond E's rows have no learned part."""
     n_rows, n_dims = E.shape
     out[:] = ZERO
@@ -101,7 +101,7 @@ def _project(E, rows, row, out):  # type: ignore[no-untyped-def]  # noqa: ANN001
 
 
 @njit(**INLINED)
-def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def add_outer_row(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Add rate * weight * x to E[word] for the words of a row."""
     n_rows, n_dims = E.shape
     for p in range(rows.indptr[row], rows.indptr[row + 1]):
@@ -112,7 +112,7 @@ def _add_outer(E, rows, row, x, rate):  # type: ignore[no-untyped-def]  # noqa: 
 
 
 @njit(**INLINED)
-def _combine(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def combine_factors(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Set out to c(d); see `Combination`."""
     if separate:
         n_dims = out.shape[0] // 2
@@ -129,7 +129,7 @@ def _combine(p, n_factors, separate, out):  # type: ignore[no-untyped-def]  # no
 
 
 @njit(**INLINED)
-def _slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def factor_slope(p, u, n_factors, separate, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
     """Set out to the gradient of u.c(d) with respect to p."""
     if separate:
         n_dims = u.shape[0] // 2
@@ -162,11 +162,11 @@ def low_rank_steps(U, T, queries, documents, triples, rate, combination, identit
     h = np.empty(T.shape[1], np.float32)
     for step in range(triples.query.shape[0]):
         query, positive, negative = triples.query[step], triples.positive[step], triples.negative[step]
-        _project(U, queries, query, u)
-        _project(T, documents, positive, p)
-        _project(T, documents, negative, n)
-        _combine(p, n_factors, separate, cp)
-        _combine(n, n_factors, separate, cn)
+        project_row(U, queries, query, u)
+        project_row(T, documents, positive, p)
+        project_row(T, documents, negative, n)
+        combine_factors(p, n_factors, separate, cp)
+        combine_factors(n, n_factors, separate, cn)
         hinge = ONE
         for k in range(u.shape[0]):
             cp[k] -= cn[k]
@@ -180,9 +180,9 @@ def low_rank_steps(U, T, queries, documents, triples, rate, combination, identit
         if not hinge <= 0:  # a NaN must reach the sum
             stats[0] += 1
             stats[1] += hinge
-            _slope(p, u, n_factors, separate, g)
-            _slope(n, u, n_factors, separate, h)
-            _add_outer(U, queries, query, cp, rate)
-            _add_outer(T, documents, positive, g, rate)
-            _add_outer(T, documents, negative, h, -rate)
+            factor_slope(p, u, n_factors, separate, g)
+            factor_slope(n, u, n_factors, separate, h)
+            add_outer_row(U, queries, query, cp, rate)
+            add_outer_row(T, documents, positive, g, rate)
+            add_outer_row(T, documents, negative, h, -rate)
     return stats

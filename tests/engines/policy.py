@@ -6,7 +6,8 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from importlib import import_module
+from typing import Any, Literal, NoReturn
 
 import pytest
 
@@ -20,6 +21,7 @@ REQUIRABLE = (
     "openssl",
     "clients",
     "mount",
+    "libraries",
 )
 """What a machine may lack; SSI_REQUIRE makes a failure of each skip for want of it."""
 LACKING = "without "
@@ -79,7 +81,15 @@ def do_without(name: str, reason: str) -> NoReturn:
     """Skip the test, or fail it if SSI_REQUIRE names what it lacks."""
     if what_to_do_without(name, parse_required(os.environ.get("SSI_REQUIRE", ""))) == "fail":
         pytest.fail(f"SSI_REQUIRE asks for {name}: {reason}")
-    pytest.skip(f"{LACKING}{name}: {reason}")
+    pytest.skip(f"{LACKING}{name}: {reason}", allow_module_level=True)
+
+
+def library(name: str) -> Any:
+    """Return a module of an optional library; without it, do without "libraries" (`do_without`)."""
+    try:
+        return import_module(name)
+    except ImportError:
+        do_without("libraries", f"{name.partition('.')[0]} is not installed: pip install -e '.[all,dev]'")
 
 
 def lacking(reasons: Iterable[str]) -> list[str]:

@@ -8,12 +8,13 @@ from scipy.sparse import csr_matrix
 
 from reranker.text.tfidf import TfIdf
 from reranker.text.vocabulary import VocabularyBuilder
+from tests.engines.policy import library
 from tests.seeds import seeded_rng
 
 
 @pytest.mark.parametrize("tf", ["raw", "log"])
 def test_rows_equal_those_of_scikit_learn(tf: str) -> None:
-    text = pytest.importorskip("sklearn.feature_extraction.text")
+    text = library("sklearn.feature_extraction.text")
     rng = seeded_rng()
     documents = [[f"w{rank}" for rank in rng.zipf(1.5, n).tolist()] for n in rng.integers(0, 60, 200)]
     builder = VocabularyBuilder()

@@ -18,6 +18,7 @@ from reranker.engines import open_engine
 from reranker.service.auth import new_key
 from reranker.service.rerank_api import Item, relevance, score_items
 from reranker.text.rows import inner_products
+from tests.engines.policy import library
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
 
@@ -85,7 +86,7 @@ def assert_ranking(pairs: list[tuple[int, float]], expected: tuple[list[int], li
 
 
 def test_cohere_v2(live: Live) -> None:
-    cohere = pytest.importorskip("cohere")
+    cohere = library("cohere")
     client = cohere.ClientV2(api_key=live.key, base_url=live.url)
     answer = client.rerank(model="rerank-v4.0", query=QUERY, documents=TEXTS, top_n=3, max_tokens_per_doc=100)
     assert len(answer.results) == 3
@@ -95,7 +96,7 @@ def test_cohere_v2(live: Live) -> None:
 
 
 def test_cohere_v2_by_id(live: Live) -> None:
-    cohere = pytest.importorskip("cohere")
+    cohere = library("cohere")
     client = cohere.ClientV2(api_key=live.key, base_url=live.url)
     ids = list(live.served.documents)
     expected = live.expected([Item(source=live.served.documents[name]) for name in ids])
@@ -105,7 +106,7 @@ def test_cohere_v2_by_id(live: Live) -> None:
 
 
 def test_cohere_v1(live: Live) -> None:
-    cohere = pytest.importorskip("cohere")
+    cohere = library("cohere")
     client = cohere.Client(api_key=live.key, base_url=live.url)
     documents = [{"title": "word1", "text": text} for text in TEXTS]
     answer = client.rerank(query=QUERY, documents=documents, rank_fields=["text"], return_documents=True)
@@ -115,7 +116,7 @@ def test_cohere_v1(live: Live) -> None:
 
 
 def test_cohere_async(live: Live) -> None:
-    cohere = pytest.importorskip("cohere")
+    cohere = library("cohere")
 
     async def ask() -> Any:
         async with cohere.AsyncClientV2(api_key=live.key, base_url=live.url) as client:
@@ -126,7 +127,7 @@ def test_cohere_async(live: Live) -> None:
 
 
 def test_cohere_reads_the_errors(live: Live) -> None:
-    cohere = pytest.importorskip("cohere")
+    cohere = library("cohere")
     client = cohere.ClientV2(api_key=live.key, base_url=live.url)
     with pytest.raises(cohere.UnprocessableEntityError) as invalid:
         client.rerank(model="x", query=QUERY, documents=[])
@@ -146,7 +147,7 @@ def test_cohere_reads_the_errors(live: Live) -> None:
     ],
 )
 def test_rerankers(live: Live, provider: str, path: str) -> None:
-    rerankers = pytest.importorskip("rerankers.models.api_rankers")
+    rerankers = library("rerankers.models.api_rankers")
     ranker = rerankers.APIRanker("any", live.key, provider, verbose=0, url=live.url + path)
     found = ranker.rank(query=QUERY, docs=TEXTS, doc_ids=[f"n{place}" for place in range(len(TEXTS))])
     pairs = [(int(one.document.doc_id[1:]), one.score) for one in found.results]
@@ -154,7 +155,7 @@ def test_rerankers(live: Live, provider: str, path: str) -> None:
 
 
 def test_haystack_cohere_ranker(live: Live) -> None:
-    module = pytest.importorskip("haystack_integrations.components.rankers.cohere")
+    module = library("haystack_integrations.components.rankers.cohere")
     from haystack import Document  # type: ignore[import-not-found, unused-ignore]
     from haystack.utils import Secret  # type: ignore[import-not-found, unused-ignore]
 
@@ -166,7 +167,7 @@ def test_haystack_cohere_ranker(live: Live) -> None:
 
 
 def test_haystack_jina_ranker(live: Live) -> None:
-    module = pytest.importorskip("haystack_integrations.components.rankers.jina")
+    module = library("haystack_integrations.components.rankers.jina")
     from haystack import Document
     from haystack.utils import Secret
 
@@ -181,7 +182,7 @@ def test_haystack_jina_ranker(live: Live) -> None:
 
 
 def test_raw_scores_are_f(live: Live) -> None:
-    requests = pytest.importorskip("requests")
+    requests = library("requests")
     headers = {"X-API-Key": live.key}
     ids = list(live.served.documents)[:50]
     body = {"query": QUERY, "texts": [{"id": name} for name in ids], "raw_scores": True}

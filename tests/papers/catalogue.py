@@ -22,8 +22,8 @@ REPRESENTATION = {
     "R03": "keyword queries: `reranker.training.problem.cut_to_keywords`",
     "R04": "pseudo-document queries: `papers.corpora`",
     "R05": "n-grams: `papers.methods.rows`",
-    "R06": "inverted file: `papers.methods.inverted_file`",
-    "R07": "BSBI: `papers.methods.inverted_file`",
+    "R06": "inverted file: `papers.methods.inverted_file`, `ssi inverted`",
+    "R07": "BSBI: `papers.methods.inverted_file`, `ssi inverted build`",
     "R08": "two vocabularies: query and document rows of different widths",
     "R09": "tuples: `papers.plain_sgd`, `reranker.evaluation.draw_tuples`",
     "R10": "cached document vectors: `embed_documents` of every low-rank model",
@@ -38,7 +38,7 @@ MEASURES = {
     "E07": "WTA: `reranker.evaluation`, `papers.measures`",
     "E08": "NDCG@k: `reranker.evaluation`, `papers.rank_measures`",
     "E09": "ROC and AUC: `papers.rank_measures`",
-    "E10": "Kendall's tau: `papers.rank_measures`",
+    "E10": "Kendall's tau: `papers.rank_measures`, a column of T7b and T7b-judged",
     "E11": "standard errors and tests: `reranker.evaluation`, `papers.rank_measures`",
 }
 MODELS = tuple(f"M{number:02d}" for number in range(1, 27))
@@ -51,7 +51,7 @@ BASELINES = (
     "B16a",
     "B16b",
     "B16c",
-    *(f"B{number:02d}" for number in range(17, 26)),
+    *(f"B{number:02d}" for number in range(17, 27)),
 )
 TASKS = (
     "T1a",
@@ -79,6 +79,8 @@ TASKS = (
     "T14e",
 )
 REASONS = {
+    "B26": "ListNet; the papers only name listwise learning",
+    "B17": "any query with AND, OR, NOT and parentheses: `ssi inverted search`",
     "M17": "with 20 words only: a weight for each three words does not fit larger vocabularies",
     "M11": "the table itself is task T11; the systems here learn over it",
 }

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from papers.methods.rows import frequent_ngrams, ngram_counts
 from papers.methods.word_pairs import (
     Bilinear,
+    BlockPairs,
     DenseWordPairs,
     HashKernel,
     Mapped,
@@ -18,6 +19,7 @@ from papers.methods.word_pairs import (
     dice_neighbours,
     identity_map,
     join_columns,
+    ordered_map,
     top_n_map,
 )
 from reranker.errors import InputError, ShapeMismatch
@@ -145,6 +147,46 @@ def test_M10_mixture_ends_are_the_hash_kernel_and_tf_idf() -> None:
     np.testing.assert_allclose(
         half, (kernel.score_pairs(Q, D[:4]) + exact.score_pairs(Q, D[:4])) / 2, rtol=1e-5, atol=1e-6
     )
+
+
+def test_M13_as_printed_only_neighbours_of_the_same_order_meet() -> None:
+    W = seeded_rng(3).normal(size=(N_FREQUENT, N_FREQUENT)).astype(np.float32)
+    neighbours = NEIGHBOURS.copy()
+    neighbours[7, 1] = -1
+    q, d = Q.toarray(), D.toarray()
+    expected = np.zeros((4, 7))
+    for p in range(2):
+        for s in range(N_WORDS):
+            for t in range(N_WORDS):
+                if neighbours[s, p] >= 0 and neighbours[t, p] >= 0:
+                    expected += np.outer(q[:, s], d[:, t]) * W[neighbours[s, p], neighbours[t, p]] / 2
+    scorer = Mapped(BlockPairs(W), ordered_map(neighbours, N_FREQUENT))
+    np.testing.assert_allclose(scorer.score_matrix(Q, D), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(scorer.score_pairs(Q, D[:4]), np.diag(expected), rtol=1e-4, atol=1e-5)
+
+
+def test_M13_printed_and_preprocessed_forms_on_a_toy() -> None:
+    # Words 0 and 1 are their own first neighbours and each other's second, q = word 0, d = word 1, W = I. As printed,
+    # S_1 and S_2 never agree: 0. Pre-processed, both become (.5, .5): .5. With k = 1 the two forms are one.
+    neighbours = np.array([[0, 1], [1, 0]], np.int32)
+    q, d = (sp.csr_matrix(np.array([row], np.float32)) for row in ([1, 0], [0, 1]))
+    eye = np.eye(2, dtype=np.float32)
+    printed = Mapped(BlockPairs(eye), ordered_map(neighbours, 2))
+    mapped = Mapped(DenseWordPairs(eye), correlated_map(neighbours, 2))
+    assert printed.score_matrix(q, d).item() == 0 and printed.score_matrix(q, q).item() == pytest.approx(1)
+    assert mapped.score_matrix(q, d).item() == pytest.approx(0.5)
+    first = neighbours[:, :1]
+    one, other = (Mapped(BlockPairs(eye), ordered_map(first, 2)), Mapped(DenseWordPairs(eye), correlated_map(first, 2)))
+    np.testing.assert_allclose(one.score_matrix(q, d), other.score_matrix(q, d))
+
+
+def test_M13_blocks_refuse_what_does_not_fit() -> None:
+    with pytest.raises(ShapeMismatch, match="not square"):
+        BlockPairs(np.zeros((2, 3), np.float32))
+    with pytest.raises(ShapeMismatch, match="are not blocks of 5 features"):
+        BlockPairs(np.eye(5, dtype=np.float32)).score_matrix(Q, D)
+    with pytest.raises(InputError, match="not among 2 frequent words"):
+        ordered_map(NEIGHBOURS, 2)
 
 
 def test_M09_without_collisions_is_the_full_matrix() -> None:

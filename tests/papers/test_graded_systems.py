@@ -149,7 +149,7 @@ def test_machines_that_do_not_settle_say_so_in_the_results(
     assert {one.category for one in recwarn} == {UserWarning}
 
 
-@pytest.mark.parametrize("name", ["graded-pointwise-svm", "graded-ranking-svm", "graded-rsvm-ir"])
+@pytest.mark.parametrize("name", ["graded-pointwise-svm", "graded-ranking-svm", "graded-rsvm-ir", "graded-listnet"])
 def test_B22_B24_B25_machines_beat_an_arbitrary_order(study: Study, name: str) -> None:
     fitted = fit(study, name)
     assert isinstance(fitted.scorer, FeatureSum)

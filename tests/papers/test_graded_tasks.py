@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from papers.graded_systems import BY_NAME
 from papers.graded_tasks import DIMENSION_SYSTEMS, JUDGED_SYSTEMS, PAPER, PAPER_T12, T7_SYSTEMS, TASKS
+from papers.measures import TAU, grade_agreement
 from papers.registry import Section, TaskRequest
 from papers.results import ALL, Results, averaged, spread_over_studies
 from reranker.errors import ConfigError, ShapeMismatch
+from reranker.evaluation import RankingTask
 from tests.papers.made_collections import write_collection
 
 BY_ID = {task.id: task for task in TASKS}
@@ -49,6 +52,25 @@ def test_T7b_prints_ndcg_of_each_query_once(graded: Path, tmp_path: Path) -> Non
     assert [row[-1] for row in over_splits.rows] == ["2"] * 3
     assert paired.columns == ("system", "DCG@5", "minus TF-IDF", "p", "minus S2Net", "p")
     assert "2 random splits of 60 to 40 by query" in section.sentences[1]
+
+
+def test_E10_T7b_prints_kendalls_tau_of_scores_and_grades(graded: Path, tmp_path: Path) -> None:
+    table = run("T7b", graded, tmp_path).tables[0]
+    column = table.columns.index(TAU)
+    values = {row[0]: float(row[column].split(" ± ", maxsplit=1)[0]) for row in table.rows}
+    # Documents name the subject by another word than queries: only the learned system finds the order of the grades.
+    assert values["S2Net"] > 0.3 > values["BM25, tuned"] > 0
+
+
+def test_E10_tau_of_each_query_by_hand() -> None:
+    judged = (np.array([2, 1, 3, 1, 1, 1, 1, 1, 0], np.float32), np.array([0, 1, 3, 0, 1, 0, 1, 2, 3]), [0, 3, 5, 9])
+    grades = sp.csr_matrix(judged, shape=(3, 4))
+    ids = ("a", "b", "c", "d")
+    task = RankingTask(ids[:3], ids, grades, sp.csr_matrix(np.zeros((3, 4), bool)), {}, 1.0)
+    # Query 1: 2 > 1 and 3 > 1 are right, 3 > 2 is wrong: (2 - 1) / 3. Query 2: one grade. Query 3: of 6 pairs, 3 have
+    # different grades; 2 of them are right and 1 has equal scores.
+    scores = np.array([0.9, 0.1, 0.5, 0.3, 0.2, 0.4, 0.5, 0.2, 0.2])
+    np.testing.assert_allclose(grade_agreement(task, scores), [1 / 3, np.nan, 2 / 6])
 
 
 def test_results_are_used_again(graded: Path, tmp_path: Path) -> None:

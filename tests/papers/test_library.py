@@ -60,11 +60,11 @@ def test_a_task_runs_on_one(tmp_path: Path) -> None:
     assert "ssi-test-places: 20 queries" in result.stdout
 
 
-def test_titles_are_not_said_twice() -> None:
-    titled = SimpleNamespace(title="Blue whale", default_text=lambda: "Blue whale\nlives in the sea")
-    assert corpora._title_and_text(titled) == ("Blue whale", "lives in the sea")
-    fielded = SimpleNamespace(title=None, text="sea", default_text=lambda: "None sea")
-    assert corpora._title_and_text(fielded) == ("", "sea")
+def test_titles_are_not_said_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    titled = SimpleNamespace(doc_id="a", title="Blue whale", default_text=lambda: "Blue whale\nlives in the sea")
+    fielded = SimpleNamespace(doc_id="b", title=None, text="sea", default_text=lambda: "None sea")
+    monkeypatch.setattr(ir_datasets.load(NAME), "docs_iter", lambda: iter((titled, fielded)))
+    assert read_library(NAME).documents == {"a": ("Blue whale", "lives in the sea"), "b": ("", "sea")}
 
 
 @pytest.mark.parametrize(

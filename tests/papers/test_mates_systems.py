@@ -56,7 +56,6 @@ def test_every_system_fits_scores_and_says_what_it_chose(study: Study, name: str
     scores = fitted.scores(study, study.test).block(0, 3)
     assert scores.shape == (3, len(study.test.pool))
     assert np.isfinite(scores).all() and np.ptp(scores) > 0
-    assert 0.0 <= fitted.settings["validation loss"] < 1.0
     assert fitted.settings["validation loss"] == pytest.approx(mates_loss(study, study.valid, fitted))
 
 
@@ -257,8 +256,11 @@ def test_T5_measures_of_scores_by_hand(study: Study) -> None:  # noqa: N802
     assert values["MRR"].tolist() == [0.5] + [1.0] * (n - 1)
     assert values["top-1"].tolist() == [0.0] + [1.0] * (n - 1)
     assert np.nansum(values["rank loss"][1:]) == 0.0
-    # Of query 0's tuples, about one in n - 1 has the document that is wrongly before the mate.
-    assert values["rank loss"][0] == pytest.approx(100 / (n - 1), rel=0.5)
+    # The tuples of query 0 are wrong that have the document before the mate.
+    tuples = study.test.tuples
+    wrong = tuples.negative[tuples.query == 0] == 1
+    assert 0 < wrong.sum() < len(wrong)
+    assert values["rank loss"][0] == pytest.approx(100 * wrong.mean())
 
 
 def test_M26_a_rate_that_diverges_gives_way_to_another(study: Study) -> None:  # noqa: N802

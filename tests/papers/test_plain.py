@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,11 +17,14 @@ from papers.methods.word_pairs import (
     HashKernel,
     Mapped,
     Polynomial,
+    QueryPolynomial,
     SeparateCubic,
     correlated_map,
+    ordered_map,
     top_n_map,
 )
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler, fit_plain
+from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
 from reranker.kernels.product_sgd import Triples
 from reranker.models.scorers import Scorer
@@ -38,6 +42,7 @@ LEARNERS = {
     "M18": (PlainShape("cubic"), Polynomial),
     "M19": (PlainShape("cubic_separate"), SeparateCubic),
     "M20": (PlainShape("polynomial", degree=4), Polynomial),
+    "query pairs": (PlainShape("query_polynomial", degree=3), QueryPolynomial),
 }
 
 
@@ -94,6 +99,63 @@ def test_M09_without_collisions_learns_what_M04_start_learns_with_a_diagonal() -
     np.testing.assert_allclose(
         hashed.score_matrix(q_rows, d_rows), full.score_matrix(q_rows, d_rows), rtol=1e-3, atol=1e-4
     )
+
+
+NEAREST = np.array([[0, 1], [1, 0], [1, 2], [0, 2], [2, -1]], np.int32)
+"""S_1 and S_2 of five words among three frequent ones; the last word has one neighbour."""
+TRAINED = {
+    "M09 hash": (PlainShape("hash", n_slots=7, prime=3), None),
+    "M10 hash": (PlainShape("hash", n_slots=7, prime=3, identity=1.0), None),
+    "M12 k = 1": (PlainShape("full"), correlated_map(NEAREST[:, :1], 3)),
+    "M13 k = 2": (PlainShape("full"), correlated_map(NEAREST, 3)),
+    "M13 printed": (PlainShape("blocks", n_blocks=2), ordered_map(NEAREST, 3)),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_M09_M10_M12_M13_trained_weights_are_sums_of_the_steps_by_their_formulas(name: str) -> None:
+    shape, feature_map = TRAINED[name]
+    q, d = np.array([1.0, 0, 2, 0, 0.5]) / 4, np.array([[0, 1, 0, 2, 1], [1, 0, 1.0, 0, 1]]) / 4
+    # One query, one relevant document and one other: every step is this tuple, and is active as long as f is below 1.
+    data = PlainData(
+        q_rows=sp.csr_matrix(q[None, :].astype(np.float32)),
+        d_rows=sp.csr_matrix(d.astype(np.float32)),
+        relevant=sp.csr_matrix(np.array([[1.0, 0.0]])),
+        own=np.array([-1]),
+        feature_map=feature_map,
+    )
+    scorer = fit_plain(shape, data, rate=0.1, n_steps=3, rng=seeded_rng())
+    delta, expected = d[0] - d[1], np.zeros((5, 5))
+    for s, t in product(range(5), range(5)):  # f = sum_st q_s d_t weight(s, t)
+        pairs = [(p, r) for p in range(2) for r in range(2) if NEAREST[s, p] >= 0 and NEAREST[t, r] >= 0]
+        if "hash" in name:
+            same = [(i, j) for i, j in product(range(5), range(5)) if (3 * i + j) % 7 == (3 * s + t) % 7]
+            expected[s, t] = (s == t) * shape.exact_weight + 0.3 * sum(q[i] * delta[j] for i, j in same)
+            continue
+        if name == "M12 k = 1":
+            pairs = [(0, 0)]
+        elif name == "M13 printed":
+            pairs = [(p, r) for p, r in pairs if p == r]
+        k = {"M12 k = 1": 1, "M13 k = 2": 4, "M13 printed": 2}[name]
+        W = np.eye(3) + 0.3 * learned(name, q, delta)
+        expected[s, t] = sum(W[NEAREST[s, p], NEAREST[t, r]] for p, r in pairs) / k
+    eye = sp.csr_matrix(np.eye(5, dtype=np.float32))
+    np.testing.assert_allclose(scorer.score_matrix(eye, eye), expected, rtol=1e-4, atol=1e-6)
+
+
+def learned(name: str, q: Float64, delta: Float64) -> Float64:
+    """Return q' delta'^T over the three features: of first neighbours, of all, or of neighbours of the same order."""
+    images = [np.zeros((5, 3)) for _ in range(2)]
+    for p, image in enumerate(images):
+        rows = np.flatnonzero(NEAREST[:, p] >= 0)
+        image[rows, NEAREST[rows, p]] = 1.0
+    if name == "M12 k = 1":
+        return np.outer(q @ images[0], delta @ images[0])
+    if name == "M13 k = 2":
+        both = sum(images) / 2
+        return np.outer(q @ both, delta @ both)
+    outers = [np.outer(q @ image, delta @ image) for image in images]
+    return np.asarray(sum(outers) / 2)
 
 
 @pytest.mark.parametrize("n_words", [0, 7, 20])

@@ -63,6 +63,20 @@ def test_M04_step_by_hand(kernels: ModuleType) -> None:
 
 
 @BOTH
+def test_M13_step_of_blocks_by_hand(kernels: ModuleType) -> None:
+    # Two blocks of two features. q = (1, 0 | 0, 1) and delta = (-1, 1 | 2, 0), so that
+    # W += .5 ((1, 0) (-1, 1)^T + (0, 1) (2, 0)^T).
+    queries, documents = kernel_rows([[1, 0, 0, 1]]), kernel_rows([[0, 1, 2, 0], [1, 0, 0, 0]])
+    W = floats([1, 1], [2, 4])
+    stats = kernels.block_steps(W, queries, documents, STEP, 0.5)
+    assert stats.tolist() == [0, 0]  # f(q, d+) = 1 + 2 * 2 = 5, f(q, d-) = 1: satisfied
+    W = np.eye(2, dtype=np.float32)
+    stats = kernels.block_steps(W, queries, documents, STEP, 0.5)
+    assert stats.tolist() == [1, 2]  # 1 - 0 + 1
+    np.testing.assert_array_equal(W, floats([0.5, 0.5], [1, 1]))
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("n_slots", "expected"),
     [(5, [-0.5, 0.5, -0.5, 0.5, 0]), (3, [-0.5, 0, 0.5])],  # h = 0, 1, 7, 8: apart in 5 slots, two together in 3
@@ -129,6 +143,17 @@ def test_M18_step_by_hand(kernels: ModuleType) -> None:
 
 
 @BOTH
+def test_M18_step_over_pairs_of_query_words_by_hand(kernels: ModuleType) -> None:
+    T, V = floats([1, 0.5], [1, 0.5], [9, 9]), floats([1], [0.5], [1])  # T = [U, Y]
+    # U q = 2, Y q = 1, e = 2 (1 + 1) = 4; V delta = -1 + .5 = -.5; f(q, d+) - f(q, d-) = -2, q.delta = 0.
+    stats = kernels.query_polynomial_steps(T, V, QUERY, DOCUMENTS, STEP, 0.5, 2, 1.0)
+    assert stats.tolist() == [1, 3]
+    np.testing.assert_array_equal(V, floats([-1], [2.5], [1]))  # V += .5 * 4 delta
+    np.testing.assert_array_equal(T[:, 0], floats(0.5, 0.5, 9))  # U += .5 (-.5) (1 + 1) q
+    np.testing.assert_array_equal(T[:, 1], floats(0, 0, 9))  # Y += .5 (-.5) 2 q
+
+
+@BOTH
 def test_M19_step_by_hand(kernels: ModuleType) -> None:
     U = floats([1, 1], [1, 1], [0, 0])  # [U, U2]
     T = floats([1, 1, 0.5], [0.5, 0.5, 0], [1, 1, -1])  # [V, V2, Y]
@@ -178,15 +203,21 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
     if name == "diagonal":
         w = normal(25)
         return [kernels.diagonal_steps(w, queries, documents, triples, 0.1), w]
-    if name in ("full", "zero diagonal"):
-        W = normal(25, 25)
-        return [kernels.dense_steps(W, queries, documents, triples, 0.1, name == "full"), W]
+    if name in ("full", "zero diagonal", "blocks"):
+        W = normal(5, 5) if name == "blocks" else normal(25, 25)
+        arguments = (W, queries, documents, triples, 0.1)
+        stats = kernels.block_steps(*arguments) if name == "blocks" else kernels.dense_steps(*arguments, name == "full")
+        return [stats, W]
     if name.startswith("hash"):
         w, identity = normal(97), 0.7 if "identity" in name else 0.0
         return [kernels.hash_steps(w, queries, documents, triples, 0.1, PRIME, identity), w]
     if name == "tied":
         U = normal(25, 4)
         return [kernels.low_rank_steps(U, U, queries, documents, triples, 0.1, Combination(), 1.0), U]
+    if name.startswith("query polynomial"):
+        n_factors = 3 if "4" in name else 2
+        T, V = normal(25, 4 * n_factors), normal(25, 4)
+        return [kernels.query_polynomial_steps(T, V, queries, documents, triples, 0.1, n_factors, 0.7), T, V]
     n_words = 18 if name == "restricted" else 25
     combination = {"cubic": Combination(2), "degree 4": Combination(3), "separate": Combination(1, True)}.get(
         name, Combination()
@@ -200,7 +231,17 @@ def steps_of(kernels: ModuleType | SimpleNamespace, name: str) -> list[Floats]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("diagonal", "full", "zero diagonal", "hash", "hash with identity", "tied"),
+        *(
+            "diagonal",
+            "full",
+            "zero diagonal",
+            "blocks",
+            "query polynomial",
+            "query polynomial 4",
+            "hash",
+            "hash with identity",
+            "tied",
+        ),
         *("low rank", "no identity", "restricted", "cubic", "degree 4", "separate", "lexical part of its own"),
     ],
 )
@@ -246,6 +287,9 @@ def test_scores_of_pairs_by_hand(kernels: ModuleType) -> None:
     W = np.arange(9, dtype=np.float32).reshape(3, 3)
     dense = kernels.dense_pairs(W, queries, documents)
     np.testing.assert_array_equal(dense, floats(2 * (3 + 4 * 5) + 3 * (6 + 4 * 8), 5 * 2))
+    # Blocks (0, 1) and (2): only word 2 of both sides is in the second block.
+    blocks = kernels.block_pairs(floats([1, 2], [3, 4]), queries, documents)
+    np.testing.assert_array_equal(blocks, floats(2 * 3 + 3 * 4 * 1, 0))
 
 
 @BOTH

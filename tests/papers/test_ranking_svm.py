@@ -13,6 +13,7 @@ from papers.methods.ranking_svm import (
     FeatureSum,
     LinearRanker,
     fit_features,
+    fit_listnet,
     fit_pair_svm,
     fit_pointwise_svm,
     preference_pairs,
@@ -125,6 +126,42 @@ def test_B25_heavier_pairs_win_where_pairs_disagree() -> None:
     assert weighted.weights[0] == pytest.approx(0.01 * 2 * 2 * tau * (4 + 4 - 4), rel=1e-3)
 
 
+def test_B26_listnet_of_one_list_by_hand() -> None:
+    # Two documents, grades 1 and 0, x = +1 and -1 after standardising: P(first) = sigmoid(2 w) shall be sigmoid(1).
+    # The optimum has 2 (sigmoid(2 w) - sigmoid(1)) + penalty w = 0.
+    ranker = fit_listnet(np.array([[1.0], [0.0]]), np.array([1.0, 0.0]), np.zeros(2, np.int64), penalty=1e-9)
+    assert ranker.weights == pytest.approx([0.5], abs=1e-4)
+    heavy = fit_listnet(np.array([[1.0], [0.0]]), np.array([1.0, 0.0]), np.zeros(2, np.int64), penalty=0.5)
+    w = heavy.weights[0]
+    sigmoid = 1 / (1 + np.exp(-np.array([2 * w, 1.0])))
+    assert 2 * (sigmoid[0] - sigmoid[1]) + 0.5 * w == pytest.approx(0, abs=1e-4) and 0 < w < 0.5
+
+
+def test_B26_listnet_orders_lists_by_the_feature_that_orders_them() -> None:
+    # Feature 0 orders documents within a query but starts elsewhere in each; feature 1 is noise between queries.
+    features = np.array([[3.0, 0], [2, 0], [1, 0], [-7, 5], [-7, 5], [-8, 5], [-8, 5]])
+    ranker = fit_listnet(features, GRADES, QUERIES, penalty=1e-4)
+    scores = ranker.scores(features)
+    better, worse = preference_pairs(GRADES, QUERIES)
+    assert (scores[better] > scores[worse]).all()
+    assert ranker.weights[1] == pytest.approx(0.0, abs=1e-6)
+    with_even = fit_listnet(
+        np.vstack([features, [[9, 9], [5, 5]]]), np.append(GRADES, [1, 1]), np.append(QUERIES, [7, 7]), penalty=1e-4
+    )
+    # A query of equal grades teaches nothing; it only changes mean and scale.
+    slopes = [one.weights[0] / one.scale[0] for one in (ranker, with_even)]
+    assert slopes[1] == pytest.approx(slopes[0], rel=1e-2)
+
+
+def test_B26_lists_without_an_order_are_refused() -> None:
+    with pytest.raises(TrainingError, match="documents of different grades"):
+        fit_listnet(np.ones((3, 2)), np.ones(3), np.zeros(3, np.int64))
+    with pytest.raises(ConfigError, match=r"penalty is 0\.0: it must be finite and above 0"):
+        fit_listnet(np.ones((2, 1)), np.array([0.0, 1]), np.zeros(2, np.int64), penalty=0.0)
+    with pytest.raises(ShapeMismatch, match="for 2 rows of features"):
+        fit_listnet(np.ones((2, 1)), np.ones(3), np.zeros(3, np.int64))
+
+
 def test_B22_B24_rankers_score_counts() -> None:
     counts = sp.csr_matrix(np.array([[1, 4, 0], [2, 0, 1], [1, 0, 3]], np.float32))
     documents = with_pagerank(counts, np.array([0.5, 0.3, 0.2]))
@@ -151,7 +188,7 @@ def test_what_no_machine_can_use_is_refused() -> None:
         fit_ranking_svm(features, np.ones(7), QUERIES)
     with pytest.raises(ConfigError, match="C is 0"):
         fit_ranking_svm(features, GRADES, QUERIES, C=0.0)
-    with pytest.raises(InputError, match="NaN or infinity, which an SVM cannot use"):
+    with pytest.raises(InputError, match="NaN or infinity, which an SVM or ListNet cannot use"):
         fit_ranking_svm(features * np.nan, GRADES, QUERIES)
     with pytest.raises(InputError, match="comparable"):
         preference_pairs(GRADES * np.nan, QUERIES)

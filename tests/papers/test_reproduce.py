@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
 from papers import registry
+from papers.results import Results, over_seeds
 from reranker.cli.main import main
 from tests.papers.corpus import write_corpus
+from tests.papers.made_collections import write_collection
 
 RETRIEVAL = ("T1a", "T1b", "T2", "T3a", "T3b", "T3c", "T3d", "T9", "T12", "T13")
 FAST = ("--small", "--steps", "2000", "--every", "1000", "--grid", "2", "--slots", "3000", "--iterations", "2")
@@ -70,6 +73,27 @@ def test_a_second_run_uses_the_first_and_says_so(corpus: Path, tmp_path: Path) -
     assert "are from an earlier run" not in changed.stdout
 
 
+def test_several_seeds_are_averaged(corpus: Path, tmp_path: Path) -> None:
+    arguments = ("T3b", *FAST, "--systems", "tf-idf,utv-plus-i", "--corpus", corpus, "--json")
+    both = json.loads(ssi(*arguments, "--seed", 3, "--seeds", 2, "--out", tmp_path / "both").stdout)["sections"][0]
+    table = next(one for one in both["tables"] if one["title"] == "AP over seeds, test")
+    assert table["columns"] == ["system", "mean", "deviation", "seed 3", "seed 4"]
+    alone = {}
+    for seed in (3, 4):
+        ssi(*arguments, "--seed", seed, "--out", tmp_path / "alone")
+        for name in ("tf-idf", "utv-plus-i"):
+            report = json.loads((tmp_path / "alone" / "T3b" / "test" / f"{name}.json").read_text())
+            alone[name, seed] = report["means"]["AP"]["mean"]
+    for row, name in zip(table["rows"], ("tf-idf", "utv-plus-i"), strict=True):
+        means = [alone[name, seed] for seed in (3, 4)]
+        assert [float(cell) for cell in row[3:]] == pytest.approx(means, abs=5e-5)
+        assert float(row[1]) == pytest.approx(sum(means) / 2, abs=5e-5)
+        assert float(row[2]) == pytest.approx(abs(means[0] - means[1]) / 2**0.5, abs=5e-5)
+    assert alone["utv-plus-i", 3] != alone["utv-plus-i", 4]
+    assert both["sentences"][0] == "Tables over seeds are of the seeds 3, 4; all others are of seed 3."
+    assert "3, 4" in (tmp_path / "both" / "report.html").read_text(encoding="utf-8").split("<table", maxsplit=1)[0]
+
+
 def test_the_terminal_shows_tables_and_claims(corpus: Path, tmp_path: Path) -> None:
     result = ssi("T1a", *FAST, "--systems", "tf-idf,diagonal", "--corpus", corpus, "--out", tmp_path)
     flat = " ".join(result.stdout.split())
@@ -121,6 +145,24 @@ def test_a_task_that_fails_leaves_the_others_their_results(corpus: Path, tmp_pat
     assert "This task failed" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize("task", ["T7a", "T7b", "T7b-judged"])
+def test_a_corpus_of_links_has_no_judgments_for_tasks_that_need_them(task: str, corpus: Path, tmp_path: Path) -> None:
+    result = ssi(task, "--small", "--corpus", corpus, "--out", tmp_path)
+    assert result.exit_code == 3
+    assert "has no queries.tsv[.gz] and no qrels.tsv[.gz]" in " ".join(result.stderr.split())
+
+
+def test_a_system_without_the_links_that_it_needs_says_so(tmp_path: Path) -> None:
+    folder = write_collection(tmp_path / "made")
+    arguments = ("T1a", *FAST, "--systems", "tf-idf,bm25-anchors,pagerank", "--corpus", folder, "--out", tmp_path)
+    rows = json.loads(ssi(*arguments, "--json").stdout)["sections"][0]["tables"][0]["rows"]
+    assert [row[0] for row in rows[1:]] == [
+        "BM25, anchor texts (needs anchor texts, links, which this corpus does not have)",
+        "PageRank only (needs links, prior, which this corpus does not have)",
+    ]
+    assert rows[0][1] and not rows[1][1] and not rows[2][1]
+
+
 def test_a_task_named_twice_runs_once(corpus: Path, tmp_path: Path) -> None:
     result = ssi("T1a", "t1A", *FAST, "--systems", "tf-idf", "--corpus", corpus, "--out", tmp_path, "--json")
     assert [one["task"] for one in json.loads(result.stdout)["sections"]] == ["T1a"]
@@ -135,3 +177,15 @@ def test_small_mode_runs_on_real_documents(ssi_data: Path, tmp_path: Path) -> No
     result = ssi("T3b", "--small", "--systems", "tf-idf,utv-plus-i", "--out", tmp_path, env={"SSI_DATA": str(ssi_data)})
     assert result.exit_code == 0, result.output
     assert "Corpus cppdocs: 400 documents" in result.stdout
+
+
+def test_a_seed_with_which_a_system_failed_is_left_out_of_its_mean() -> None:
+    titles = {"a": "A", "b": "B"}
+
+    def found(seed: int, values: dict[str, list[float]]) -> Results:
+        return Results("T5", titles, {(f"mates-{seed}", name): {"MRR": np.array(one)} for name, one in values.items()})
+
+    by_seed = {0: found(0, {"a": [0.0, 1.0], "b": [1.0, 1.0]}), 7: found(7, {"a": [1.0, np.nan]})}
+    (table,) = over_seeds(by_seed)
+    assert table.title == "MRR over seeds, mates"
+    assert table.rows == (("A", "0.7500", "0.3536", "0.5000", "1.0000"), ("B", "1.0000", "", "1.0000", ""))

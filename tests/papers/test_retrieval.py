@@ -17,15 +17,18 @@ import scipy.sparse as sp
 from papers import registry, retrieval_systems
 from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, links_loss, links_measure
+from papers.methods.lexical import fit_okapi
 from papers.methods.projections import fit_lsa
-from papers.methods.word_pairs import Mix
+from papers.methods.rows import idf_of, tfidf_rows
+from papers.methods.word_pairs import Bilinear, Mix, Polynomial
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, FitInput, Fitted, TaskRequest
 from papers.results import Claim, Results, orderings
-from papers.retrieval_studies import Variant, retrieval_study, reversed_share
-from papers.retrieval_systems import PriorMix, n_frequent_words
+from papers.retrieval_studies import ANCHORS, Variant, retrieval_study, reversed_share, with_anchors
+from papers.retrieval_systems import AnchorTexts, PriorMix, n_frequent_words, weighted_anchors
 from papers.runner import run_ranking
-from papers.study import Study, StudyTrial
+from papers.study import Study, StudyTrial, Texts
+from reranker.arrays import Float32
 from reranker.errors import ConfigError, InputError
 from reranker.models.scorers import Projection, Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
@@ -39,12 +42,20 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> PaperCorpus:
 
 
 @pytest.fixture(scope="module")
-def results(corpus: PaperCorpus, tmp_path_factory: pytest.TempPathFactory) -> Results:
+def study_of_all(corpus: PaperCorpus) -> Study:
+    return retrieval_study(corpus, Variant("all", bigrams=True, anchors=True, small=True))
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("out")
+
+
+@pytest.fixture(scope="module")
+def results(study_of_all: Study, out: Path) -> Results:
     """Every retrieval system on one study."""
-    study = retrieval_study(corpus, Variant("all", bigrams=True, small=True))
-    systems = retrieval_systems.SYSTEMS
-    request = TaskRequest(Path("made"), tmp_path_factory.mktemp("out"))
-    return run_ranking("T1a", [study], systems, links_loss, links_measure, request, TINY, lambda *_: None)
+    systems, request = retrieval_systems.SYSTEMS, TaskRequest(Path("made"), out)
+    return run_ranking("T1a", [study_of_all], systems, links_loss, links_measure, request, TINY, lambda *_: None)
 
 
 def test_texts_titles_and_links_are_read(corpus: PaperCorpus) -> None:
@@ -185,10 +196,28 @@ def test_reversed_links_are_counted(corpus: PaperCorpus) -> None:
 
 
 @pytest.mark.slow
-def test_every_retrieval_system_has_a_row(results: Results) -> None:
-    assert len(results.titles) == 37 and not results.failures
+def test_every_retrieval_system_has_a_row_of_its_own_ranking(results: Results, study_of_all: Study, out: Path) -> None:
+    assert len(results.titles) == 48 and not results.failures
+    task = study_of_all.test.task
+    relevant = {
+        query: {task.document_ids[column] for column in task.grades[row].indices}
+        for row, query in enumerate(task.query_ids)
+    }
     for name in results.titles:
-        assert 0.0 <= results.mean(name, "AP") <= 1.0 and 0.0 <= results.mean(name, "rank loss") <= 100.0
+        with gzip.open(out / "T1a" / "all" / f"{name}.run.gz", "rt", encoding="utf-8") as file:
+            ranked: dict[str, list[str]] = {}
+            for line in file:
+                query, _, document, rank, *_ = line.split()
+                ranked.setdefault(query, []).append(document)
+                assert int(rank) in (len(ranked[query]) - 1, len(ranked[query]))
+        expected = [average_precision(ranked[query], relevant[query]) for query in task.query_ids]
+        np.testing.assert_allclose(results.pooled(name, "AP"), expected, rtol=1e-6, err_msg=name)
+
+
+def average_precision(ranked: list[str], relevant: set[str]) -> float:
+    """Return the mean of the precision at the ranks of the relevant documents."""
+    ranks = [rank for rank, document in enumerate(ranked, 1) if document in relevant]
+    return sum(found / rank for found, rank in enumerate(ranks, 1)) / len(relevant)
 
 
 LEARNED = (
@@ -203,11 +232,14 @@ LEARNED = (
     "hash-kernels-joint-3m",
     "cfh-1",
     "cfh-5",
+    "cfh-5-printed",
     "cfh-1-grams",
     "cfh-1-2-grams",
     "psi-3",
     "psi-3-separate",
     "psi-4",
+    "psi-k",
+    "psi-3-query",
 )
 
 
@@ -228,13 +260,44 @@ def test_B01_B18_M01_are_one_order(results: Results) -> None:
     assert np.allclose(first, second)
 
 
-def test_B17_and_finds_less_than_or(results: Results) -> None:
-    assert results.mean("boolean-and", "AP") <= results.mean("boolean-or", "AP")
+def test_B17_and_finds_only_documents_with_all_words_and_or_those_with_any(
+    results: Results, study_of_all: Study
+) -> None:
+    trial = study_of_all.test
+    held = [
+        {row: set(texts.counts[row].indices.tolist()) for row in range(len(texts))}
+        for texts in (trial.queries, study_of_all.documents.take(trial.pool))
+    ]
+    for name in ("boolean-and", "boolean-or"):
+        scores = np.array(
+            [
+                [
+                    query <= document if name == "boolean-and" else bool(query & document)
+                    for document in held[1].values()
+                ]
+                for query in held[0].values()
+            ]
+        )
+        expected = links_measure(study_of_all, trial, Fitted(_Scores(scores.astype(np.float32))))
+        np.testing.assert_allclose(results.pooled(name, "AP"), expected["AP"], err_msg=name)
+    assert results.mean("boolean-or", "rank loss") < 50 == results.mean("boolean-and", "rank loss")
+
+
+class _Scores:
+    """The given scores of every query of a trial with every document of its pool."""
+
+    def __init__(self, scores: Float32) -> None:
+        self.scores = scores
+
+    def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        assert (q_rows.shape[0], d_rows.shape[0]) == self.scores.shape
+        return self.scores
+
+    def score_pairs(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
+        raise AssertionError("a whole trial is scored at once")
 
 
 def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
-    from papers.methods.word_pairs import Bilinear
-
     study = retrieval_study(corpus, Variant("x"))
     queries, documents = study.queries.view("prior")[:3], study.documents.view("prior")[:5]
     plain = Bilinear.lexical().score_matrix(study.queries.counts[:3], study.documents.counts[:5])
@@ -246,6 +309,45 @@ def test_B21_the_prior_is_added_by_its_weight(corpus: PaperCorpus) -> None:
     assert np.allclose(pairs, np.diag(scorer.score_matrix(queries, documents[:3])), atol=1e-5)
     alone = PriorMix(None, 1.0).score_matrix(queries, documents)
     assert np.allclose(alone, prior)
+
+
+def test_B20_anchor_texts_are_index_terms_of_the_linked_document() -> None:
+    # Document 1 is linked by 0 and 2, document 0 by 2; nothing links to document 2.
+    counts = sp.csr_matrix(np.array([[1, 2, 0], [0, 0, 1], [3, 0, 4]], np.float32))
+    links = sp.csr_matrix(np.array([[0, 1, 0], [0, 0, 0], [1, 1, 0]], np.float32))
+    texts = with_anchors(Texts(counts, tfidf_rows(counts, idf_of(counts)), ("a", "b", "c"), idf_of(counts)), links)
+    rows = weighted_anchors(texts.view(ANCHORS), 0.5)
+    np.testing.assert_allclose(rows.toarray(), np.array([[2.5, 2, 2], [2, 1, 3], [3, 0, 4]]))
+    np.testing.assert_allclose(weighted_anchors(texts.view(ANCHORS), 0.0).toarray(), counts.toarray())
+    query = sp.csr_matrix(np.array([[0, 1, 0]], np.float32))
+    okapi = fit_okapi(rows)
+    # Only the linking text of document 1 holds word b: idf and counts are those of the joined texts.
+    scores = AnchorTexts(okapi, 0.5).score_matrix(query, texts.view(ANCHORS))
+    idf, mean = float(np.log(1 + 1.5 / 2.5)), (6.5 + 6 + 7) / 3
+    tf, length = np.array([2.0, 1.0]), np.array([6.5, 6.0])
+    expected = idf * tf * 2.2 / (tf + 1.2 * (0.25 + 0.75 * length / mean))
+    np.testing.assert_allclose(scores[0], np.array([*expected, 0.0]), rtol=1e-6)
+    again = AnchorTexts(okapi, 0.5).score_pairs(query[[0, 0, 0]], texts.view(ANCHORS))
+    np.testing.assert_allclose(again, scores[0], rtol=1e-6)
+
+
+def test_B20_only_training_links_give_anchor_texts(corpus: PaperCorpus) -> None:
+    study = retrieval_study(corpus, Variant("x", anchors=True))
+    row = {one: place for place, one in enumerate(corpus.ids)}
+    of_test, target = next(pair for pair in corpus.test if sum(one[1] == pair[1] for one in corpus.train) > 0)
+    sources = [row[source] for source, linked in corpus.train if linked == target]
+    linking = study.documents.view(ANCHORS)[row[target], len(study.documents.words) :].toarray()
+    expected = study.documents.counts[sources].toarray().sum(axis=0, keepdims=True)
+    np.testing.assert_array_equal(linking, expected, f"{of_test} links to it in the test only")
+
+
+def test_M20_the_degree_of_psi_k_is_the_budgets(corpus: PaperCorpus, results: Results) -> None:
+    assert results.settings["all", "psi-k"]["degree"] == 5
+    study = retrieval_study(corpus, Variant("k", small=True))
+    for degree in (2, 3):
+        job = FitInput(study, replace(TINY, degree=degree), links_loss, np.random.default_rng(0), lambda *_: None)
+        scorer = registry.system("psi-k").fit(job).scorer
+        assert isinstance(scorer, Bilinear) if degree == 2 else isinstance(scorer, Polynomial) and scorer.degree == 3
 
 
 def test_what_is_tuned_is_said(results: Results) -> None:

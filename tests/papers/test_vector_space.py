@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.methods.inverted_file import VectorSpace, invert, score_by_postings
+from papers.methods.inverted_file import CourseWeights, VectorSpace, Weighting, invert, score_by_postings
 from papers.methods.rows import check_counts, idf_of, tfidf_rows
-from reranker.errors import InputError, ShapeMismatch
+from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 COUNTS = sp.csr_matrix(np.array([[1, 2, 0, 3], [1, 0, 1, 0], [1, 0, 2, 1]], np.float32))
 
@@ -37,6 +37,44 @@ def test_B18_lengths_do_not_matter() -> None:
     shares = sp.diags(1 / lengths) @ COUNTS
     idf = idf_of(COUNTS)
     np.testing.assert_allclose(tfidf_rows(shares.tocsr(), idf).toarray(), tfidf_rows(COUNTS, idf).toarray(), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        # Document 0 is (1, 2, 0, 3), document 2 is (1, 0, 2, 1).
+        ("presence", 2.0),
+        ("occurrences", 1 * 1 + 3 * 1),
+        ("share", (1 * 1 + 3 * 1) / (6 * 4)),
+        ("share-idf", 3 * 1 * np.log(1.5) ** 2 / (6 * 4)),
+    ],
+)
+def test_B18_the_weights_of_the_course_by_hand(weights: Weighting, expected: float) -> None:
+    scorer = CourseWeights(weights, idf=idf_of(COUNTS))
+    assert scorer.score_matrix(COUNTS, COUNTS)[0, 2] == pytest.approx(expected)
+    assert scorer.score_pairs(COUNTS[[0]], COUNTS[[2]])[0] == pytest.approx(expected)
+
+
+def test_B18_by_the_cosine_lengths_cancel() -> None:
+    by_share, by_count = (CourseWeights(name, cosine=True) for name in ("share", "occurrences"))
+    np.testing.assert_allclose(by_share.score_matrix(COUNTS, COUNTS), by_count.score_matrix(COUNTS, COUNTS), rtol=1e-6)
+    # (1, 2, 0, 3).(1, 0, 2, 1) = 4, of lengths sqrt 14 and sqrt 6; presence: 2 of 3 words each.
+    assert by_count.score_matrix(COUNTS, COUNTS)[0, 2] == pytest.approx(4 / np.sqrt(14 * 6))
+    presence = CourseWeights("presence", cosine=True).score_matrix(COUNTS, COUNTS)
+    assert presence[0, 2] == pytest.approx(2 / 3)
+    rows = tfidf_rows(COUNTS, idf_of(COUNTS))
+    weighted = CourseWeights("share-idf", cosine=True, idf=idf_of(COUNTS)).score_matrix(COUNTS, COUNTS)
+    np.testing.assert_allclose(weighted, VectorSpace().score_matrix(rows, rows), rtol=1e-5)
+
+
+def test_B18_an_empty_text_scores_0_and_unknown_weights_are_refused() -> None:
+    empty = sp.csr_matrix(np.zeros((1, 4), np.float32))
+    for cosine in (True, False):
+        assert not CourseWeights("share", cosine).score_matrix(empty, COUNTS).any()
+    with pytest.raises(ConfigError, match="choose one of presence, occurrences, share, share-idf"):
+        CourseWeights("log")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs the idf"):
+        CourseWeights("share-idf")
 
 
 @settings(max_examples=30, deadline=None)

@@ -17,6 +17,7 @@ from papers.methods.word_pairs import (
     FullPolynomial,
     HashKernel,
     Polynomial,
+    QueryPolynomial,
     SeparateCubic,
 )
 from reranker.errors import InputError, ShapeMismatch
@@ -114,6 +115,20 @@ def test_M18_by_hand() -> None:
     assert scorer.score_matrix(by_hand([2, 1]), by_hand([1, 1])).tolist() == [[23]]
     separate = SeparateCubic(u, v, y, u, v)
     assert separate.score_matrix(by_hand([2, 1]), by_hand([1, 1])).tolist() == [[23]]
+
+
+def test_M18_pairs_of_query_words_by_hand() -> None:
+    u, v, y = (np.array(rows, np.float32) for rows in ([[1], [0]], [[0], [2]], [[3], [1]]))
+    scorer = QueryPolynomial((u, y), v)
+    # q = (2, 1), d = (1, 1): Uq = 2, Yq = 7, Vd = 2; 2 (1 + 7) 2 + q.d. Doubling q multiplies the cubic part by 4.
+    assert scorer.score_matrix(by_hand([2, 1]), by_hand([1, 1])).tolist() == [[35]]
+    assert scorer.score_matrix(by_hand([4, 2]), by_hand([1, 1])).tolist() == [[2 * 7 + 4 * 28]]
+    assert scorer.score_pairs(by_hand([2, 1]), by_hand([1, 1])).tolist() == [35]
+    exchanged = Polynomial(V, (U, Y)).score_matrix(D, Q).T
+    np.testing.assert_allclose(QueryPolynomial((U, Y), V).score_matrix(Q, D), exchanged, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(
+        QueryPolynomial((U,), V).score_matrix(Q, D), Bilinear(U, V).score_matrix(Q, D), "one factor is UᵀV + I"
+    )
 
 
 def test_M17_is_the_oracle_of_the_shared_cubic() -> None:

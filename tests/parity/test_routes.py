@@ -35,6 +35,7 @@ from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.signals import Signal
 from reranker.text.rows import inner_products
 from tests.engines.memory import memory_engine
+from tests.engines.policy import library
 from tests.served import (
     BM25,
     MEMORY_BM25,
@@ -477,7 +478,7 @@ def counted(source: dict[str, Any]) -> dict[str, float]:
 
 
 def test_the_service_answers_with_the_same_page(sharded: Served, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the service needs the extra 'service'")
+    library("fastapi")
     from tests.services import client_of, service_over
 
     for name, (reranker, tolerance) in ways(sharded, 0.6, 50).items():

@@ -70,6 +70,36 @@ def dense_steps(
     return stats
 
 
+def block_steps(W: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float) -> Float64:
+    """Return (active steps, sum of hinges) of steps on f(q, d) = sum_p q_p^T W d_p, block p of F columns (spec M13).
+
+    W += rate sum_p q_p delta_p^T.
+    """
+    stats = np.zeros(2)
+    n_features = len(W)
+    width = n_features * (1 + max(int(rows.indices.max(initial=0)) // n_features for rows in (queries, documents)))
+    for q, positive, negative in dense_triples(queries, documents, triples, width, width):
+        blocks = [part.reshape(-1, n_features) for part in (q, positive - negative)]
+        hinge = 1.0 - float(np.einsum("pi,ij,pj->", blocks[0], W, blocks[1]))
+        if counted(stats, hinge):
+            W += (rate * np.einsum("pi,pj->ij", *blocks)).astype(np.float32)
+    return stats
+
+
+def block_pairs(W: Float32, queries: Rows, documents: Rows) -> Float32:
+    """Return sum_p q_p^T W d_p of query r with document r, (n,) float32."""
+    n_features = len(W)
+    scores = np.zeros(len(queries.indptr) - 1)
+    for row in range(len(scores)):
+        for p in range(queries.indptr[row], queries.indptr[row + 1]):
+            for r in range(documents.indptr[row], documents.indptr[row + 1]):
+                (first, i), (second, j) = (
+                    divmod(int(x), n_features) for x in (queries.indices[p], documents.indices[r])
+                )
+                scores[row] += (first == second) * float(queries.data[p]) * float(documents.data[r]) * float(W[i, j])
+    return scores.astype(np.float32)
+
+
 def hash_steps(
     w: Float32, queries: Rows, documents: Rows, triples: Triples, rate: float, prime: int, identity: float
 ) -> Float64:
@@ -153,6 +183,33 @@ def low_rank_steps(  # noqa: PLR0917 - as the compiled one
             g, h = _slope(p, u, combination), _slope(n, u, combination)
             U += (rate * np.outer(q[: len(U)], c)).astype(np.float32)
             T += (rate * (np.outer(positive[: len(T)], g) - np.outer(negative[: len(T)], h))).astype(np.float32)
+    return stats
+
+
+def query_polynomial_steps(
+    T: Float32,
+    V: Float32,
+    queries: Rows,
+    documents: Rows,
+    triples: Triples,
+    rate: float,
+    n_factors: int,
+    identity: float,
+) -> Float64:
+    """Return (active steps, sum of hinges) of steps on f(q, d) = e(q).(Vd) + a q.d (spec 2.5, pairs of query words).
+
+    e(q) = U q o (1 + Y q) for two factors, T = [U, Y]; both tables change in place.
+    """
+    width = max(_width(queries, documents), len(T), len(V))
+    stats, combination = np.zeros(2), Combination(n_factors)
+    for q, positive, negative in dense_triples(queries, documents, triples, width, width):
+        p, delta = q[: len(T)] @ T, (positive - negative)[: len(V)] @ V
+        e = document_vector(p, combination)
+        hinge = 1.0 - float(e @ delta) - identity * float(q @ (positive - negative))
+        if counted(stats, hinge):
+            g = _slope(p, delta, combination)
+            T += (rate * np.outer(q[: len(T)], g)).astype(np.float32)
+            V += (rate * np.outer((positive - negative)[: len(V)], e)).astype(np.float32)
     return stats
 
 

@@ -22,6 +22,7 @@ from tests.engines.policy import (
     do_without,
     engine_reason,
     lacking,
+    library,
     parse_required,
     what_to_do_without,
 )
@@ -50,7 +51,7 @@ def test_source_is_url_then_docker_then_launcher(means: Means, source: str) -> N
 def test_docker_is_a_source_only_with_the_image(
     succeeds: str, ready: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("testcontainers")
+    library("testcontainers")
     docker = tmp_path / "docker"
     docker.write_text(
         f'#!/bin/sh\ncase " {succeeds} " in *" $1 "*) echo 1 ;; *) echo "no registry" >&2; exit 1 ;; esac\n'
@@ -92,6 +93,22 @@ def test_what_is_lacking_skips_or_fails_and_is_counted(
     monkeypatch.setenv("SSI_REQUIRE", name)
     with pytest.raises(pytest.fail.Exception, match="install it"):
         do_without(name, "install it")
+
+
+def test_a_missing_library_skips_or_fails_and_one_that_is_there_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert library("json.decoder").JSONDecoder is json.JSONDecoder
+    monkeypatch.delenv("SSI_REQUIRE", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="without libraries: no_such_library is not installed"):
+        library("no_such_library.part")
+    monkeypatch.setenv("SSI_REQUIRE", "libraries")
+    with pytest.raises(pytest.fail.Exception, match="no_such_library is not installed"):
+        library("no_such_library.part")
+
+
+def test_no_test_skips_for_a_library_by_itself() -> None:
+    tests = Path(__file__).resolve().parents[1]
+    called = re.compile(r"pytest\.import" + "orskip")  # in parts, so that this file does not find itself
+    assert [path.name for path in tests.rglob("*.py") if called.search(path.read_text("utf-8"))] == []
 
 
 def test_every_name_that_a_skip_offers_can_be_required() -> None:

@@ -17,6 +17,7 @@ import pytest
 from reranker.clicks.importing import ImportReport, import_files
 from reranker.clicks.log import ClickLog
 from reranker.errors import InputError
+from tests.engines.policy import library
 from tests.seeds import seeded_rng
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines
 from tests.unit.clicks.test_log import ids, rows_of
@@ -163,7 +164,7 @@ def test_a_damaged_file_can_be_brought_again_when_it_is_whole(
 
 
 def test_parquet_and_json_documents_are_taken_whole_and_once(log: ClickLog, tmp_path: Path) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = library("pyarrow"), library("pyarrow.parquet")
     pq.write_table(pa.Table.from_pylist(numbered(1, 2)), tmp_path / "p")
     (tmp_path / "d").write_text(json.dumps(numbered(3, 4), indent=1))
     for known in ([], [str(tmp_path / "p"), str(tmp_path / "d")]):

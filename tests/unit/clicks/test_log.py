@@ -18,6 +18,7 @@ from reranker.clicks.importing import open_logs
 from reranker.clicks.log import DAY_MS, MANIFEST, Batch, ClickLog, read_log_manifest, read_part, to_tables
 from reranker.clicks.schema import TABLES
 from reranker.errors import ConfigError, InputError
+from tests.engines.policy import library
 from tests.unit.clicks.reading import NOW_MS, PRIVACY, event, query, write_lines
 
 DAY = NOW_MS // DAY_MS
@@ -90,7 +91,7 @@ def test_an_empty_log_shows_its_columns(log: ClickLog) -> None:
 
 
 def test_duckdb_reads_the_files_of_many_days(log: ClickLog) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = library("duckdb")
     log.add([batch(*((f"q{n}", ALICE, at(n) if n else None) for n in range(5)))], "test", now_ms=NOW_MS)
     names = [str(path) for path in log.files("hits")]
     assert duckdb.sql(f"SELECT COUNT(*), COUNT(query_time) FROM read_parquet({names})").fetchall() == [(5, 4)]  # noqa: S608

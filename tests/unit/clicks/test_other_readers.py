@@ -12,6 +12,7 @@ import pytest
 from reranker.cli.pair_options import LOG_FORMATS
 from reranker.clicks.importing import FORMATS
 from reranker.errors import ConfigError, InputError
+from tests.engines.policy import library
 from tests.unit.clicks.reading import NOON, NOON_MS, PRIVACY, Read, event, query, read_log, write_lines
 
 OWN = {
@@ -154,7 +155,7 @@ def test_one_json_document(tmp_path: Path, indent: int | None, packed: bool) -> 
 
 
 def test_parquet_of_ubi_and_of_the_own_form(tmp_path: Path) -> None:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa, pq = library("pyarrow"), library("pyarrow.parquet")
     tables = {
         "events": [event(), event("purchase", timestamp=None)],
         "queries": [query(), query("q2", "blue", query_response_hit_ids=None)],

@@ -24,6 +24,7 @@ from reranker.clicks.pairs import (
     ratings,
     steps,
 )
+from tests.engines.policy import library
 from tests.reference.strategies import FUNCTIONS
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, shown_as, write_log
@@ -121,7 +122,7 @@ def test_questions_find_all_tables_however_many_parts(
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """Start one Spark for the module, made for short work; the backend uses the active one."""
-    pyspark_sql = pytest.importorskip("pyspark.sql")
+    pyspark_sql = library("pyspark.sql")
     builder = pyspark_sql.SparkSession.builder.master("local[2]")
     for name, value in {
         "spark.ui.enabled": "false",

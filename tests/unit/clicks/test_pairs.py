@@ -17,6 +17,7 @@ from reranker.clicks.pairs import BACKENDS, PairConfig, Resources, RobotRules, i
 from reranker.errors import ConfigError, InputError
 from reranker.formats import read_pairs
 from reranker.records import Pair
+from tests.engines.policy import library
 from tests.seeds import seeded_rng
 from tests.unit.clicks import random_logs
 from tests.unit.clicks.log_files import Log, Row, click, hits_of, write_log
@@ -474,7 +475,7 @@ def test_too_little_memory_says_what_to_do(tmp_path: Path) -> None:
 
 
 def test_spark_without_java_says_what_is_missing(tmp_path: Path) -> None:
-    pytest.importorskip("pyspark")
+    library("pyspark")
     program = "import sys; from tests.unit.clicks.log_files import Log; from reranker.clicks.pairs import make_pairs; "
     program += "make_pairs(Log(dict.fromkeys(['queries', 'hits', 'events'], [])), backend='spark')"
     environment = {**os.environ, "JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}

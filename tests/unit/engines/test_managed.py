@@ -18,6 +18,7 @@ import pytest
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.errors import ConfigError, EngineAuthError, EngineUnavailable
+from tests.engines.policy import library
 from tests.engines.scripted import Answer, Request, ScriptedServer, json_answer
 
 KEY_ID, SECRET, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "a-token/of=role"
@@ -84,7 +85,7 @@ class Signed(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def signed(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
-    pytest.importorskip("botocore")
+    library("botocore")
     for name, value in {"ACCESS_KEY_ID": KEY_ID, "SECRET_ACCESS_KEY": SECRET, "SESSION_TOKEN": TOKEN}.items():
         monkeypatch.setenv(f"AWS_{name}", value)
     scopes: list[str] = []

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import MEASURES, evaluate_ranking, evaluate_run, ndcg_gain
+from tests.engines.policy import library
 
-IR_MEASURES = pytest.importorskip("ir_measures", reason="the extra 'evaluation' is not installed")
+IR_MEASURES = library("ir_measures")
 
 
 def test_gains_of_the_grades_of_the_specification() -> None:

@@ -22,6 +22,7 @@ from reranker.evaluation import (
     token,
     write_qrels,
 )
+from tests.engines.policy import library
 from tests.seeds import seeded_rng
 from tests.unit.evaluation.read_run import read_run
 
@@ -59,7 +60,7 @@ def test_scores_without_ties_stay_as_they_are() -> None:
 
 def test_run_and_judgements_give_the_same_measures_to_another_tool(tmp_path: Path) -> None:
     """Scores full of ties: trec_eval (inside ir_measures) would order them by id, descending, if they stayed ties."""
-    ir_measures = pytest.importorskip("ir_measures")
+    ir_measures = library("ir_measures")
     rng = seeded_rng()
     task = task_of(50, {3: 1.0, 17: 2.0, 40: 1.0})
     vectors = rng.integers(0, 3, size=(50, 1)).astype(np.float32)

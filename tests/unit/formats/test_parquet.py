@@ -13,10 +13,11 @@ import pytest
 from reranker.errors import InputError, MissingExtra
 from reranker.formats import RejectLog, read_documents, read_links, read_pairs
 from reranker.records import Pair
+from tests.engines.policy import library
 from tests.unit.formats.collect import CollectingSink
 
-pa = pytest.importorskip("pyarrow")
-pq = pytest.importorskip("pyarrow.parquet")
+pa = library("pyarrow")
+pq = library("pyarrow.parquet")
 
 
 def written(folder: Path, columns: dict[str, Any], **options: Any) -> Path:

@@ -28,6 +28,7 @@ from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store
 from reranker.store import VectorStore
 from reranker.text.tfidf import text_counts
+from tests.engines.policy import library
 from tests.live.helpers import contents, write_lines
 from tests.served import MEMORY_BM25, model_of, random_documents
 from tests.unit.indexer.test_commands import ask, ssi, where
@@ -133,7 +134,7 @@ def test_refused_lines_are_those_of_the_index(folder: Path) -> None:
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     """Start one Spark for the module; the backend uses the active one."""
-    pyspark_sql = pytest.importorskip("pyspark.sql")
+    pyspark_sql = library("pyspark.sql")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(os.environ, "PYSPARK_PYTHON", sys.executable)
         patch.setitem(os.environ, "PYTHONPATH", str(Path(vectorizing.__file__).resolve().parents[1]))

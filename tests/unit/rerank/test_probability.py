@@ -16,6 +16,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash
 from reranker.rerank.calibrate import Rankings, Topic, TopicWindow, fit_alpha, fit_probability
 from reranker.rerank.calibration import Probability
 from tests.engines.memory import memory_engine
+from tests.engines.policy import library
 from tests.seeds import seeded_rng
 from tests.served import Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
@@ -125,7 +126,7 @@ def test_a_fit_has_one_only_where_it_is_wanted(served: Served) -> None:
 
 
 def test_the_rerank_apis_give_it_and_say_so(served: Served, tmp_path: Path) -> None:
-    pytest.importorskip("fastapi", reason="the service needs the extra 'service'")
+    library("fastapi")
     from tests.services import client_of, service_over
 
     settings = RerankSettings(window=50)

@@ -24,6 +24,7 @@ from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.state import ServiceState
 from reranker.service.telemetry import MAX_SHAPES, BodyShapes, Metrics, quantile
 from tests.engines.memory import memory_engine
+from tests.engines.policy import library
 from tests.served import Served
 from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, small_index
 
@@ -375,7 +376,7 @@ def with_log(served: Served, path: Path) -> Operated:
 
 
 def test_clicks_by_rank_and_the_queries_that_lose_most(served: Served, tmp_path: Path) -> None:
-    pytest.importorskip("duckdb")
+    library("duckdb")
     logged(tmp_path / "ubi.ndjson", 8)
     logged(tmp_path / "ubi.ndjson", LEAST_PEOPLE - 1, query="my own name")
     logged(tmp_path / "ubi.ndjson", 20, query="nameless", sessions=False)

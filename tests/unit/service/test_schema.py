@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-schemathesis = pytest.importorskip("schemathesis")
+from tests.engines.policy import library
+
+schemathesis = library("schemathesis")
 
 from hypothesis import HealthCheck, given, seed, settings  # noqa: E402
 from schemathesis.specs.openapi.checks import positive_data_acceptance  # noqa: E402

@@ -13,6 +13,7 @@ import pytest
 
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.text.analyzers import STEMMERS, AnalyzerConfig, make_analyzer, parse_analyzer
+from tests.engines.policy import library
 
 
 @pytest.mark.parametrize(
@@ -177,8 +178,8 @@ def test_stemming_works_in_many_threads_at_once() -> None:
 
 
 def test_japanese_words_take_their_dictionary_form() -> None:
-    pytest.importorskip("fugashi")
-    pytest.importorskip("unidic_lite")
+    library("fugashi")
+    library("unidic_lite")
     analyzer = make_analyzer(parse_analyzer("japanese"))
     assert analyzer.tokens(["道を走った", "Ｃ言語 (ANSI)", "", "\x00走る\ud800"]) == [
         ["道", "を", "走る", "た"],
