@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from reranker.engines.bodies import PLACE, SCORING_PARTS, bounded
+from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.errors import EngineError
@@ -38,19 +38,6 @@ from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
-TEXT_CLAUSES = frozenset(
-    {
-        "match",
-        "match_phrase",
-        "match_phrase_prefix",
-        "match_bool_prefix",
-        "multi_match",
-        "combined_fields",
-        "query_string",
-        "simple_query_string",
-    }
-)
-"""Clauses that search for a text."""
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
