@@ -14,7 +14,6 @@ from reranker.engines import Engine
 from reranker.engines.bodies import searched_fields
 from reranker.records import RankedHit
 from reranker.rerank.settings import RerankSettings
-from reranker.text.view import nearest_paths
 
 if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
@@ -105,6 +104,8 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
 
 def _unknown_fields(engine: Engine, index: str, body: Mapping[str, Any]) -> Iterator[str]:
     """Yield a hint for each field that a body searches and the index does not have: its clause finds nothing."""
+    from reranker.text.view import nearest_paths
+
     known = {path for name in engine.index_names(index) for path in _paths(engine.index_info(name).properties)}
     for field in dict.fromkeys(searched_fields(body.get("query"))):
         if field not in known:
