@@ -39,7 +39,7 @@ class GarbagePlan:
     drop: tuple[str, ...]
     """Id prefixes of encoders whose fields are removed."""
     documents: int
-    """Number of documents with such fields (a document with two versions counts twice)."""
+    """Number of documents with such fields."""
     indexes: tuple[str, ...]
     """Concrete indexes that are deleted."""
     unfinished: tuple[str, ...]
@@ -103,7 +103,7 @@ def plan_collection(
     counts = {head: with_version(engine, index, head) for head in old}
     registered = {r.encoder_id[:ID_DIGITS] for r in record.releases} - stay
     drop = tuple(sorted({head for head in old if counts[head]} | registered))
-    documents = sum(counts.values())
+    documents = engine.count(index, _with_any(drop)) if any(counts.values()) else 0
     if documents:
         reasons = [
             reason
@@ -179,9 +179,9 @@ def collect(
             progress(emptied, plan.documents)
 
     events = BulkEvents(settled=settled, notice=notice)
-    for head in plan.drop:
+    if plan.drop:
         for name in plan.concrete:
-            if (error := _empty(engine, name, head, rng, events)) is not None:
+            if (error := _empty(engine, name, plan.drop, rng, events)) is not None:
                 return GarbageReport(plan, emptied, (), error)
     # Check again, because an alias may have been added since the plan was made.
     deleted = _unserved(engine, plan.indexes)
@@ -213,24 +213,35 @@ def _emptied(record: ControlRecord) -> ControlRecord:
     return replace(record, releases=(), live=None, previous=(), progress={})
 
 
-def _empty(engine: Engine, name: str, head: str, rng: np.random.Generator, events: BulkEvents) -> EngineError | None:
-    """Remove one version's fields from all documents of an index; return the error that stopped it."""
+def _with_any(heads: Sequence[str]) -> dict[str, Any]:
+    """Return the query for documents that have the fields of any of these versions."""
+    return {"bool": {"should": [{"exists": {"field": field_name(head, "src")}} for head in heads]}}
+
+
+def _empty(
+    engine: Engine, name: str, heads: Sequence[str], rng: np.random.Generator, events: BulkEvents
+) -> EngineError | None:
+    """Remove the fields of all these versions from the documents of an index, each of which is written once.
+
+    Returns the error that stopped it, or None.
+    """
+    prefixes = tuple(map(field_prefix, heads))
     settings = engine.index_info(name).settings
     has_pipeline = any(settings.get(key, "_none") != "_none" for key in PIPELINES)
-    query = {"exists": {"field": field_name(head, "src")}}
+    query = _with_any(heads)
 
     for _ in range(MAX_PASSES):
         engine.refresh(name)
         writer = BulkWriter(engine, name, rng=rng, events=events)
         documents = (document for batch in engine.scan(name, query=query, source=True) for document in batch)
-        report = writer.write(_without(document, field_prefix(head), has_pipeline) for document in documents)
+        report = writer.write(_without(document, prefixes, has_pipeline) for document in documents)
         if report.stopped is not None or not report.superseded:
             return report.stopped
     return None
 
 
-def _without(document: StoredDocument, prefix: str, has_pipeline: bool) -> BulkItem:
-    ours = {name: nothing(name) for name in document.source if name.startswith(prefix)}
+def _without(document: StoredDocument, prefixes: tuple[str, ...], has_pipeline: bool) -> BulkItem:
+    ours = {name: nothing(name) for name in document.source if name.startswith(prefixes)}
     rest = {name: value for name, value in document.source.items() if name not in ours}
     return guarded_write("update", document, ours) if has_pipeline else guarded_write("index", document, rest)
 

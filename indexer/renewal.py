@@ -21,7 +21,7 @@ import numpy as np
 from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, WriteOptions, guarded_write
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import preflight
-from indexer.versions import RUNNING, register
+from indexer.versions import RUNNING, register, stale_documents
 from reranker.config import instant
 from reranker.engines.protocol import Engine
 from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError
@@ -189,6 +189,19 @@ def sync(
             stale=total.stale,
         )
     return total
+
+
+def outdated_documents(target: Target, progress: Progress = no_progress) -> dict[str, int]:
+    """Return how many documents `sync` would write: ``missing`` their vector, and ``stale`` ones with another text.
+
+    Every text is read; nothing is written. If a requested route is new, every document counts as missing.
+    """
+    engine, index, encoder = target.engine, target.index, target.model.encoder
+    version = target.version()
+    if _adds_routes(target, version):
+        return {"missing": engine.count(index), "stale": 0}
+    stale = stale_documents(engine, index, {encoder.encoder_id: encoder.view}, progress)
+    return {"missing": engine.count(index, _without(version.src_field)), "stale": stale[encoder.encoder_id]}
 
 
 def follow(

@@ -126,7 +126,7 @@ class EngineError(RerankerError):
     """A request to a search engine failed.
 
     ``data`` contains ``engine`` (kind), ``status`` (HTTP status or None), ``error_type`` (the engine's own name of the
-    error, or ""), and ``retry_after_s`` (float or None).
+    error, or ""), ``engine_reason`` (the engine's own sentence, or absent), and ``retry_after_s`` (float or None).
     """
 
     exit_code = 4
@@ -141,6 +141,11 @@ class EngineError(RerankerError):
     def error_type(self) -> str:
         """The engine's name of the error (``cluster_block_exception``), or an empty string."""
         return str(self.data.get("error_type") or "")
+
+    @property
+    def engine_reason(self) -> str:
+        """The engine's own explanation, which can quote the query, or an empty string."""
+        return str(self.data.get("engine_reason") or "")
 
     @property
     def retry_after_s(self) -> float | None:

@@ -11,6 +11,7 @@ The module also contains a strict JSON parser, the rules for ids, and a compact 
 
 from __future__ import annotations
 
+import csv
 import datetime
 import gzip
 import io
@@ -710,9 +711,12 @@ def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Ju
     """Yield the judgments of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
 
     TREC columns can be separated by blanks; the second column is ignored. Grades are decimal numbers and can be
-    negative.
+    negative. If the first lines have no tabs but three or four columns separated by commas, the whole file is read so
+    (CSV): cells can be quoted, and a first line without a grade is the header.
     """
-    return _records(path, _judgement, rejects, n_blank_separated=(3, 4))
+    if not _has_comma_columns(path, (3, 4)):
+        return _records(path, _judgement, rejects, n_blank_separated=(3, 4))
+    return (one for one in read_records(path, _comma_judgements(), rejects=rejects) if one is not None)
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
@@ -755,16 +759,11 @@ def _records(
 
 def _refuse_commas(path: _Path, n_blank_separated: Sequence[int]) -> None:
     """Raise `InputError` if the first lines of a regular file have commas and no tabs."""
-    if not os.path.isfile(path):
-        return
-    try:
-        first = [line.data for line in islice(read_lines(path, rejects=RejectLog()), _N_CHECKED)]
-    except InputError:
-        return  # The reader reports the same error after the records before it.
 
     def has_commas(data: bytes) -> bool:
         return b"," in data and b"\t" not in data and len(data.split()) not in n_blank_separated
 
+    first = _first_lines(path)
     if first and all(map(has_commas, first)):
         name = os.fspath(path)
         raise InputError(
@@ -774,10 +773,54 @@ def _refuse_commas(path: _Path, n_blank_separated: Sequence[int]) -> None:
         )
 
 
-def _columns(columns: Sequence[str], legal: Sequence[int]) -> Sequence[str]:
+def _first_lines(path: _Path) -> list[bytes]:
+    """Return the first lines of a regular file; none for another file, which could not be read again."""
+    if not os.path.isfile(path):
+        return []
+    try:
+        return [line.data for line in islice(read_lines(path, rejects=RejectLog()), _N_CHECKED)]
+    except InputError:
+        return []  # The reader reports the same error after the records before it.
+
+
+def _has_comma_columns(path: _Path, legal: Sequence[int]) -> bool:
+    """Return whether the first lines have no tabs but a legal number of columns, separated by commas."""
+    texts = [data.decode("utf-8", "replace") for data in _first_lines(path)]
+
+    def has_blank_columns(text: str) -> bool:
+        columns = text.split()
+        return len(columns) in legal and _NUMBER.fullmatch(columns[-1]) is not None
+
+    return bool(texts) and all(
+        "\t" not in text and not has_blank_columns(text) and len(_cells(text)) in legal for text in texts
+    )
+
+
+def _cells(text: str) -> list[str]:
+    """Return the cells of one line of comma-separated values; none if it is malformed, as by a line break in it."""
+    try:
+        return [cell.strip() for cell in next(csv.reader([text]), [])]
+    except csv.Error:
+        return []
+
+
+def _comma_judgements() -> Callable[[Line], Judgement | None]:
+    """Return a function from a line of comma-separated values to its judgment, or None for the header."""
+    is_first = True
+
+    def parse(line: Line) -> Judgement | None:
+        nonlocal is_first
+        columns = _columns(_cells(decoded(line.data)), (3, 4), "commas")
+        is_header, is_first = is_first and not _NUMBER.fullmatch(columns[-1]), False
+        return None if is_header else _judgement("\t".join(columns))
+
+    return parse
+
+
+def _columns(columns: Sequence[str], legal: Sequence[int], separators: str = "tabs") -> Sequence[str]:
     if len(columns) not in legal:
         wanted = " or ".join(map(str, legal))
-        raise RecordError("columns", f"{len(columns)} columns: there must be {wanted}, separated by tabs")
+        raise RecordError("columns", f"{len(columns)} columns: there must be {wanted}, separated by {separators}")
     return columns
 
 

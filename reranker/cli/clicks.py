@@ -196,19 +196,24 @@ def forget(user: str, log_folder: Path, key_file: Path | None, models: Path, as_
     epilog="""\b
 Examples:
   ssi clicks expire --days 90 --log clicks/
+  # from a timer, where nobody can answer
+  ssi clicks expire --days 90 --log clicks/ --yes
 """,
 )
 @click.option("--days", required=True, type=click.IntRange(0), help="Number of days to keep a row after its own day.")
 @log_option
+@click.option("--yes", is_flag=True, help="Remove the rows without asking.")
 @common.json_option
-def expire(days: int, log_folder: Path, as_json: bool) -> None:
-    """Remove all rows older than a number of days (UTC). Run it daily.
+def expire(days: int, log_folder: Path, yes: bool, as_json: bool) -> None:
+    """Remove all rows older than a number of days (UTC), after a question. Run it daily.
 
     If the time of a row is missing or later than its import, its age is counted from the day of the import.
     """
     from reranker.clicks.log import ClickLog
 
     log = ClickLog(log_folder)
+    if not yes:
+        common.confirm(f"Remove all rows of {str(log_folder)!r} older than {days} days? They cannot be restored.")
     _show_removed(log.expire(days), log, as_json)
 
 

@@ -127,6 +127,13 @@ def need_modules(extra: str, *names: str) -> None:
             raise MissingExtra(name, extra)
 
 
+def confirm(question: str) -> None:
+    """Ask a yes-or-no question on the terminal, and stop if the answer is no; `ConfigError` if nobody can answer."""
+    if not sys.stdin.isatty():
+        raise ConfigError(f"{question} Nobody can answer, because standard input is not a terminal: give --yes")
+    click.confirm(question, abort=True, err=True)
+
+
 def setting(settings: type, name: str, *names: str, **attributes: Any) -> Callable[[F], F]:
     """Add an option for a field of a settings dataclass. The option takes its default and valid range from the field.
 

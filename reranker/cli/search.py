@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,8 @@ from rich.markup import escape
 
 from reranker.cli import common
 from reranker.config import DEFAULT_ROUTE
+from reranker.engines import Engine
+from reranker.engines.bodies import searched_fields
 from reranker.records import RankedHit
 from reranker.rerank.settings import RerankSettings
 
@@ -94,6 +97,30 @@ def search_command(query: str, explain: bool, as_json: bool, **options: Any) -> 
         common.print_json(page.to_json())
     else:
         _show(page, model)
+    if not page.total and body is not None:
+        for hint in _unknown_fields(engine, options["index"], body):
+            common.warn(f"note: {hint}")
+
+
+def _unknown_fields(engine: Engine, index: str, body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a hint for each field that a body searches and the index does not have: its clause finds nothing."""
+    from reranker.text.view import nearest_paths
+
+    known = {path for name in engine.index_names(index) for path in _paths(engine.index_info(name).properties)}
+    for field in dict.fromkeys(searched_fields(body.get("query"))):
+        if field not in known:
+            yield (
+                f"the body searches the field {field!r}, which index {index!r} does not have: did you mean "
+                f"{nearest_paths(field, known)}?"
+            )
+
+
+def _paths(properties: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the paths of all fields of a mapping, those of objects and multi-fields too."""
+    for name, definition in properties.items():
+        yield f"{prefix}{name}"
+        for inner in ("properties", "fields"):
+            yield from _paths(definition.get(inner, {}), f"{prefix}{name}.")
 
 
 def _show(page: RerankedPage, model: RankingModel) -> None:

@@ -92,7 +92,16 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
     help="Field that the search page shows. NAME is title, text, url, image or facts. Can be repeated.",
 )
 @common.setting(ServiceSettings, "fixed_body", help="Refuse requests that contain a search body.")
-@common.setting(ServiceSettings, "proxy", help="Also answer the engine's own _search, _msearch and _count.")
+@common.setting(
+    ServiceSettings,
+    "proxy",
+    help="Also answer the engine's own _search, _msearch and _count, and the reads that its clients start with.",
+)
+@common.setting(
+    ServiceSettings,
+    "engine_reasons",
+    help="With --proxy: return the engine's own reason when it refuses a request. It can quote the query.",
+)
 @common.window_option
 @common.setting(
     RerankSettings, "alpha", help="Weight of the model, from 0 to 1.  [default: the value fitted by `ssi calibrate`]"

@@ -11,7 +11,7 @@ from reranker.cli.documents import end_with
 from reranker.cli.renewing import renewal_options, show_report, target_of
 
 if TYPE_CHECKING:
-    from indexer.renewal import RenewReport
+    from indexer.renewal import RenewReport, Target
 
 
 @click.command(
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Examples:
   ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/
   ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --updated-field modified
+  ssi sync --engine elasticsearch:http://localhost:9200 --index shop --model model/ --dry-run
   ssi sync --engine opensearch:http://localhost:9200 --index shop --model model/ --follow --interval 30
 """,
 )
@@ -30,6 +31,11 @@ Examples:
     help="Date field that is updated on every change. Only documents that changed since the last sync are read.",
 )
 @click.option("--verify", is_flag=True, help="Read every text, even with --updated-field.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Read every text, and print how many documents would be written and what prevents it; write nothing.",
+)
 @click.option("--follow", is_flag=True, help="Repeat until stopped. Rounds without changes are not reported.")
 @click.option(
     "--interval",
@@ -40,7 +46,7 @@ Examples:
 )
 @common.json_option
 def sync_command(
-    updated_field: str | None, verify: bool, follow: bool, interval: float, as_json: bool, **options: Any
+    updated_field: str | None, verify: bool, dry_run: bool, follow: bool, interval: float, as_json: bool, **options: Any
 ) -> None:
     """Compute the vectors of documents that are new or whose text has changed.
 
@@ -49,7 +55,12 @@ def sync_command(
     """
     from indexer import renewal as renewing
 
+    if dry_run and follow:
+        raise click.UsageError("--dry-run writes nothing, so that --follow would repeat itself: give one of them")
     target, renewal = target_of(options)
+    if dry_run:
+        _show_outdated(target, as_json)
+        return
     advice: set[str] = set()
 
     def advise(note: str) -> None:
@@ -80,3 +91,21 @@ def sync_command(
             common.warn(f"{report.stopped}; next attempt in {interval:g} s")
         elif number == 0 or not report.idle:
             show_report(report, renewal, as_json)
+
+
+def _show_outdated(target: Target, as_json: bool) -> None:
+    """Print how many documents a run would write; raise the reasons against it."""
+    from indexer.preflight import preflight
+    from indexer.renewal import outdated_documents
+
+    plan = preflight(target.engine, target.index, target.version())
+    plan.check()
+    with common.progress(f"reading {target.index}") as update:
+        outdated = outdated_documents(target, update)
+    if as_json:
+        common.print_json({"index": target.index, "documents": plan.documents, **outdated})
+        return
+    common.out().print(
+        f"would write {sum(outdated.values()):,} of {plan.documents:,} documents: {outdated['missing']:,} without a "
+        f"vector of this version, {outdated['stale']:,} whose text has changed since"
+    )

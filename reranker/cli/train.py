@@ -19,6 +19,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
+from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
 from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPES, TrainConfig
 
 if TYPE_CHECKING:
@@ -140,8 +141,7 @@ Examples:
     default="auto",
     metavar="NAME",
     help="auto (unicode; English stems and bigrams are added if they improve retrieval for the training queries), "
-    "unicode[,stem=LANG][,stop=english][,bigrams], the name of a language (german), japanese, or "
-    "engine:INDEX/FIELD (with --engine).",
+    f"{ANALYZER_SYNTAX} (with --engine). LANGUAGE is one of {', '.join(STEMMERS)}.",
 )
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", help="Engine of --index and of the analyzer engine:INDEX/FIELD."

@@ -112,7 +112,12 @@ Examples:
 @common.renamed_option("--documents", "--docs", kind=_DOCUMENTS)
 @common.id_field_option
 @common.model_option(required=False)
-@click.option("--analyzer", "analyzer_text", metavar="SPEC", help="Analyzer.  [default: that of --model, else unicode]")
+@click.option(
+    "--analyzer",
+    "analyzer_text",
+    metavar="SPEC",
+    help="Analyzer, as in `ssi train`.  [default: that of --model, else unicode]",
+)
 @click.option(
     "--fields", metavar="FIELDS", help="Text fields, separated by commas.  [default: those of --model, else title,text]"
 )

@@ -39,6 +39,19 @@ SCORING_PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "rrf": ("retrievers",),
 }
 """Clauses and retrievers that contain others -> those of their parts that contribute to the score."""
+TEXT_CLAUSES = frozenset(
+    {
+        "match",
+        "match_phrase",
+        "match_phrase_prefix",
+        "match_bool_prefix",
+        "multi_match",
+        "combined_fields",
+        "query_string",
+        "simple_query_string",
+    }
+)
+"""Clauses that search for a text."""
 
 
 SHOWN_OF_HITS = (
@@ -264,6 +277,21 @@ def candidate_body(
         # Inner hits cost one search per group, so they are only requested for the page.
         collapse.pop("inner_hits", None)
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
+
+
+def searched_fields(query: Any) -> Iterator[str]:
+    """Yield the fields that the scoring clauses of a query search for a text, without boosts; patterns are left out."""
+    for node in query if isinstance(query, list) else [query]:
+        for name, part in node.items() if isinstance(node, dict) else ():
+            if not isinstance(part, dict):
+                continue
+            if name in TEXT_CLAUSES:
+                by_key = () if isinstance(part.get("query"), str) else part
+                listed = part.get("fields", by_key)
+                fields = [listed] if isinstance(listed, str) else list(listed)
+                yield from (path for path in (field.partition("^")[0] for field in fields) if "*" not in path)
+            for inner in SCORING_PARTS.get(name, ()):
+                yield from searched_fields(part.get(inner))
 
 
 def bounded(body: Mapping[str, Any], deadline: Deadline) -> Mapping[str, Any]:

@@ -420,7 +420,14 @@ def _error_of(reply: Reply, engine: str, request: str) -> EngineError:
     cause = f"{error_type}: {reason}" if error_type and reason else error_type or reason or "no reason given"
     message = f"{engine} answered {reply.status} to {request}: {cause[:_LONGEST_REASON]}; {remedy}"
     wait_s = retry_after_s(reply.headers)
-    return cls(message, engine=engine, status=reply.status, error_type=error_type, retry_after_s=wait_s)
+    return cls(
+        message,
+        engine=engine,
+        status=reply.status,
+        error_type=error_type,
+        engine_reason=reason[:_LONGEST_REASON],
+        retry_after_s=wait_s,
+    )
 
 
 def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], str]:

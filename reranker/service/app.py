@@ -31,6 +31,7 @@ import signal
 import socket
 import sys
 import time
+import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -41,6 +42,7 @@ from typing import Any, Literal, NoReturn
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reranker.deadline import Deadline
@@ -48,18 +50,21 @@ from reranker.engines.bodies import variables_of
 from reranker.engines.wire import PASSED_HEADERS, passed_headers
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
-from reranker.service import operate, proxy, rerank_api, search
+from reranker.service import client_reads, operate, proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
 from reranker.service.http import (
     COMMON_RESPONSES,
     CONTEXT_KEY,
+    DECODED_AT_ONCE,
     LIMITS_KEY,
     Context,
     ErrorShape,
     JsonRoute,
+    PathFamily,
     RequestBody,
     RequestContext,
     ServiceError,
+    asks_for_page,
     body_schemas,
     error_response,
     install_handlers,
@@ -70,6 +75,8 @@ from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
 
 _access = logging.getLogger("reranker.service.access")
+MOST_INFLATED = 1032
+"""Largest ratio by which gzip (deflate) can compress."""
 ALWAYS_OPEN = frozenset({"/health", "/ready"})
 """Paths that need no key and are answered even while all other requests are refused."""
 NOT_QUEUED = ALWAYS_OPEN | {"/metrics"}
@@ -91,7 +98,8 @@ class AdmissionControl:
     """ASGI middleware that reads the whole body, within limits of size and time, before the application is called.
 
     Checks, in this order: size of the headers (431), draining (503), host (403), key (401, 403), content encoding
-    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503).
+    (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503) and as it is
+    decompressed (400, 413, 503).
     """
 
     def __init__(self, app: ASGIApp, state: ServiceState) -> None:
@@ -136,6 +144,8 @@ class AdmissionControl:
                 self._check(scope, headers)
                 body = await self._body(receive, self._state.body_limit(scope["path"]), context.client)
                 held = len(body)
+                if _encoding(headers) == b"gzip":
+                    body, held = await self._unzipped(body, self._state.body_limit(scope["path"]), context.client)
                 self._check_queue(scope["path"], context.client)
                 # The time that the client needed to send the body does not count against the service's deadline.
                 context.deadline = Deadline(self._state.settings.deadline_s)
@@ -175,9 +185,10 @@ class AdmissionControl:
         self._check_key(scope, headers)
         context: RequestContext = scope[CONTEXT_KEY]
         context.client = f"key {context.key_name}" if context.key_name else _client_of(scope)
-        if headers.get(b"content-encoding", b"identity").strip().lower() not in (b"", b"identity"):
+        allowed = (b"", b"identity", b"gzip") if self._state.is_proxied(path) else (b"", b"identity")
+        if _encoding(headers) not in allowed:
             raise ServiceError(
-                415, "compressed request bodies are not supported: send the body without Content-Encoding"
+                415, "the body is compressed: send it without Content-Encoding (or, to --proxy, as gzip)"
             )
         length = headers.get(b"content-length", b"0")
         most = self._state.body_limit(path)
@@ -204,7 +215,7 @@ class AdmissionControl:
             if path.startswith("/admin"):
                 raise ServiceError(403, "start the service with --api-keys to use /admin")
             return
-        if _is_open(scope["method"], path, self._state.public):
+        if not _is_of_engine(scope, self._state) and _is_open(scope["method"], path, self._state.public):
             return
         shown = presented_key(headers)
         key = keys.find(shown) if shown is not None else None
@@ -226,8 +237,7 @@ class AdmissionControl:
 
     async def _body(self, receive: Receive, most: int, client: str) -> bytes:
         """Return the whole body. If it is refused, release the bytes counted for it."""
-        state, limits = self._state, self._limits
-        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
+        state = self._state
         chunks: list[bytes] = []
         held = 0
         try:
@@ -244,8 +254,7 @@ class AdmissionControl:
                     state.hold(client, len(chunk))
                     if held > most:
                         raise _too_large(most)
-                    if state.buffered_bytes > limits.max_buffered_bytes or state.buffered_of[client] > most_of_one:
-                        raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
+                    self._check_buffered(client)
                     chunks.append(chunk)
         except BaseException as error:
             state.hold(client, -held)
@@ -256,6 +265,33 @@ class AdmissionControl:
             raise
         return b"".join(chunks)
 
+    def _check_buffered(self, client: str) -> None:
+        """Raise `ServiceError` 503 if the bodies in memory, of all clients or of this one, are too large."""
+        state, limits = self._state, self._limits
+        most_of_one = max(_most_of_one(limits.max_buffered_bytes), limits.max_body_bytes)
+        if state.buffered_bytes > limits.max_buffered_bytes or state.buffered_of[client] > most_of_one:
+            raise ServiceError(503, "too many large requests at the same time", retry_after_s=1.0)
+
+    async def _unzipped(self, body: bytes, most: int, client: str) -> tuple[bytes, int]:
+        """Return a decompressed body and its length, for which the bytes are counted instead of for ``body``.
+
+        No more than ``most`` bytes are ever produced, and their memory is reserved before.
+        """
+        state, held = self._state, len(body)
+        reserved = min(most, MOST_INFLATED * held)
+        state.hold(client, reserved)
+        try:
+            self._check_buffered(client)
+            if reserved <= DECODED_AT_ONCE:
+                plain = _inflated(body, most)
+            else:
+                plain = await asyncio.to_thread(_inflated, body, most)
+        except BaseException:
+            state.hold(client, -reserved)
+            raise
+        state.hold(client, len(plain) - reserved - held)
+        return plain, len(plain)
+
     async def _refuse(self, scope: Scope, receive: Receive, send: Send, error: ServiceError) -> None:
         metrics, path = self._state.metrics, scope["path"]
         metrics.child(metrics.refused, error.kind).inc()
@@ -265,8 +301,7 @@ class AdmissionControl:
         if error.status_code == 429 or scope.get("http_version", "1.1").startswith("2"):
             # When the service is busy the connection stays open, because a reconnect costs both sides more.
             del headers["Connection"]
-        shapes = self._state.shapes
-        response = error_response(shapes, path, error.status_code, error.kind, error.message, headers)
+        response = error_response(self._state.shape_of(path), error.status_code, error.kind, error.message, headers)
         await response(scope, receive, send)
 
     def _note(self, scope: Scope, context: RequestContext, status: int, seconds: float) -> None:
@@ -308,7 +343,30 @@ def _client_of(scope: Scope) -> str:
 
 
 def _too_large(most: int) -> ServiceError:
-    return ServiceError(413, f"the body is larger than the {most} bytes that this route accepts")
+    return ServiceError(
+        413,
+        f"the body is larger than the {most} bytes that this route accepts: send less, or raise --max-search-kb "
+        "(routes with documents or several searches: --max-body-mb)",
+    )
+
+
+def _encoding(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return the content encoding of a request in lower case."""
+    return headers.get(b"content-encoding", b"").strip().lower()
+
+
+def _inflated(body: bytes, most: int) -> bytes:
+    """Return the content of one complete gzip member; raise `ServiceError` 413 for more than ``most`` bytes, or 400."""
+    inflater = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        plain = inflater.decompress(body, most + 1)
+    except zlib.error:
+        raise ServiceError(400, "the body is not valid gzip", kind="broken_body") from None
+    if len(plain) > most:
+        raise _too_large(most)
+    if not inflater.eof or inflater.unused_data:
+        raise ServiceError(400, "the body is not exactly one complete gzip member", kind="broken_body")
+    return plain
 
 
 def _host_name(value: bytes) -> str:
@@ -326,6 +384,16 @@ def _is_open(method: str, path: str, public: Iterable[str]) -> bool:
         method in READING and (path == name or (name != "/" and name.endswith("/") and path.startswith(name)))
         for name in public
     )
+
+
+def _is_of_engine(scope: Scope, state: ServiceState) -> bool:
+    """Return whether a request of a path that is also a page comes from a client of the proxied engine.
+
+    ``GET /`` is the search page for a browser, and the engine's description for a client. An index may be named "docs",
+    like the page of the API.
+    """
+    of_both = state.family is not None and scope["path"] in ("/", f"/{state.settings.index}")
+    return of_both and scope["method"] in READING and not asks_for_page(scope["headers"])
 
 
 def _request_id(headers: dict[bytes, bytes]) -> str:
@@ -485,7 +553,18 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 
-page_router = APIRouter(route_class=JsonRoute, tags=["page"])
+
+class PageRoute(JsonRoute):
+    """A route of a page, for browsers only if the engine's clients request the same path."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match unless the request comes from a client of the engine."""
+        if _is_of_engine(scope, scope["app"].state.service):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+page_router = APIRouter(route_class=PageRoute, tags=["page"])
 
 
 def page_file(path: str) -> str:
@@ -535,6 +614,8 @@ class ServicePart:
     """Paths whose bodies may have up to ``max_body_bytes``."""
     modes: Mapping[str, SearchMode] = field(default_factory=dict)
     """Name -> search mode that a request can choose."""
+    family: PathFamily | None = None
+    """The engine's own paths, if this part answers them."""
 
 
 OWN_PARTS = (
@@ -556,14 +637,14 @@ def all_parts(challenger: str | None = None, proxied: str | None = None) -> tupl
         Index whose clients get answers in the engine's own format.
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
-    more = () if proxied is None else (proxy_part(proxied),)
+    more = () if proxied is None else proxy_parts()
     page = ServicePart(page_router, public=(CONFIG, *FILES))
     return ServicePart(search.events_router, modes=modes), page, ServicePart(operate.router), *more
 
 
-def proxy_part(index: str) -> ServicePart:
-    """Return the part that answers unchanged clients of the engine, for one index."""
-    return ServicePart(proxy.router, proxy.error_shapes(index), large=("/_msearch", f"/{index}/_msearch"))
+def proxy_parts() -> tuple[ServicePart, ...]:
+    """Return the parts that answer unchanged clients of the engine."""
+    return ServicePart(proxy.router, family=client_reads.ENGINE_PATHS), ServicePart(client_reads.router)
 
 
 def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[ServicePart] = ()) -> FastAPI:
@@ -580,9 +661,11 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
     )
     app.state.service = state
-    # The proxy's routes come first: they get most requests, and every route tried before them costs time.
+    # The proxy's searches come first: they get most requests, and every route tried before them costs time. Its other
+    # routes come last, because they match every path that the service does not have.
     kinds: list[type[RequestBody]] = []
-    for part in sorted((*OWN_PARTS, *parts), key=lambda part: part.router is not proxy.router):
+    order = {id(proxy.router): 0, id(client_reads.router): 2}
+    for part in sorted((*OWN_PARTS, *parts), key=lambda part: order.get(id(part.router), 1)):
         for route in part.router.routes:
             if isinstance(route, JsonRoute):
                 kinds += [] if route.body_kind is None else [route.body_kind]
@@ -595,9 +678,12 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         state.public.update(part.public)
         state.large.update(part.large)
         state.modes.update(part.modes)
+        state.family = part.family or state.family
+        if part.router not in (proxy.router, client_reads.router):
+            state.own.update(str(getattr(route, "path", "")) for route in part.router.routes)
     for mode in state.modes:
         state.metrics.searches.labels(mode)
-    install_handlers(app, state.shapes)
+    install_handlers(app, state.shape_of)
     app.add_middleware(AdmissionControl, state=state)
     _describe(app, kinds, state.keys is not None)
     return app

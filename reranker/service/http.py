@@ -118,16 +118,31 @@ def retry_after(seconds: float) -> str:
     return str(max(1, math.ceil(seconds)))
 
 
+@dataclass(frozen=True, slots=True)
+class PathFamily:
+    """Paths of another server's API. They have variable parts, so that no list of paths can contain them."""
+
+    contains: Callable[[str], bool]
+    """Whether a path belongs to the API. Such a path accepts bodies compressed with gzip."""
+    shape: ErrorShape
+    """Format of error answers."""
+    large: str
+    """Last segment of the paths whose bodies may have up to ``max_body_bytes``."""
+
+
+def asks_for_page(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a browser asks for a page. Clients of an engine do not accept HTML."""
+    return any(name == b"accept" and b"text/html" in value.lower() for name, value in headers)
+
+
 def error_response(
-    shapes: Mapping[str, ErrorShape],
-    path: str,
+    shape: ErrorShape | None,
     status: int,
     kind: str,
     message: str,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return an error answer in the format of its path, by default ``{"error": {"type", "message"}}``."""
-    shape = shapes.get(path)
+    """Return an error answer in the format of its path, by default (None) ``{"error": {"type", "message"}}``."""
     body = {"error": {"type": kind, "message": message}} if shape is None else shape(status, kind, message)
     return Response(msgspec.json.encode(body), status, dict(headers or {}), "application/json")
 
@@ -177,18 +192,18 @@ def of_error(error: Exception) -> ServiceError:
     return ServiceError(500, "internal error")
 
 
-def install_handlers(app: FastAPI, shapes: Mapping[str, ErrorShape]) -> None:
-    """Register handlers that answer every error in the format of its path."""
+def install_handlers(app: FastAPI, shape_of: Callable[[str], ErrorShape | None]) -> None:
+    """Register handlers that answer every error in the format of its path, which ``shape_of`` returns."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        path = request.url.path
+        shape = shape_of(request.url.path)
         if isinstance(error, RequestValidationError):
-            return error_response(shapes, path, 422, KINDS[422], describe_invalid(error))
+            return error_response(shape, 422, KINDS[422], describe_invalid(error))
         if isinstance(error, StarletteHTTPException) and not isinstance(error, ServiceError):
             kind = KINDS.get(error.status_code, "error")
-            return error_response(shapes, path, error.status_code, kind, kind.replace("_", " "), error.headers)
+            return error_response(shape, error.status_code, kind, kind.replace("_", " "), error.headers)
         known = of_error(error)
-        return error_response(shapes, path, known.status_code, known.kind, known.message, known.headers)
+        return error_response(shape, known.status_code, known.kind, known.message, known.headers)
 
     own = (EngineError, InputError, ConfigError, ArtifactError)
     for kind in (StarletteHTTPException, RequestValidationError, Exception, *own):

@@ -1,32 +1,33 @@
 """The engine's ``_search``, ``_msearch`` and ``_count`` as served by this service, so that its clients need no change.
 
-A request is handled in one of three ways. A search for one text, ordered by score, is reranked. Another read of the
-service's index is forwarded, and answered with the engine's answer. Everything else is refused: writes, other indexes,
-other APIs, and whatever `reranker.service.gate` does not allow, so that clients can only search. docs/guide/proxy.md
-has the table.
+A request is handled in one of three ways. A search for one text, ordered by score, is reranked. Another search or a
+count of the service's index is forwarded, and answered with the engine's answer. Everything else is refused: other
+indexes, and whatever `reranker.service.gate` does not allow, so that clients can only search.
+`reranker.service.client_reads` has the other requests of clients. docs/guide/proxy.md has the table.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
+import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
 
-from reranker.engines.bodies import PLACE, SCORING_PARTS, bounded
+from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
+from reranker.errors import EngineError
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank.ranking import why_not
 from reranker.service.gate import CheckedBody
 from reranker.service.http import (
     CONTEXT_KEY,
-    ErrorShape,
     PlainRoute,
     RequestContext,
     ServiceError,
@@ -37,19 +38,6 @@ from reranker.service.modes import SearchCall, SearchOutcome
 from reranker.service.search import MAX_QUERY_CHARS, Searched, carry_out_search, encode, keep
 from reranker.service.state import ServiceState
 
-TEXT_CLAUSES = frozenset(
-    {
-        "match",
-        "match_phrase",
-        "match_phrase_prefix",
-        "match_bool_prefix",
-        "multi_match",
-        "combined_fields",
-        "query_string",
-        "simple_query_string",
-    }
-)
-"""Clauses that search for a text."""
 IN_BODY: Mapping[str, Callable[[str], Any]] = {
     "from": int,
     "size": int,
@@ -107,6 +95,9 @@ PASSED_ON = frozenset(
 """URL parameters that only the engine implements: a search with one of them is forwarded and keeps its order."""
 MAX_SEARCHES = 100
 """Searches in one ``_msearch`` request."""
+T = TypeVar("T")
+_PARAMETER = re.compile(r"[a-z_]{1,40}")
+_INDEX = re.compile(r"[a-z0-9][a-z0-9._-]{0,80}")
 AT_ONCE = 4
 """Searches of one ``_msearch`` that run concurrently; the remaining threads stay free for other requests."""
 
@@ -138,8 +129,8 @@ def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], Che
     """
     if not isinstance(body, dict):
         raise ServiceError(400, "the search body is not a JSON object")
-    if unknown := len(params.keys() - IN_BODY.keys() - WITHOUT_EFFECT - PASSED_ON):
-        raise ServiceError(400, f"{unknown} parameter(s) of the URL are not supported: see docs/guide/proxy.md")
+    params = {name: value for name, value in params.items() if (name, value) != ("search_type", "query_then_fetch")}
+    check_params(params, IN_BODY.keys() | WITHOUT_EFFECT | PASSED_ON)
     try:
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
@@ -161,6 +152,17 @@ def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], Che
         why = "sort or stored_fields"
     reason = Reason(ReasonKind.NOT_RERANKABLE, why) if why else why_not(body)
     return ClientSearch(CheckedBody(body), passed, ubi, CheckedBody(template), text, reason)
+
+
+def check_params(params: Mapping[str, str], allowed: Collection[str]) -> None:
+    """Raise `ServiceError` 400 if a URL parameter is not allowed. The message names those that are plain words."""
+    if unknown := sorted(params.keys() - set(allowed)):
+        shown = ", ".join(name for name in unknown if _PARAMETER.fullmatch(name)) or f"{len(unknown)} of them"
+        raise ServiceError(
+            400,
+            f"URL parameters that this service does not forward: {shown}; docs/guide/proxy.md has the list. "
+            "Remove them, or send the request to the engine itself",
+        )
 
 
 def _flag(text: str) -> bool:
@@ -291,26 +293,57 @@ def error_shape(status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"root_cause": [cause], **cause}, "status": status}
 
 
-def error_shapes(index: str) -> dict[str, ErrorShape]:
-    """Return path -> error format for the proxied paths of an index."""
-    paths = (f"/{index}/_search", f"/{index}/_msearch", f"/{index}/_count", "/_msearch")
-    return dict.fromkeys(paths, error_shape)
+def product_headers(state: ServiceState) -> dict[str, str]:
+    """Return the header by which the engine's clients check the product; empty for OpenSearch."""
+    product = state.engine.capabilities().product
+    return {"X-Elastic-Product": product} if product else {}
 
 
 def _response(state: ServiceState, content: bytes, answer: Answer | None = None) -> Response:
     """Return a response with the product header that the engine's clients check, and how it was reranked."""
-    product = state.engine.capabilities().product
-    headers = {"X-Elastic-Product": product} if product else {}
+    headers = product_headers(state)
     headers["X-SSI-Reranked"] = "true" if answer is not None and answer.reranked else "false"
     if answer is not None and answer.reranked and answer.searched is not None:
         headers["X-SSI-Alpha"] = answer.searched.outcome.page.alpha_origin
     return Response(content, media_type="application/json", headers=headers)
 
 
-def _check_index(state: ServiceState, index: Any) -> None:
-    """Raise `ServiceError` 403 if the index is not the service's."""
-    if index not in (state.settings.index, [state.settings.index]):
-        raise ServiceError(403, f"this service only searches index {state.settings.index!r}", kind="not_allowed")
+def check_index(state: ServiceState, context: RequestContext, index: Any) -> None:
+    """Raise `ServiceError` 403 if the index is neither the service's nor the only one behind the service's alias.
+
+    Hits contain the concrete name, so that clients come back with it. The request is nevertheless sent to the service's
+    own index, so that a filter of the alias applies. Runs in a worker thread.
+    """
+    own, name = state.settings.index, index[0] if isinstance(index, list) and len(index) == 1 else index
+    if name == own:
+        return
+    if isinstance(name, str) and name and not set(name) & set("*,"):
+        deadline = context.deadline
+        if state.ask_engine(lambda: state.index_names.read(deadline.timeout_s())) == (name,):
+            return
+    state.refuse("not_allowed")
+    shown = f"index {name!r}" if isinstance(name, str) and _INDEX.fullmatch(name) else "this choice of indexes"
+    raise ServiceError(
+        403,
+        f"{shown} is not allowed: this service answers for {own!r} and, if that is an alias of one index, for this "
+        "index; start another `ssi serve --index NAME` for another index",
+        kind="not_allowed",
+    )
+
+
+async def run_proxied(state: ServiceState, context: RequestContext, function: Callable[[], T]) -> T:
+    """Return the result of ``function``, run in a worker thread.
+
+    With ``engine_reasons`` of the settings, an error of the engine becomes a `ServiceError` with the engine's own type
+    and reason.
+    """
+    try:
+        return await state.run(context, function)
+    except EngineError as error:
+        known = of_error(error)
+        if not state.settings.engine_reasons or not error.engine_reason:
+            raise
+        raise ServiceError(known.status_code, error.engine_reason, kind=error.error_type or known.kind) from error
 
 
 def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
@@ -324,16 +357,16 @@ def _as_asked(answer: dict[str, Any], params: Mapping[str, str]) -> dict[str, An
 @router.api_route("/{index}/_search", methods=["GET", "POST"])
 async def proxied_search(request: Request) -> Response:
     """Search with a body in the engine's format."""
-    state, context, index = _of(request)
-    _check_index(state, index)
+    state, context, index = of_request(request)
     params, content = dict(request.query_params), await request.body()
 
     def work() -> tuple[bytes, Answer]:
+        check_index(state, context, index)
         body = decoded_json(content, state.settings.limits) if content else {}
         answer = answered(state, context, read_search(body, params, state.checked))
         return encode(_as_asked(answer.values, params)), answer
 
-    encoded, answer = await state.run(context, work)
+    encoded, answer = await run_proxied(state, context, work)
     _keep(state, context, answer)
     return _response(state, encoded, answer)
 
@@ -346,7 +379,7 @@ def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
         state.answered += 1
 
 
-def _of(request: Request) -> tuple[ServiceState, RequestContext, str]:
+def of_request(request: Request) -> tuple[ServiceState, RequestContext, str]:
     """Return the service's state, the request's context, and the index named by the path ("" if none)."""
     return request.app.state.service, request.scope[CONTEXT_KEY], request.path_params.get("index", "")
 
@@ -355,7 +388,7 @@ def _of(request: Request) -> tuple[ServiceState, RequestContext, str]:
 @router.api_route("/{index}/_msearch", methods=["GET", "POST"])
 async def searches(request: Request) -> Response:
     """Answer several searches, each sent as a header line and a body line; each answer has its own status."""
-    state, context, index = _of(request)
+    state, context, index = of_request(request)
     params, started = dict(request.query_params), time.perf_counter()
     lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
     if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
@@ -369,7 +402,7 @@ async def searches(request: Request) -> Response:
         header, body = decoded_json(header_line, limits), decoded_json(body_line, limits)
         if not isinstance(header, dict):
             raise ServiceError(400, "the header line of a search is not a JSON object")
-        _check_index(state, header.pop("index", index))
+        check_index(state, context, header.pop("index", index))
         options = {name: v if isinstance(v, str) else str(v).lower() for name, v in header.items()}
         answer = answered(state, context, read_search(body, {**params, **options}, state.checked))
         return encode({**_as_asked(answer.values, params), "status": 200}), answer
@@ -377,7 +410,7 @@ async def searches(request: Request) -> Response:
     async def one(header_line: bytes, body_line: bytes) -> bytes:
         async with turns:
             try:
-                encoded, answer = await state.run(context, lambda: work(header_line, body_line))
+                encoded, answer = await run_proxied(state, context, lambda: work(header_line, body_line))
             except Exception as error:
                 known = of_error(error)
                 return encode(error_shape(known.status_code, known.kind, known.message))
@@ -392,20 +425,14 @@ async def searches(request: Request) -> Response:
 @router.api_route("/{index}/_count", methods=["GET", "POST"])
 async def count(request: Request) -> Response:
     """Count the documents that a query matches."""
-    state, context, index = _of(request)
-    _check_index(state, index)
+    state, context, index = of_request(request)
     params, content = dict(request.query_params), await request.body()
 
     def work() -> bytes:
+        check_index(state, context, index)
         body = decoded_json(content, state.settings.limits) if content else {}
         return encode(passed_on(state, context, "_count", read_search(body, params, state.checked)))
 
-    encoded = await state.run(context, work)
+    encoded = await run_proxied(state, context, work)
     state.answered += 1
     return _response(state, encoded)
-
-
-@router.head("/")
-async def ping(request: Request) -> Response:
-    """Answer a ping: some clients send one before their first request."""
-    return _response(_of(request)[0], b"{}")

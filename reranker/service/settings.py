@@ -100,6 +100,8 @@ class ServiceSettings:
 
     These requests contain their own bodies even if ``fixed_body`` is set.
     """
+    engine_reasons: bool = False
+    """Whether errors of proxied requests contain the engine's own type and reason, which can quote the query."""
     shadow: bool = False
     """Whether the model only scores and logs in the background, while answers stay in the engine's order."""
     percent: float = 100

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections import Counter, defaultdict
@@ -15,11 +16,13 @@ from fastapi import Depends, Request
 
 from reranker.deadline import Deadline
 from reranker.engines.protocol import Engine
-from reranker.errors import ConfigError, EngineError, EngineUnavailable, RerankerError
+from reranker.engines.scripts import requests_of
+from reranker.engines.wire import quoted
+from reranker.errors import ConfigError, EngineError, EngineUnavailable, IndexMissing, RerankerError
 from reranker.service.auth import ApiKeys
 from reranker.service.copies import WorkFolder
 from reranker.service.gate import CheckedBody, check_body
-from reranker.service.http import ErrorShape, RequestContext, ServiceError, of_error
+from reranker.service.http import ErrorShape, PathFamily, RequestContext, ServiceError, of_error
 from reranker.service.modes import MODES, SearchMode, Shadow, rerank
 from reranker.service.serving import GoldenQuery, ModelFolders, Serving, Versions, Watcher, drawn_queries
 from reranker.service.settings import ServiceSettings
@@ -31,6 +34,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 RETRY_S = 1.0
 """Longest pause, in seconds, between two health checks while searches fail."""
+NAMES_S = 1.0
+"""Seconds for which the concrete indexes behind an alias are kept."""
 DOUBT_S = 0.2
 """Seconds to wait before a health check that a failed client search has triggered."""
 BODY_WITHOUT_MODEL = {"query": {"ids": {"values": ["{{query}}"]}}}
@@ -206,6 +211,38 @@ class BackgroundJob:
             self.value, self.problem, self.ended, self.is_running = value, problem, time.time(), False
 
 
+class IndexNames:
+    """Concrete indexes behind the service's index, which may be an alias; read from the engine at most once a second.
+
+    Parameters
+    ----------
+    engine : Engine
+        The engine that has the index.
+    index : str
+        Name of the index or alias.
+    now : Callable
+        Returns monotonic seconds.
+    """
+
+    def __init__(self, engine: Engine, index: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._engine, self._index, self._now = engine, index, now
+        self._known: tuple[float, tuple[str, ...]] = (-math.inf, ())
+
+    def read(self, timeout_s: float | None) -> tuple[str, ...]:
+        """Return the names, sorted; empty if the index does not exist. The engine has ``timeout_s`` to answer."""
+        read_s, names = self._known
+        if self._now() - read_s >= NAMES_S:
+            try:
+                answer = requests_of(self._engine).request(
+                    "GET", f"/{quoted(self._index)}/_settings/index.uuid", timeout_s=timeout_s
+                )
+            except IndexMissing:
+                answer = {}
+            names = tuple(sorted(answer))
+            self._known = (self._now(), names)
+        return names
+
+
 class ServiceState:
     """State of a service. Without a usable model it answers searches in the engine's order and reports why.
 
@@ -249,6 +286,12 @@ class ServiceState:
         self.metrics = Metrics()
         self.shapes_seen = BodyShapes()
         self.shapes: dict[str, ErrorShape] = {}
+        """Format of error answers, by path."""
+        self.family: PathFamily | None = None
+        """Paths of the engine's API, if they are proxied."""
+        self.own: set[str] = set()
+        """Path templates of the service's routes."""
+        self.index_names = IndexNames(engine, settings.index)
         self.modes: dict[str, SearchMode] = dict(MODES)
         self.threads = Threads(settings.limits.threads)
         self.large_bodies = Places(settings.limits.large_at_once)
@@ -323,7 +366,19 @@ class ServiceState:
     def body_limit(self, path: str) -> int:
         """Return the largest body, in bytes, that a path accepts."""
         limits = self.settings.limits
-        return limits.max_body_bytes if path in self.large else min(limits.max_search_bytes, limits.max_body_bytes)
+        large = path in self.large or (self.family is not None and path.endswith(f"/{self.family.large}"))
+        return limits.max_body_bytes if large else min(limits.max_search_bytes, limits.max_body_bytes)
+
+    def shape_of(self, path: str) -> ErrorShape | None:
+        """Return the format of a path's error answers; None: this service's own."""
+        shape = self.shapes.get(path)
+        return self.family.shape if shape is None and self.is_proxied(path) and self.family is not None else shape
+
+    def is_proxied(self, path: str) -> bool:
+        """Return whether a path belongs to the engine's API, and is proxied."""
+        if self.family is None or path in self.own:
+            return self.family is not None and path == f"/{self.settings.index}"
+        return self.family.contains(path)
 
     def admit(self, client: str, number: int) -> None:
         """Count requests of a client that start (1) or end (-1)."""

@@ -48,10 +48,11 @@ STOP_WORDS: Mapping[str, tuple[str, ...]] = {
     )
 }
 _MAX_STOP_WORDS = 100_000
-_SYNTAX = (
+ANALYZER_SYNTAX = (
     "unicode[,stem=LANGUAGE][,stop=english|FILE][,case=keep][,bigrams], LANGUAGE, japanese[,stop=FILE][,bigrams], "
     "engine:INDEX/FIELD"
 )
+"""Spellings that `parse_analyzer` accepts."""
 BETWEEN = "\u2423"
 """Separator of the two words of a bigram, as in ``life␣insurance``; no word contains it."""
 
@@ -216,6 +217,11 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
     if text in STEMMERS:
         return AnalyzerConfig(stemmer=text, stop_words=text if text in STOP_WORDS else None)
     kind, *options = text.split(",")
+    if kind not in KINDS:
+        raise ConfigError(
+            f"the analyzer {kind!r} is unknown: write {ANALYZER_SYNTAX}; LANGUAGE is one of {', '.join(STEMMERS)}",
+            value=text,
+        )
     values: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
@@ -223,7 +229,9 @@ def parse_analyzer(text: str) -> AnalyzerConfig:
             values[name] = name
             continue
         if name not in ("stem", "stop", "case") or not equals or not value or name in values:
-            raise ConfigError(f"the analyzer option {option!r} in {text!r} is invalid: write {_SYNTAX}", value=text)
+            raise ConfigError(
+                f"the analyzer option {option!r} in {text!r} is invalid: write {ANALYZER_SYNTAX}", value=text
+            )
         values[name] = value
     if values.get("case", "keep") != "keep":
         raise ConfigError(f"case={values['case']!r} in {text!r} is invalid: write case=keep, or leave it out")

@@ -134,8 +134,11 @@ def read_corpus_once(
         reader.add([document.id for document in batch], [view.texts(document.source) for document in batch])
         if collector is not None:
             collector.add(batch)
+        is_first = not paths
         if len(paths) < _MAX_PATHS:
             paths.update(chain.from_iterable(paths_of(document.source) for document in batch))
+        if is_first and check_fields:
+            _say_missing(view, len(batch), paths, listener.say)
         progress(len(reader.ids), None)
     if not reader.ids:
         rejects = listener.rejects
@@ -191,6 +194,16 @@ def counted(tokens: DocumentTokens, tfidf: TfIdf, query_ids: Set[str]) -> Traini
         {tokens.ids[row]: number for number, row in enumerate(queries)},
         np.array(queries, dtype=np.int64),
     )
+
+
+def _say_missing(view: TextView, n_documents: int, paths: Collection[str], say: Say) -> None:
+    """Report the fields that none of the first documents has, so that a misspelt one is noticed at once."""
+    for spec in view.fields:
+        if spec.path not in paths and not view.is_default:
+            say(
+                f"none of the first {n_documents:,} documents has the field {spec.path!r}: did you mean "
+                f"{nearest_paths(spec.path, paths)}? If no later one has it either, the training stops after reading"
+            )
 
 
 def _check_fields(

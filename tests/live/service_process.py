@@ -39,14 +39,14 @@ class ServiceProcess:
     def __init__(self, *options: str, ready_s: float = 60.0, tls: Path | None = None) -> None:
         self._tls = tls
         self.port = free_port()
-        self._options, self._ready_s = options, ready_s
+        self.options, self._ready_s = options, ready_s
         self._file = tempfile.NamedTemporaryFile(prefix="ssi-service-", suffix=".log", delete=False)
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
         command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve"]
         self._process = subprocess.Popen(
-            [*command, "--port", str(self.port), *self._options],
+            [*command, "--port", str(self.port), *self.options],
             cwd=ROOT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             stdout=self._file,

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator, Mapping
+from http.client import HTTPConnection
 from typing import Any, NamedTuple
 
 import pytest
 
 from reranker.engines import open_engine
+from reranker.engines.scripts import requests_of
 from reranker.models.model_folder import save_model
 from tests.live.service_process import ServiceProcess
 from tests.served import Served, model_of, random_documents, serve
+from tests.unit.service.replayed import RECORDED, replayed
 from tests.unit.service.test_proxy import ADAPTER, BODY, TEXT
 
 
@@ -179,7 +182,7 @@ def test_writes_and_apis_of_the_cluster_are_refused(proxied: Proxied) -> None:
         lambda: service.index(index=index, id="new", body={"text": "x"}),
         lambda: service.delete(index=index, id="d1"),
         lambda: service.indices.delete(index=index),
-        service.cluster.health,
+        service.cluster.get_settings,
         lambda: service.search(index="*", body=BODY),
         lambda: service.search(index=index, body={"query": {"script": {"script": "true"}}}),
     ):
@@ -194,3 +197,63 @@ def test_errors_have_the_engines_form(proxied: Proxied) -> None:
     with pytest.raises(Exception, match=r"parsing_exception|illegal_argument|body_refused") as error:
         proxied.service.search(index=proxied.served.index, body=body)
     assert getattr(error.value, "status_code", None) == 400
+
+
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_the_requests_of_real_clients_are_answered(proxied: Proxied, recorded: str) -> None:
+    n_reranked = 0
+    for sent in replayed(recorded, proxied.served.index):
+        connection = HTTPConnection("127.0.0.1", proxied.process.port, timeout=30)
+        connection.request(sent.method, sent.path, sent.body or None, dict(sent.headers))
+        answer = connection.getresponse()
+        content = answer.read()
+        connection.close()
+        assert answer.status == 200, (sent, content)
+        if sent.method == "HEAD" or "/_cat/" in sent.path:
+            continue
+        values = json.loads(content)
+        n_reranked += answer.getheader("x-ssi-reranked") == "true"
+        if "_msearch" in sent.path:
+            assert all(one["status"] == 200 for one in values["responses"]), content
+        elif "_mget" in sent.path:
+            assert all(one["found"] for one in values["docs"])
+    assert n_reranked or recorded.startswith("searchkit"), "of _msearch only the parts are reranked"
+
+
+def test_single_documents_are_answered_as_the_engine_answers_them(proxied: Proxied) -> None:
+    index = proxied.served.index
+
+    def read(client: Any, source: list[str] | None = None) -> list[Any]:
+        filtered = {} if source is None else {"_source_includes": source}
+        one = client.get(index=index, id="d3", **filtered)
+        asked = {"ids": ["d5", "none", "d3"]}
+        documents = client.mget(index=index, body=asked, **filtered)["docs"]
+        return [dict(one), *documents]
+
+    def without_own(document: dict[str, Any]) -> dict[str, Any]:
+        source = {name: value for name, value in document.get("_source", {}).items() if not name.startswith("ssi_")}
+        return {**document, "_source": source}
+
+    for source in (None, ["title"]):
+        own, ours = ([without_own(one) for one in read(client, source)] for client in proxied[:2])
+        assert ours == own
+    for client in proxied[:2]:
+        assert client.exists(index=index, id="d3") and not client.exists(index=index, id="none")
+        assert client.indices.exists(index=index)
+        assert client.cluster.health()["status"] in ("green", "yellow")
+    assert proxied.service.ping() and proxied.service.info()["version"]["number"]
+
+
+def test_an_alias_keeps_its_filter_for_the_index_behind_it(proxied: Proxied) -> None:
+    served, alias = proxied.served, f"{proxied.served.index}-x"
+    hidden = next(name for name, source in served.documents.items() if source["tag"] == "y")
+    actions = [{"add": {"index": served.index, "alias": alias, "filter": {"term": {"tag": "x"}}}}]
+    requests_of(served.engine).request("POST", "/_aliases", {"actions": actions})
+    there = proxied.process.options
+    with ServiceProcess(*(alias if one == served.index else one for one in there)) as process:
+        for index in (alias, served.index):
+            status, values = process.ask("GET", f"/{index}/_doc/{hidden}")
+            assert status == 404 and values["found"] is False
+            status, values = process.ask("POST", f"/{index}/_search", {"size": 100})
+            assert status == 200 and {hit["_source"]["tag"] for hit in values["hits"]["hits"]} == {"x"}
+        assert process.ask("GET", f"/{served.index}-other/_doc/{hidden}")[0] == 403

@@ -91,8 +91,13 @@ def test_forget_a_person(tmp_path: Path, raw: Path) -> None:
 def test_expire(tmp_path: Path, raw: Path) -> None:
     log = tmp_path / "log"
     ssi("import", raw, "--log", log)
-    assert "removed 0 queries" in flat(ssi("expire", "--days", 100_000, "--log", log))
-    result = ssi("expire", "--days", 0, "--log", log, "--json")
+    assert "removed 0 queries" in flat(ssi("expire", "--days", 100_000, "--log", log, "--yes"))
+    n_queries = json.loads(ssi("expire", "--days", 100_000, "--log", log, "--json", "--yes").stdout)["log"]["queries"]
+    refused = ssi("expire", "--days", 0, "--log", log)
+    assert refused.exit_code == 2 and "older than 0 days" in flat(refused) and "--yes" in flat(refused)
+    again = json.loads(ssi("expire", "--days", 100_000, "--log", log, "--json", "--yes").stdout)
+    assert again["log"]["queries"] == n_queries > 0
+    result = ssi("expire", "--days", 0, "--log", log, "--json", "--yes")
     assert json.loads(result.stdout)["log"]["queries"] == 0
 
 

@@ -160,3 +160,21 @@ def test_type_default_and_range_are_those_of_the_field(arguments: list[str], exp
         assert result.exit_code == 2 and expected in result.output
     else:
         assert made == [expected], result.output
+
+
+def test_a_default_is_shown_once() -> None:
+    shown = []
+
+    def collect(command: click.Command, context: click.Context) -> None:
+        if isinstance(command, click.Group):
+            for name in command.list_commands(context):
+                if (inner := command.get_command(context, name)) is not None:
+                    collect(inner, click.Context(inner, info_name=name, parent=context))
+            return
+        for option in command.params:
+            if isinstance(option, click.Option) and (record := option.get_help_record(context)) is not None:
+                shown.append((context.command_path, *record))
+
+    collect(main, click.Context(main, info_name="ssi"))
+    assert len(shown) > 200
+    assert [one for one in shown if one[2].count("default:") + one[2].count("(default") > 1] == []

@@ -65,6 +65,15 @@ def test_a_misspelt_field_is_refused_with_the_nearest_names(tmp_path: Path) -> N
     refused(tmp_path, "nearest of their fields are details, details.description", shop, LINKS, (), "--fields", "xyz")
 
 
+def test_a_misspelt_field_is_noticed_at_the_first_documents(tmp_path: Path) -> None:
+    many = [*DOCUMENTS, *({"id": f"more{n}", "title": "filler1", "text": "filler2"} for n in range(600))]
+    hint = "none of the first 512 documents has the field 'titel': did you mean title?"
+    refused(tmp_path, hint, many, LINKS, (), "--fields", "titel,text")
+    last = [*many, {"id": "last", "title": "filler1", "text": "filler2", "titel": "filler3"}]
+    result = train(tmp_path, last, LINKS, (), "--fields", "titel,text")
+    assert result.exit_code == 0 and hint in " ".join(result.stderr.split())
+
+
 def test_a_field_that_few_documents_have_is_said(tmp_path: Path) -> None:
     some = [{**DOCUMENTS[0], "brand": "acme"}, *DOCUMENTS[1:]]
     result = train(tmp_path, some, LINKS, (), "--fields", "title,text,brand")

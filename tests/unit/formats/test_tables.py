@@ -170,7 +170,7 @@ def test_the_real_files_are_read_whole(ssi_data: Path) -> None:
     [
         (read_links, "a,b\nc,d\n"),
         (read_queries, "q1,first query\nq2,second\n"),
-        (read_qrels, "q1,d1,1\nq1,d2,0\n"),
+        (read_qrels, "q1,d1\nq1,d2\n"),
         (read_pairs, "query,better,worse\nred shoes,d1,d2\n"),
     ],
 )
@@ -181,6 +181,26 @@ def test_commas_in_the_place_of_tabs_are_refused_by_name(tmp_path: Path, reader:
         with pytest.raises(InputError, match=rf"no tabs found in '.*{path}', but commas: .* Convert the file"):
             list(reader(tmp_path / path, rejects=sink))
         assert sink.entries == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("q1,d1,1\nq1,d2,0\n", [("q1", "d1", 1.0), ("q1", "d2", 0.0)]),
+        ("query,document,grade\nq1,d1,1\n", [("q1", "d1", 1.0)]),
+        ('"red, warm",d1,-2\nq 1, d2 ,.5\n', [("red, warm", "d1", -2.0), ("q 1", "d2", 0.5)]),
+        ("q1,0,d1,3\n", [("q1", "d1", 3.0)]),
+    ],
+)
+def test_judgments_can_be_separated_by_commas(tmp_path: Path, text: str, found: list[tuple[str, str, float]]) -> None:
+    assert list(read_qrels(written(tmp_path, text))) == [Judgement(*one) for one in found]
+
+
+def test_a_bad_line_among_commas_is_rejected(tmp_path: Path) -> None:
+    sink = CollectingSink()
+    lines = "q1,d1,1\n" * 12 + "q1,d1\nquery,document,grade\n"
+    assert len(list(read_qrels(written(tmp_path, lines), rejects=sink))) == 12
+    assert sink.kinds == ["columns", "number"]
 
 
 def test_a_line_of_commas_in_a_file_of_tabs_is_one_bad_line(tmp_path: Path) -> None:

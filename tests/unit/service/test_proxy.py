@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from fastapi.routing import APIRoute
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reranker.engines.language import BODY_KEYS
 from reranker.engines.protocol import Capabilities
 from reranker.errors import EngineRejected, EngineUnavailable
 from reranker.rerank import Reranker
@@ -25,6 +28,7 @@ from tests.engines.memory import memory_engine
 from tests.served import Served
 from tests.services import PATIENT, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy
+from tests.unit.service.replayed import RECORDED, replayed
 from tests.unit.service.test_search import ListSink
 
 TEXT = "word3 word11"
@@ -63,6 +67,8 @@ class Remote(Spy):
         super().__init__(engine)
         self.requests: list[tuple[str, Mapping[str, Any] | None, Mapping[str, str] | None]] = []
         self.error: Exception | None = None
+        self.behind: tuple[str, ...] = ("docs",)
+        """Concrete indexes behind the index that is served."""
 
     def request(
         self,
@@ -76,9 +82,18 @@ class Remote(Spy):
         assert timeout_s is not None
         if self.error is not None:
             raise self.error
+        if path.endswith("/_settings/index.uuid"):
+            return {name: {} for name in self.behind}
+        if path == "/docs":
+            return {name: DESCRIBED for name in self.behind}
+        if path.startswith("/_cluster/health"):
+            return HEALTH
+        if path == "/":
+            raise EngineRejected("no such request", status=405)
         if path.endswith("_count"):
             return {"count": self.count("docs", (body or {}).get("query"))}
-        answer = self.search("docs", {name: value for name, value in (body or {}).items() if name != "timeout"})
+        assert path == "/docs/_search"
+        answer = self.search("docs", body or {})
         hits = [
             {"_index": hit.index, "_id": hit.id, "_score": hit.score, "_source": dict(hit.source)}
             for hit in answer.hits
@@ -86,8 +101,25 @@ class Remote(Spy):
         total = {"value": answer.total, "relation": "eq"}
         return {"took": 1, "timed_out": False, "hits": {"total": total, "max_score": None, "hits": hits}}
 
+    def search(self, index: str, body: Mapping[str, Any], **options: Any) -> Any:
+        """Search for the parts of a body that the memory engine knows."""
+        known = {name: value for name, value in body.items() if name in BODY_KEYS and (name, value) != ("sort", [])}
+        try:
+            return super().search(index, known, **options)
+        except EngineRejected:  # a clause that only a real engine knows
+            return super().search(index, {"query": {"match_none": {}}})
+
     def capabilities(self) -> Capabilities:
-        return Capabilities("elasticsearch", product="Elasticsearch")
+        return Capabilities("elasticsearch", version="8.19.3", product="Elasticsearch")
+
+
+GZIPPED = gzip.compress(json.dumps(BODY).encode(), mtime=0)
+HEALTH = {"cluster_name": "shop", "status": "yellow", "timed_out": False, "number_of_nodes": 1}
+DESCRIBED = {
+    "aliases": {"docs": {"filter": {"term": {"tag": "x"}}}, "secret": {}},
+    "mappings": {"_meta": {"ssi": 1}, "properties": {"title": {"type": "text"}, "ssi_ab_v": {"type": "binary"}}},
+    "settings": {"index": {"number_of_shards": "1", "uuid": "u", "analysis": {"filter": {"synonyms": []}}}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -231,6 +263,22 @@ def test_scripts_and_other_indexes_are_refused(client: Any, engine: Remote, body
     assert not engine.requests
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "named", "remedy"),
+    [
+        ("POST", "/docs/_bulk", "POST _bulk", "to the engine itself"),
+        ("PUT", "/shop", "PUT of an index", "to the engine itself"),
+        ("POST", "/shop/_search", "index 'shop'", "ssi serve --index"),
+        ("POST", "/docs/_search?scroll=1m", "scroll", "Remove"),
+    ],
+)
+def test_a_refusal_names_what_was_refused_the_rule_and_the_remedy(
+    client: Any, method: str, path: str, named: str, remedy: str
+) -> None:
+    reason = client.request(method, path, json={}).json()["error"]["reason"]
+    assert named in reason and remedy in reason and ("docs/guide/proxy.md" in reason or "'docs'" in reason)
+
+
 def test_names_that_only_look_like_scripts_are_not_refused() -> None:
     own = {"terms": {"a": {"index": "docs", "id": "1", "path": "b"}}}
     field = {"term": {"index": "x"}}
@@ -241,29 +289,50 @@ def test_names_that_only_look_like_scripts_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("PUT", "/docs/_doc/1", 404),
-        ("POST", "/docs/_doc", 404),
-        ("POST", "/docs/_bulk", 404),
-        ("POST", "/_bulk", 404),
+        ("PUT", "/docs/_doc/1", 403),
+        ("DELETE", "/docs/_doc/1", 403),
+        ("POST", "/docs/_doc", 403),
+        ("POST", "/docs/_bulk", 403),
+        ("POST", "/_bulk", 403),
+        ("POST", "/_search", 403),
+        ("DELETE", "/shop", 403),
+        ("PUT", "/shop", 403),
         ("DELETE", "/docs", 405),
-        ("POST", "/docs/_delete_by_query", 404),
-        ("GET", "/_cluster/health", 404),
-        ("GET", "/_cat/indices", 404),
+        ("PUT", "/search", 405),
+        ("POST", "/docs/_delete_by_query", 403),
+        ("POST", "/_cluster/health", 403),
+        ("GET", "/_cluster/settings", 403),
+        ("GET", "/_cluster/health?level=indices", 400),
+        ("GET", "/_cluster/health?wait_for_status=blue", 400),
+        ("GET", "/_cat/indices", 403),
+        ("GET", "/_cat/health?h=master", 400),
+        ("GET", "/docs/_mapping", 403),
+        ("GET", "/docs/_doc/d1?refresh=true", 400),
+        ("GET", "/docs/_doc/" + "x" * 513, 400),
+        ("GET", "/shop/_doc/d1", 403),
+        ("GET", "/docs,shop/_doc/d1", 403),
+        ("HEAD", "/shop", 403),
+        ("GET", "/shop", 403),
+        ("GET", "/*", 403),
         ("POST", "/other/_search", 403),
         ("POST", "/docs,other/_search", 403),
         ("POST", "/*/_search", 403),
         ("POST", "/_all/_search", 403),
         ("POST", "/other/_count", 403),
         ("POST", "/docs/_search?scroll=1m", 400),
-        ("DELETE", "/docs/_search", 405),
+        ("DELETE", "/docs/_search", 403),
         ("POST", "/docs/_search?search_pipeline=x", 400),
         ("POST", "/docs/_search?size=many", 400),
-        ("POST", "/_search/scroll", 404),
+        ("POST", "/_search/scroll", 403),
     ],
 )
 def test_other_requests_are_refused(client: Any, engine: Remote, method: str, path: str, status: int) -> None:
-    assert client.request(method, path, json={} if method != "GET" else None).status_code == status
-    assert not engine.requests
+    answer = client.request(method, path, json={} if method != "GET" else None)
+    assert answer.status_code == status
+    assert all(path.endswith("/_settings/index.uuid") for path, *_ in engine.requests)
+    if status in (400, 403) and method != "HEAD":
+        values = answer.json()
+        assert values["status"] == status and values["error"]["root_cause"][0]["reason"] == values["error"]["reason"]
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'"x"', b'{"a":' * 100 + b"1" + b"}" * 100])
@@ -422,9 +491,143 @@ def test_errors_of_the_engine_have_its_form(client: Any, engine: Remote, error: 
     assert answer.status_code == answer.json()["status"] == status and TEXT not in answer.text
 
 
-def test_a_client_asks_whether_somebody_is_there(client: Any) -> None:
+def test_a_browser_gets_the_page_and_a_client_the_description(client: Any) -> None:
     assert client.head("/").status_code == 200
-    assert "<html" in client.get("/").text
+    for path in ("/", "/docs"):
+        assert "<html" in client.get(path, headers={"accept": "text/html,*/*"}).text
+    values = client.get("/")
+    assert values.json()["version"] == {"number": "8.19.3"} and values.headers["x-elastic-product"] == "Elasticsearch"
+
+
+@pytest.mark.parametrize("recorded", RECORDED)
+def test_the_requests_of_real_clients_are_answered(client: Any, recorded: str) -> None:
+    for sent in replayed(recorded, "docs"):
+        answer = client.request(sent.method, sent.path, content=sent.body, headers=sent.headers)
+        assert answer.status_code == 200 and answer.headers["x-elastic-product"] == "Elasticsearch", sent
+        if (
+            sent.path.startswith("/docs/_search")
+            and b"word3 word11" in sent.body
+            and b'"size":5' in answer.request.content
+        ):
+            assert answer.headers["x-ssi-reranked"] == "true"
+
+
+def test_documents_come_in_the_form_of_the_engine(client: Any, engine: Remote, index: Served) -> None:
+    answer = client.get("/docs/_doc/d3?_source_includes=title")
+    assert answer.json() == {
+        "_index": "docs",
+        "_id": "d3",
+        "found": True,
+        "_source": {"title": index.documents["d3"]["title"]},
+    }
+    path, sent, params = engine.requests[-1]
+    assert path == "/docs/_search" and params == {"allow_partial_search_results": "false"}
+    assert sent is not None and sent["query"] == {"ids": {"values": ["d3"]}}, "a search obeys the filter of an alias"
+    assert client.get("/docs/_source/d3").json() == index.documents["d3"]
+    assert "_source" not in client.get("/docs/_doc/d3?_source=false").json()
+    for path in ("/docs/_doc/none", "/docs/_source/none"):
+        assert client.get(path).status_code == client.head(path).status_code == 404
+    assert client.get("/docs/_doc/none").json() == {"_index": "docs", "_id": "none", "found": False}
+
+
+def test_several_documents_are_read_in_the_order_asked(client: Any, index: Served) -> None:
+    docs = [{"_id": "d5", "_source": False}, {"_id": "none"}, {"_id": "d3"}, {"_id": "d5", "_index": "docs"}]
+    found = client.post("/docs/_mget?_source_includes=title", json={"docs": docs}).json()["docs"]
+    assert [one["_id"] for one in found] == ["d5", "none", "d3", "d5"]
+    assert [one["found"] for one in found] == [True, False, True, True]
+    assert [set(one.get("_source", ())) for one in found] == [set(), set(), {"title"}, {"title"}]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({}, 400),
+        ([], 400),
+        ({"ids": []}, 400),
+        ({"ids": ["a"] * 1001}, 400),
+        ({"ids": [3]}, 400),
+        ({"ids": ["a"], "docs": []}, 400),
+        ({"docs": [{"_id": "a", "_source": {"script": 1}}]}, 403),
+        ({"docs": [{"_id": "a", "stored_fields": "x"}]}, 400),
+        ({"docs": [{"_id": "d3"}, {"_id": "a", "_index": "shop"}]}, 403),
+        ({"docs": [{"_id": "d3"}, {"_id": "a", "_index": {}}]}, 400),
+        ({"docs": [{"_id": "a", "_source": [f"f{n}"]} for n in range(11)]}, 422),
+    ],
+)
+def test_what_is_no_list_of_allowed_documents_is_refused(client: Any, engine: Remote, body: Any, status: int) -> None:
+    assert client.post("/docs/_mget", json=body).status_code == status
+    assert all(not path.endswith("_search") for path, *_ in engine.requests)
+
+
+def test_the_index_is_described_without_what_is_for_the_operator(client: Any) -> None:
+    assert client.get("/docs").json() == {
+        "docs": {
+            "aliases": {"docs": {}},
+            "mappings": {"properties": {"title": {"type": "text"}}},
+            "settings": {"index": {"number_of_shards": "1", "uuid": "u"}},
+        }
+    }
+
+
+def test_the_index_behind_an_alias_is_allowed_if_it_is_the_only_one(client: Any, engine: Remote) -> None:
+    engine.behind = ("docs-2", "docs-1")
+    assert client.get("/docs-1/_doc/d3").status_code == 403
+    engine.behind = ("docs-1",)
+    client.app.state.service.index_names._known = (-math.inf, ())
+    paths = ["/docs-1/_search", "/docs-1/_count", "/docs-1/_mget", "/docs-1/_msearch", "/_msearch"]
+    lines = b'{"index": "docs-1"}\n{"query": {"match_all": {}}}\n'
+    for path in paths:
+        content = lines if "_msearch" in path else b'{"ids": ["d3"]}' if "_mget" in path else b"{}"
+        assert client.post(path, content=content).status_code == 200
+    assert client.get("/docs-1/_doc/d3").json()["found"] and client.head("/docs-1").status_code == 200
+    assert all(not path.startswith("/docs-1") for path, *_ in engine.requests), "a filter of the alias would be lost"
+
+
+def test_health_is_shown_as_the_engine_shows_it(client: Any) -> None:
+    assert client.get("/_cluster/health/docs?wait_for_status=yellow").json() == HEALTH
+    late = client.get("/_cluster/health?wait_for_status=green&timeout=5s")
+    assert late.status_code == 408 and late.json() == {**HEALTH, "timed_out": True}
+    assert client.get("/_cat/health?h=cluster,status&v").text == "cluster status\nshop yellow\n"
+    assert client.get("/_cat/health?h=status&format=json").json() == [{"status": "yellow"}]
+    assert len(client.get("/_cat/health").text.split()) == 14
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "kind"),
+    [
+        (GZIPPED, 200, ""),
+        (gzip.compress(b" " * 10**8 + b"{}", mtime=0), 413, "too_large"),
+        (GZIPPED[:-3], 400, "broken_body"),
+        (GZIPPED * 2, 400, "broken_body"),
+        (b"\x1f\x8b00000000", 400, "broken_body"),
+    ],
+    ids=["whole", "bomb", "cut", "two members", "damaged"],
+)
+def test_compressed_bodies_are_bounded(client: Any, content: bytes, status: int, kind: str) -> None:
+    answer = client.post("/docs/_search", content=content, headers={"content-encoding": "gzip"})
+    assert answer.status_code == status and (not kind or answer.json()["error"]["type"] == kind)
+    state = client.app.state.service
+    assert state.buffered_bytes == 0 and not state.buffered_of
+    assert client.post("/search", content=content, headers={"content-encoding": "gzip"}).status_code == 415
+    assert client.post("/docs/_search", content=content, headers={"content-encoding": "br"}).status_code == 415
+
+
+def test_reasons_of_the_engine_are_an_option(index: Served, engine: Remote, tmp_path: Path) -> None:
+    engine.error = EngineRejected("no", status=400, error_type="parsing_exception", engine_reason="unknown field [x]")
+    served = Served(engine, index.index, index.model, index.documents, index.store_path)
+    for shown, cause in (
+        (True, {"type": "parsing_exception", "reason": "unknown field [x]"}),
+        (
+            False,
+            {"type": "body_refused", "reason": "the search engine rejects this search body (parsing_exception)"},
+        ),
+    ):
+        state = service_over(served, tmp_path / str(shown), proxy=True, engine_reasons=shown)
+        client = client_of(state, *all_parts(proxied="docs"))
+        answer = client.post("/docs/_search", json={"query": {"match_all": {}}})
+        assert answer.json() == {"error": {"root_cause": [cause], **cause}, "status": 400}
+        several = client.post("/docs/_msearch", content=b"{}\n{}\n").json()["responses"]
+        assert several == [answer.json()]
 
 
 @pytest.mark.parametrize(
@@ -451,6 +654,10 @@ def test_a_key_is_asked_for(index: Served, engine: Any, tmp_path: Path) -> None:
     refused = client.post("/docs/_search", json=BODY)
     assert refused.status_code == 401 and refused.json()["error"]["type"] == "unauthorized"
     assert client.post("/docs/_search", json=BODY, headers={"Authorization": f"ApiKey {key}"}).status_code == 200
+    for path in ("/", "/docs", "/docs/_doc/d3", "/_cluster/health", "/_cat/health"):
+        assert client.get(path).status_code == 401 and client.get(path, headers={"X-API-Key": key}).status_code == 200
+    assert client.head("/").status_code == client.head("/docs").status_code == 401
+    assert client.get("/", headers={"accept": "text/html"}).status_code == 200, "the page needs no key"
 
 
 def test_a_body_that_is_no_object_is_an_error_of_the_request() -> None:

@@ -109,9 +109,9 @@ def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(
         assert [answer.status_code for answer in answers] == [status, status]
         assert answers[0].json() == answers[1].json()
     assert [one["index"] for one in answers[0].json()] == expected_order(served, TEXTS)[0][:3]
-    # The page, and the ping of a client of the engine, are read without a key.
-    assert "<html" in client.get("/").text
-    assert client.head("/").status_code == (405 if proxied is None else 200)
+    # The page is read without a key; the ping of a client of the engine needs one.
+    assert "<html" in client.get("/", headers={"accept": "text/html"}).text
+    assert client.head("/").status_code == (405 if proxied is None else 401)
     state.threads.close()
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from reranker.cli.main import main
 from reranker.errors import ConfigError, InputError, MissingExtra
-from reranker.text.analyzers import STEMMERS, AnalyzerConfig, make_analyzer, parse_analyzer
+from reranker.text.analyzers import KINDS, STEMMERS, AnalyzerConfig, make_analyzer, parse_analyzer
 from tests.engines.policy import library
 
 
@@ -233,3 +235,12 @@ def test_half_an_answer_of_an_engine_is_refused() -> None:
     analyzer = make_analyzer(parse_analyzer("engine:i/f"), lambda texts: [["a"]])
     with pytest.raises(InputError, match="answered for 1 texts, asked for 2"):
         analyzer.tokens(["a", "b"])
+
+
+def test_the_help_and_the_refusal_list_every_analyzer() -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_analyzer("klingon")
+    shown = CliRunner().invoke(main, ["train", "--help-expert"], env={"COLUMNS": "200"}).output
+    shown += CliRunner().invoke(main, ["train", "--help"], env={"COLUMNS": "200"}).output
+    for name in (*KINDS, *STEMMERS):
+        assert name in str(caught.value) and name in shown
