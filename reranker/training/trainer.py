@@ -121,6 +121,8 @@ def remove_checkpoints(folder: Path) -> None:
 CHUNKS = 4
 MIN_STEPS = 5_000
 MAX_STEPS = 1_000_000
+STEPS_OF_QUERY = 20
+"""Steps of an epoch for each query at most. With more, queries with many relevant documents take most of the time."""
 MAX_HALVINGS = 6
 LOOK_UPS: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93})
 """Epochs before which hard negatives are looked up again. Each number is about one and a half times the one before:
@@ -161,8 +163,9 @@ class TrainResult:
 
 
 def steps_of(problem: Problem) -> int:
-    """Return the steps of an epoch: one a tuple, at least 5,000 and at most a million."""
-    return int(np.clip(len(problem.tuples.query), MIN_STEPS, MAX_STEPS))
+    """Return the steps of an epoch: one a tuple but at most 20 a query, at least 5,000 and at most a million."""
+    n_queries = len(np.unique(problem.tuples.query))
+    return int(np.clip(min(len(problem.tuples.query), STEPS_OF_QUERY * n_queries), MIN_STEPS, MAX_STEPS))
 
 
 def start_parameters(

@@ -118,9 +118,10 @@ def test_two_threads_learn_about_as_well(problem: Problem) -> None:
 
 def test_steps_of_an_epoch(problem: Problem) -> None:
     assert steps_of(problem) == 5_000
-    many = np.zeros(1_200_000, np.int64)
+    many = np.arange(1_200_000) // 10
     assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:7_000]))) == 7_000
     assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many))) == 1_000_000
+    assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:120_000] // 10))) == 20 * 1_200
 
 
 def test_progress_reaches_the_end(problem: Problem) -> None:
