@@ -375,6 +375,24 @@ N_MEASURED = 500
 N_EXAMPLES = 3
 FIRST_QUERY = "read a configuration file"
 MEASURES = ("AP", "nDCG@10", "RR")
+TOUR: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("remove a file of the operating system", ("os", "shutil", "pathlib")),
+    ("find files by wildcards", ("glob", "fnmatch", "pathlib")),
+    ("parse command line arguments", ("argparse", "getopt", "optparse", "sys")),
+    ("redirect error output", ("sys", "contextlib")),
+    ("match a pattern in a string", ("re", "fnmatch")),
+    ("choose a random element", ("random", "secrets")),
+    ("fetch data from a URL", ("urllib", "http")),
+    ("send an email message", ("smtplib", "email")),
+    ("difference between two dates", ("datetime",)),
+    ("compress data", ("zlib", "gzip", "bz2", "lzma", "zipfile", "tarfile")),
+    ("measure how long code takes", ("timeit", "time", "cProfile", "profile")),
+    ("test examples in docstrings", ("doctest", "unittest")),
+)
+"""Questions that are always asked: the tasks of the tour of the standard library in Python's tutorial, in its order.
+
+Each has the packages that the tour, or their own documentation, names for the task.
+"""
 MAX_QUERY_WORDS = 12
 N_SHOWN = 3
 N_PAIRS = 4
@@ -428,6 +446,23 @@ class ShownWordPair:
 
 
 @dataclass(frozen=True)
+class TourAnswer:
+    """A question of `TOUR` with the first answers, and the places of the first answer from a package of the task."""
+
+    query: str
+    packages: tuple[str, ...]
+    """Packages of the task."""
+    before: str
+    """Id of the first hit of BM25; "" if nothing was found."""
+    after: str
+    """Id of the first hit after reranking."""
+    rank_before: int | None
+    """1-based rank of the first hit of BM25 that is in one of the packages; None: not among the first `WINDOW`."""
+    rank_after: int | None
+    """The same after reranking."""
+
+
+@dataclass(frozen=True)
 class Example:
     """A question with its results before and after reranking."""
 
@@ -477,8 +512,10 @@ class Demo:
     """Weight of the model, fitted to validation links; set by `search`."""
     measured: MeasuredOrders
     """Both orders on test links; set by `search`."""
+    tour: list[TourAnswer]
+    """The answers to the questions of `TOUR`; set by `search`."""
     examples: list[Example]
-    """Questions that show the effect of reranking; set by `search`."""
+    """Held-out questions that show the largest effects of reranking; set by `search`."""
 
     def __init__(
         self, folder: Path, index: Indexing, dim: int, seed: int, engine: str, connection: EngineSettings | None
@@ -532,6 +569,7 @@ class Demo:
             reranker = self._reranker(engine)
             questions = questions_of(self.corpus, "test", ("train", "valid"), N_MEASURED, self._seed)
             self.measured = measure(reranker, questions, self.fit.alpha, progress)
+            self.tour = toured(self._reranker(engine, 0.0), reranker)
             self.examples = best_examples(self.measured, reranker, N_EXAMPLES)
 
     def to_json(self) -> dict[str, Any]:
@@ -546,6 +584,7 @@ class Demo:
             "window": WINDOW,
             "perfect_order_of_the_window": self.fit.ceiling,
             **self.measured.to_json(),
+            "tour": [asdict(answer) for answer in self.tour],
             "examples": [asdict(example) for example in self.examples],
             "commands": self.commands(),
             "seconds": {step: round(value, 1) for step, value in self.seconds.items()},
@@ -571,8 +610,8 @@ class Demo:
         ]
         return [shlex.join([*search, "--explain"]), shlex.join(train)]
 
-    def _reranker(self, engine: Engine) -> Reranker:
-        settings = RerankSettings(window=WINDOW, deadline_ms=None)
+    def _reranker(self, engine: Engine, alpha: float | None = None) -> Reranker:
+        settings = RerankSettings(window=WINDOW, deadline_ms=None, alpha=alpha)
         return open_reranker(engine, INDEX, self.model, self.places.model, route="beside", settings=settings)
 
 
@@ -614,6 +653,21 @@ def measure(reranker: Reranker, questions: Mapping[str, Topic], alpha: float, pr
         for system, run in rankings.items()
     }
     return MeasuredOrders(questions, rankings, values)
+
+
+def toured(bm25: Reranker, reranker: Reranker) -> list[TourAnswer]:
+    """Return the answers to the questions of `TOUR` by both orders."""
+
+    def rank(ids: Sequence[str], packages: Collection[str]) -> int | None:
+        return next((place for place, id_ in enumerate(ids, 1) if id_.partition(".")[0] in packages), None)
+
+    answers = []
+    for query, packages in TOUR:
+        before, after = ([hit.id for hit in each.search(query, size=WINDOW).hits] for each in (bm25, reranker))
+        first_before, first_after = (ids[0] if ids else "" for ids in (before, after))
+        ranks = rank(before, packages), rank(after, packages)
+        answers.append(TourAnswer(query, packages, first_before, first_after, *ranks))
+    return answers
 
 
 def best_examples(measured: MeasuredOrders, reranker: Reranker, n: int) -> list[Example]:

@@ -64,8 +64,17 @@ Examples:
 @click.option(
     "--wait-s", type=click.FloatRange(0), default=0, help="Maximum seconds to wait for an engine that is starting."
 )
+@click.option(
+    "--run-by",
+    metavar="COMMAND",
+    default="",
+    show_default="ssi",
+    help="Command that runs ssi in a container, for the commands that are printed at the end.",
+)
 @common.json_option
-def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, as_json: bool) -> None:
+def command(
+    folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, run_by: str, as_json: bool
+) -> None:
     """Train a model to search the documentation of the installed Python. This takes about two minutes.
 
     The documents are the docstrings of the modules, classes and functions of the standard library. The links are
@@ -93,7 +102,7 @@ def command(folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wai
     if as_json:
         common.print_json(demo.to_json())
     else:
-        _show(demo)
+        _show(demo, run_by)
 
 
 def _documents_of_demonstration(engine: Engine, wait_s: float) -> int:
@@ -154,7 +163,7 @@ def _index(engine: Engine, index: str, places: DemoFiles, model: RankingModel, u
         raise report.load.bulk.stopped
 
 
-def _show(demo: Demo) -> None:
+def _show(demo: Demo, run_by: str) -> None:
     from reranker.demo import PYTHON
 
     console = common.out()
@@ -171,6 +180,19 @@ def _show(demo: Demo) -> None:
         "± is a 95 % confidence interval."
         f"\nThe first 200 hits are reranked; the weight of the model is {demo.fit.alpha:.2f}."
     )
+    console.print(
+        "\nTwelve tasks of the tour in Python's tutorial: the first answers, and the place of a package for the task",
+        style="bold",
+    )
+    tour = common.plain_table("question", "BM25", "reranked", "place")
+    for answer in demo.tour:
+        ranks = (answer.rank_before, answer.rank_after)
+        places = " → ".join("none" if place is None else str(place) for place in ranks)
+        tour.add_row(answer.query, answer.before, answer.after, places)
+    console.print(tour)
+    n_before, n_after = (sum(getattr(one, name) == 1 for one in demo.tour) for name in ("rank_before", "rank_after"))
+    console.print(f"First answers from such a package: {n_before} by BM25, {n_after} reranked.")
+    console.print("\nThe held-out questions with the largest gains, from different packages", style="bold")
     for example in demo.examples:
         console.print(f"\n“{example.query}” (from {example.asked_by})", style="bold", markup=False)
         console.print(f"  {example.found}: place {example.rank_before} → {example.rank_after}", markup=False)
@@ -181,11 +203,13 @@ def _show(demo: Demo) -> None:
     console.print(f"\n{sum(demo.seconds.values()):.0f} s. Next, type:", style="bold")
     for line in demo.commands():
         # click instead of rich, because a command line for copying must not be wrapped.
-        click.echo(f"  {_callable(line)}")
+        click.echo(f"  {_callable(line, run_by)}")
 
 
-def _callable(line: str) -> str:
-    """Return a command line; the program has its path if ``ssi`` is not on PATH."""
+def _callable(line: str, run_by: str) -> str:
+    """Return a command line for the user's shell; the program has its path if ``ssi`` is not on PATH."""
+    if run_by:
+        return f"{run_by} {line.removeprefix('ssi ')}"
     started = Path(sys.argv[0])
     if started.name == "ssi" and shutil.which("ssi") is None and line.startswith("ssi "):
         return f"{os.path.relpath(started)} {line[4:]}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from reranker import demo
+from reranker.cli.demo import _callable
 from reranker.cli.main import main
 from reranker.demo import (
     MARK,
@@ -151,6 +154,27 @@ def library_of_things(path: Path) -> Path:
     return library(path, things="".join(parts))
 
 
+def test_the_tour_compares_the_first_answers_and_the_places_of_the_packages() -> None:
+    def order(*ids: str) -> Any:
+        return SimpleNamespace(
+            search=lambda query, size: SimpleNamespace(hits=[SimpleNamespace(id=id_) for id_ in ids])
+        )
+
+    answers = demo.toured(order("csv", "glob.glob", "re"), order("glob.glob", "zlib.compress"))
+    assert [answer.query for answer in answers] == [query for query, _ in demo.TOUR] and len(answers) == 12
+    wildcards = next(answer for answer in answers if "wildcards" in answer.query)
+    assert (wildcards.before, wildcards.after) == ("csv", "glob.glob")
+    assert (wildcards.rank_before, wildcards.rank_after) == (2, 1)
+    dates = next(answer for answer in answers if "dates" in answer.query)
+    assert (dates.rank_before, dates.rank_after) == (None, None)
+    assert demo.toured(order(), order())[0].before == ""
+
+
+def test_commands_to_try_can_be_run_from_outside_a_container() -> None:
+    run_by = "docker compose run --rm corpus"
+    assert _callable("ssi search 'a b' --engine x", run_by) == f"{run_by} search 'a b' --engine x"
+
+
 @pytest.mark.slow
 def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = library_of_things(tmp_path / "lib")
@@ -166,6 +190,7 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             len((tmp_path / ".demo" / f"links.{part}.tsv").read_text().splitlines()) for part in report["links"]
         )
         assert set(report["systems"]) == {"bm25", "reranked"}
+        assert [answer["query"] for answer in report["tour"]] == [query for query, _ in demo.TOUR]
         assert all(0 < values["AP"]["mean"] <= 1 for values in report["systems"].values())
     search = shlex.split(report["commands"][0])
     assert search[0] == "ssi"
