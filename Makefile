@@ -31,11 +31,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -q -c constraints.txt -e .
+	$(PIP) install -q --no-compile -c constraints.txt -e .
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) install -q -c constraints.txt -e '.[all,dev]'
+	$(PIP) install -q --no-compile -c constraints.txt -e '.[all,dev]'
 	@touch $@ $(VENV)/.core
 
 install: $(VENV)/.core ## install the program into VENV

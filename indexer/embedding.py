@@ -103,11 +103,7 @@ def embed_documents(
         If the documents cannot be read, or one has the field of the vectors already.
     ConfigError
         If an interrupted run had other settings, or the documents do not fit the columns of Parquet.
-    MissingExtra
-        If pyarrow is needed and not installed.
     """
-    if job.out.suffix == _PARQUET:
-        arrow()  # raise MissingExtra now, not after hours of work
     if not job.docs.is_file():
         raise InputError(f"the file {str(job.docs)!r} does not exist: check the spelling and the current directory")
     state = _earlier(job, _State(job.settings(encoder)))

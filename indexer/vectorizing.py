@@ -106,7 +106,7 @@ def vectorize(
     ArtifactError
         If the model cannot be read.
     MissingExtra
-        If pyarrow, or pyspark, is not installed.
+        If pyspark is needed and not installed.
     """
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")

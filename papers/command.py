@@ -6,14 +6,15 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table as RichTable
 
-from reranker.cli.common import err, json_option, need_modules, out, print_json, stage_progress
-from reranker.errors import ConfigError, InputError, RerankerError
+from reranker.cli.common import err, json_option, out, print_json, stage_progress
+from reranker.errors import ConfigError, InputError, MissingExtra, RerankerError
 
 if TYPE_CHECKING:
     from papers.registry import Progress, Section, Table, Task, TaskRequest
@@ -95,7 +96,8 @@ def command(
     from papers.registry import TaskRequest
     from papers.report import write_report
 
-    need_modules("papers", "duckdb", "jinja2", "matplotlib", "sklearn")
+    if find_spec("sklearn") is None:
+        raise MissingExtra("sklearn", "papers")
     asked = tuple(part.strip() for part in (names or "").split(",") if part.strip())
     registry.chosen(asked, ())  # raises for unknown names before any work is done
     chosen = list({task.id: task for name in tasks for task in _tasks(name)}.values())

@@ -14,7 +14,6 @@ from papers.rank_measures import Roc
 from papers.registry import Picture, Section, Table, TaskRequest
 from papers.results import LOWER, Results, version
 from reranker.arrays import Float64
-from reranker.errors import MissingExtra
 from reranker.figures import BLUE, GREY, RED, STYLE, inline_svg
 from reranker.files import write_file
 from reranker.training.report import page_environment
@@ -128,18 +127,12 @@ class Chart:
     n : int
         Number of axes, side by side; more than one are yielded as an array.
 
-    Raises
-    ------
-    MissingExtra
-        If matplotlib is not installed.
     """
 
     def __init__(self, name: str, width: float = 5.4, height: float = 3.2, n: int = 1) -> None:
-        try:
-            import matplotlib as mpl
-            from matplotlib.figure import Figure
-        except ImportError as error:
-            raise MissingExtra("matplotlib", "papers") from error
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+
         self._name = name
         self._rc = mpl.rc_context({**STYLE, "svg.hashsalt": name})
         self._figure = Figure(figsize=(width, height), layout="constrained")

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from reranker.records import Reason, ReasonKind
@@ -109,14 +112,19 @@ class PreflightRefused(GateRefused):
 
 
 class MissingExtra(RerankerError):
-    """An optional library is not installed. The extra ``extra`` of this distribution installs it."""
+    """An optional library is not installed. The extra ``extra`` of this distribution installs it.
+
+    The message has a command that installs it for the running interpreter, in a checkout from its folder.
+    """
 
     exit_code = 2
 
     def __init__(self, module: str, extra: str) -> None:
+        folder = Path(__file__).resolve().parents[1]
+        package = str(folder) if (folder / "pyproject.toml").is_file() else "ssi-reranker"
+        command = shlex.join([sys.executable, "-m", "pip", "install", f"{package}[{extra}]"])
         super().__init__(
-            f"the module {module!r} is not installed; it belongs to the extra {extra!r}: "
-            f"run  pip install 'ssi-reranker[{extra}]'",
+            f"the module {module!r} is not installed; it belongs to the extra {extra!r}: run  {command}",
             module=module,
             extra=extra,
         )

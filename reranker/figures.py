@@ -12,7 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reranker.errors import ConfigError, MissingExtra
+from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,7 +60,7 @@ def picture_kind(path: Path, kinds: Sequence[str]) -> str:
 
 @contextmanager
 def new_figure(
-    width: float, height: float, *, extra: str, style: Mapping[str, Any] | None = None, salt: str = "ssi"
+    width: float, height: float, *, style: Mapping[str, Any] | None = None, salt: str = "ssi"
 ) -> Iterator[Figure]:
     """Yield an empty figure. Draw it and save it before the block ends.
 
@@ -68,23 +68,15 @@ def new_figure(
     ----------
     width, height : float
         Size in inches of 72 points.
-    extra : str
-        Extra of the package that installs matplotlib for the caller.
     style : mapping, optional
         matplotlib settings within the block.
     salt : str
         Salt of the ids in an SVG.
 
-    Raises
-    ------
-    MissingExtra
-        If matplotlib is not installed.
     """
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", extra) from error
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     with mpl.rc_context({**(style or {}), "svg.hashsalt": salt}):
         yield Figure(figsize=(width, height), layout="constrained")
 
@@ -127,7 +119,7 @@ def inline_svg(figure: Figure, name: str) -> str:
 
 
 def chart(
-    name: str, extra: str, height: Callable[..., float] = lambda *_: _HEIGHT
+    name: str, height: Callable[..., float] = lambda *_: _HEIGHT
 ) -> Callable[[Callable[..., None]], Callable[..., str]]:
     """Decorate a function that draws on axes. The decorated function takes its other arguments and returns an SVG.
 
@@ -138,7 +130,7 @@ def chart(
     def decorated(draw: Callable[..., None]) -> Callable[..., str]:
         @wraps(draw)
         def picture(*values: Any) -> str:
-            with new_figure(_WIDTH, height(*values), extra=extra, style=STYLE, salt=name) as figure:
+            with new_figure(_WIDTH, height(*values), style=STYLE, salt=name) as figure:
                 draw(figure.subplots(), *values)
                 return inline_svg(figure, name)
 

@@ -1,7 +1,7 @@
 """Streaming readers of input files: documents, links, queries, judgments and preference pairs.
 
 All readers accept a plain or gzipped file of any size, and have one line in memory at a time. gzip is detected from the
-content, not from the name. Documents and pairs can also be in Parquet (extra ``parquet``), which is read in batches of
+content, not from the name. Documents and pairs can also be in Parquet, which is read in batches of
 rows. Text is UTF-8. An invalid line is reported to the `RejectSink` with its number, byte offset and reason. Without a
 sink, the first invalid line raises `reranker.errors.InputError`. A file that cannot be read, or whose gzip stream is
 damaged, always raises it, after the records before the damage have been yielded.
@@ -34,7 +34,7 @@ import numpy as np
 
 from reranker.accounts import MAX_SAMPLES, InputAccount, LeftOut
 from reranker.arrays import UInt64
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.errors import ConfigError, InputError
 from reranker.records import MAX_ID_BYTES, Document, Pair
 
 MAX_SAMPLE_CHARS = 200
@@ -881,8 +881,7 @@ def read_rows(
     ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` lists, for each required
     column, its possible names. Dates, times and decimals are converted to strings (ISO 8601), and nulls to None. A row
     with a value that JSON does not support (NaN, Infinity, bytes, text that is not UTF-8) is rejected. Its line is the
-    1-based row, and its offset the 0-based one. Raises `InputError` for a damaged file or a missing column, and
-    `MissingExtra` without pyarrow.
+    1-based row, and its offset the 0-based one. Raises `InputError` for a damaged file or a missing column.
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
@@ -899,13 +898,11 @@ def read_rows(
                 first += batch.num_rows
 
 
-def arrow(extra: str = "parquet") -> Any:
-    """Import pyarrow with its modules for computing and Parquet. Raises `MissingExtra` if it is not installed."""
-    try:
-        import pyarrow.compute
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", extra) from error
+def arrow() -> Any:
+    """Return pyarrow with its modules for computing and Parquet. It is imported late because it loads numpy."""
+    import pyarrow.compute
+    import pyarrow.parquet
+
     return pyarrow
 
 
@@ -913,8 +910,7 @@ def arrow(extra: str = "parquet") -> Any:
 def open_parquet(path: _Path) -> Iterator[Any]:
     """Yield a ``pyarrow.parquet.ParquetFile``. If its pages have checksums, they are verified.
 
-    Raises `InputError` if the file is damaged, also when this is detected within the block, and `MissingExtra` without
-    pyarrow.
+    Raises `InputError` if the file is damaged, also when this is detected within the block.
     """
     pa = arrow()
     try:

@@ -263,15 +263,15 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
     """Write a plot of words by the first two principal components of their vectors.
 
     ``spots`` are at least two words with their sides; the first one is bold. ``path`` is a ``.png`` or ``.svg`` file.
-    Raises `ConfigError` for another kind of file or fewer than two words, `InputError` for an unknown word, and
-    `MissingExtra` without matplotlib.
+    Raises `ConfigError` for another kind of file or fewer than two words, and `InputError` for an unknown
+    word.
     """
     kind = picture_kind(path, FORMATS)
     if len(spots) < 2:
         raise ConfigError(f"a picture of {len(spots)} words says nothing: ask for more neighbours")
     vectors = np.stack([embedding_of(model, side)[1][row_of_word(model, word, side)] for word, side in spots])
     points = plane(vectors)
-    with new_figure(8, 6, extra="evaluation", style={"font.size": 10}) as figure:
+    with new_figure(8, 6, style={"font.size": 10}) as figure:
         axes = figure.add_subplot()
         colours = ["#0969da" if side == "documents" else "#bc4c00" for _, side in spots]
         axes.scatter(points[:, 0], points[:, 1], c=colours, s=18)

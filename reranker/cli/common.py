@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import json
 import math
 import random
@@ -35,7 +34,7 @@ from reranker.accounts import MAX_UNKNOWN, InputAccount, check_unknown
 from reranker.config import DEFAULT_ROUTE, ROUTES, STORED_ROUTES, default_of
 from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
-from reranker.errors import ConfigError, MissingExtra
+from reranker.errors import ConfigError
 from reranker.progress import Progress, RunProgress, TitledProgress
 from reranker.releases import default_store
 from reranker.rerank.settings import RETRIEVALS, RerankSettings
@@ -118,13 +117,6 @@ def option_key(option: click.Option) -> str:
 def stated(cls: type, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options that are fields of the dataclass ``cls``: name → value."""
     return {part.name: options[part.name] for part in fields(cls) if part.name in options}
-
-
-def need_modules(extra: str, *names: str) -> None:
-    """Raise `MissingExtra` if one of the libraries ``names`` of an extra is not installed."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            raise MissingExtra(name, extra)
 
 
 def confirm(question: str) -> None:

@@ -15,14 +15,11 @@ from reranker.config import default_of
 from reranker.rerank.settings import RerankSettings
 from reranker.service.settings import MIB, Limits, ServiceSettings
 
-MODULES = ("fastapi", "granian", "prometheus_client")
-
 
 def _print_key(context: click.Context, option: click.Parameter, value: str | None) -> None:
     """Print a new key and its line for the key file, and exit."""
     if value is None or context.resilient_parsing:
         return
-    common.need_modules("service", *MODULES)
     from reranker.service.auth import new_key
 
     name, _, role = value.partition(":")
@@ -222,7 +219,6 @@ def command(**options: Any) -> None:
     The service checks the model and the store while it copies them to a folder under TMPDIR, and serves from this copy.
     When you replace the original folders, the service loads the new files as soon as they are complete.
     """
-    common.need_modules("service", *MODULES)
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.engines.scripts import requests_of

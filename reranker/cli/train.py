@@ -403,10 +403,8 @@ def _check_combination(options: dict[str, Any]) -> None:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
         raise ConfigError(f"{given} cannot be given with --warm-start, whose model determines it; leave it out")
     report: Path | None = options["report_path"]
-    if report is not None:
-        common.need_modules("evaluation", "jinja2", "matplotlib")
-        if not report.parent.is_dir():
-            raise ConfigError(f"the folder of --report {str(report)!r} does not exist: create it, or name another file")
+    if report is not None and not report.parent.is_dir():
+        raise ConfigError(f"the folder of --report {str(report)!r} does not exist: create it, or name another file")
 
 
 def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, path: Path) -> None:

@@ -444,8 +444,6 @@ def examine(
 
     Raises
     ------
-    MissingExtra
-        If DuckDB is not installed.
     EngineError
         If the lookup of shown ids fails.
     """
@@ -502,10 +500,6 @@ def query_losses(
     resources
         Threads, memory, and temporary folder for DuckDB.
 
-    Raises
-    ------
-    MissingExtra
-        If DuckDB is not installed.
     """
     columns = zip(*engine_ranks, strict=True) if engine_ranks else ([], [], [])
     pa = pyarrow_module()
@@ -542,12 +536,10 @@ def write_picture(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     ------
     ConfigError
         If the file name has another ending.
-    MissingExtra
-        If matplotlib is not installed.
     """
     target = Path(path)
     kind = picture_kind(target, FORMATS)
-    with new_figure(8, 4, extra="clicks", style=STYLE) as figure:
+    with new_figure(8, 4, style=STYLE) as figure:
         _draw(figure.add_subplot(), diagnosis.rates)
         if kind == ".html":
             content = _page(diagnosis, inline_svg(figure, "rates")).encode("utf-8")

@@ -41,7 +41,6 @@ from reranker.clicks.log import DAY_MS, PEOPLE, STORED
 from reranker.clicks.privacy import Kind, Pseudonymiser, redact
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE
 from reranker.config import instant
-from reranker.errors import MissingExtra
 from reranker.formats import RecordError, RejectSink
 from reranker.records import MAX_ID_BYTES
 
@@ -104,10 +103,7 @@ class ValueCache(dict[K, V]):
 
 
 def robot_name(agent: str) -> str:
-    """Return the name of the known robot with this user agent, or "".
-
-    Raises `MissingExtra` if the package with the list of robots is not installed.
-    """
+    """Return the name of the known robot with this user agent, or ""."""
     literals, patterns = _list()
     text = agent[:MAX_AGENT_CHARS]
     literal = next((robot.strip(" /") for robot in literals if robot in text), None)
@@ -117,10 +113,8 @@ def robot_name(agent: str) -> str:
 @cache
 def _list() -> tuple[tuple[str, ...], tuple[tuple[re.Pattern[str], str], ...]]:
     """Return the robot patterns: literal strings, which are matched much faster, and (regular expression, name)."""
-    try:
-        import crawleruseragents
-    except ImportError as error:
-        raise MissingExtra("crawleruseragents", "clicks") from error
+    import crawleruseragents
+
     literals, patterns = [], []
     for robot in crawleruseragents.CRAWLER_USER_AGENTS_DATA:
         pattern = str(robot["pattern"])
@@ -180,7 +174,6 @@ class Values:
         self.notes: Counter[str] = Counter()
         self._hash = privacy.of
         self._latest_ms = now_ms + AHEAD_MS
-        _list()  # raise MissingExtra before a line is read
         self.robot = ValueCache(robot_name).__getitem__
         self.query, self.name = ValueCache(self._query).__getitem__, ValueCache(self._name).__getitem__
         self.action = ValueCache(self._action).__getitem__

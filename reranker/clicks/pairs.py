@@ -29,7 +29,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypedDict, Unpa
 
 from reranker.clicks.schema import TABLES, Impression, ShownDocument, pyarrow_module
 from reranker.config import check_ranges, from_mapping
-from reranker.errors import ConfigError, InputError, MissingExtra
+from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.records import Pair
 from reranker.spark import spark_session
@@ -467,10 +467,8 @@ def _duckdb_write(task: LogTask, resources: Resources, folder: Path) -> tuple[tu
 @contextlib.contextmanager
 def _database(resources: Resources) -> Iterator[_Database]:
     """Yield an empty database with a temporary folder."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise MissingExtra("duckdb", "clicks") from error
+    import duckdb
+
     with tempfile.TemporaryDirectory(prefix="ssi-clicks-", dir=resources.folder) as folder:
         settings: dict[str, Any] = {
             "memory_limit": f"{resources.memory_mb}MB",
@@ -703,7 +701,6 @@ def _compute(
     goal: Goal, log: LogFiles, config: PairConfig | None, how: Computing
 ) -> tuple[tempfile.TemporaryDirectory[str], tuple[Path, ...], dict[str, int]]:
     """Return a folder to be removed by the caller, the Parquet files of the result in it, and the counts."""
-    pyarrow_module()  # raise MissingExtra now, not after hours of work
     backend, resources = how.get("backend", "duckdb"), how.get("resources") or Resources()
     if backend not in BACKENDS:
         raise ConfigError(f"backend is {backend!r}: it must be one of {', '.join(BACKENDS)}")

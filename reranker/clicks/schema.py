@@ -55,7 +55,7 @@ def pyarrow_module() -> Any:
     """Return the module pyarrow. It is imported late because it loads numpy (see `reranker.formats.arrow`)."""
     from reranker import formats
 
-    return formats.arrow("clicks")
+    return formats.arrow()
 
 
 @dataclass(frozen=True, slots=True)

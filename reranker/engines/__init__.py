@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -11,7 +10,7 @@ from urllib.parse import urlsplit
 from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.engines.retry import Retries
 from reranker.engines.settings import EngineSettings
-from reranker.errors import ConfigError, MissingExtra
+from reranker.errors import ConfigError
 
 if TYPE_CHECKING:
     from elasticsearch import Elasticsearch
@@ -42,8 +41,6 @@ def open_engine(
     ------
     ConfigError
         If the kind of the spec is unknown, or its URL is missing or contains credentials.
-    MissingExtra
-        If the engine's library is not installed.
     """
     if not isinstance(engine, str):
         from reranker.engines.clients import EngineClient, spec_of
@@ -70,8 +67,6 @@ def open_engine(
         return RestEngine(EngineClient(open_client(dialect, url, settings), f"{kind}:{url}", settings, retries))
     if not rest:
         raise ConfigError("engine spec 'tantivy:' names no folder: write 'tantivy:PATH', for example tantivy:./index")
-    if find_spec("tantivy") is None:
-        raise MissingExtra("tantivy", "all")
     from reranker.engines.local import LocalEngine
     from reranker.engines.tantivy import TantivyCatalogue
 

@@ -23,7 +23,7 @@ MAX_RANKS = 100
 propensity."""
 
 
-@chart("clicks", "clicks")
+@chart("clicks")
 def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propensities: Sequence[float]) -> None:
     """Draw clicks / impressions of the first ranks as bars, and the propensities used as a line."""
     ranks = np.arange(1, min(len(shown), MAX_RANKS) + 1)
@@ -42,7 +42,7 @@ def click_rates(axes: Any, shown: Sequence[int], clicked: Sequence[int], propens
         other.set_ylim(bottom=0)
 
 
-@chart("sizes", "clicks")
+@chart("sizes")
 def size_study(axes: Any, sizes: Sequence[int], values: Sequence[float], bounds: Sequence[tuple[float, float]]) -> None:
     """Draw the difference to the live model, with its bounds, by the number of preferences used for training."""
     reach = np.array([[v - low, high - v] for v, (low, high) in zip(values, bounds, strict=True)]).T
@@ -75,10 +75,6 @@ def render_retraining(
     **more
         Further values that `Retraining` provides for the template.
 
-    Raises
-    ------
-    MissingExtra
-        If jinja2 or matplotlib is not installed.
     """
     environment = page_environment("reranker.retrain")
     environment.filters["moment"] = lambda ms: datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,1 +1,1 @@
-"""The HTTP service: search with reranking, rerank APIs, health and metrics (extra ``service``)."""
+"""The HTTP service: search with reranking, rerank APIs, health and metrics."""

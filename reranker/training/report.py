@@ -12,7 +12,6 @@ import numpy as np
 
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
-from reranker.errors import MissingExtra
 from reranker.evaluation import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
 from reranker.formats import RejectLog, read_documents
@@ -25,7 +24,6 @@ from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch
 from reranker.words import Neighbour, similar_words, strongest_pairs
 
-EXTRA = "evaluation"
 """Optional dependency group of the package that reports need."""
 MAX_LISTED = 12
 """Largest number of queries listed as won or lost, and of words listed with their nearest neighbours."""
@@ -48,7 +46,7 @@ OFTEN = 0.1
 # Charts, also used by the report of a retraining
 
 
-@chart("learning", EXTRA)
+@chart("learning")
 def learning_curve(axes: Any, history: Sequence[Epoch]) -> None:
     """Draw validation MAP and the share of violating steps by epoch."""
     known = [(line.number, line.map) for line in history if line.map is not None]
@@ -66,7 +64,7 @@ def learning_curve(axes: Any, history: Sequence[Epoch]) -> None:
     other.set_ylim(bottom=0)
 
 
-@chart("differences", EXTRA)
+@chart("differences")
 def differences(axes: Any, label: str, values: Sequence[float]) -> None:
     """Draw the differences of all queries as one profile, from the largest loss to the largest gain."""
     ordered = np.sort(np.asarray(values, dtype=float))
@@ -79,7 +77,7 @@ def differences(axes: Any, label: str, values: Sequence[float]) -> None:
     axes.grid(visible=False, axis="x")
 
 
-@chart("intervals", EXTRA, height=lambda _, rows: 0.9 + 0.42 * len(rows))
+@chart("intervals", height=lambda _, rows: 0.9 + 0.42 * len(rows))
 def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, float]]) -> None:
     """Draw differences (name, estimate, lower, upper) with their intervals, one below the other."""
     for place, (_, estimate, lower, upper) in enumerate(rows):
@@ -93,7 +91,7 @@ def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, flo
     axes.grid(visible=False, axis="y")
 
 
-@chart("trials", EXTRA)
+@chart("trials")
 def tried_settings(axes: Any, trials: Sequence[Trial], lexical_map: float, final: float) -> None:
     """Draw the validation MAP of each trial (filled if it was continued), the lexical score and the model."""
     places = np.arange(1, len(trials) + 1)
@@ -318,11 +316,6 @@ def render_training(
         Number of rejected input lines, by kind.
     id_field : str, optional
         Field of the document id in ``documents``.
-
-    Raises
-    ------
-    MissingExtra
-        If jinja2 or matplotlib is not installed.
     """
     comparison = report.comparison
     best = None if comparison is None else comparison.best_baseline
@@ -407,12 +400,10 @@ def trials_picture(report: TrainingReport) -> str:
 
 
 def page_environment(package: str) -> Any:
-    """Return the jinja2 environment for a package's templates and the shared ones; `MissingExtra` without jinja2."""
-    try:
-        import jinja2
-        import markupsafe
-    except ImportError as error:
-        raise MissingExtra("jinja2", EXTRA) from error
+    """Return the jinja2 environment for a package's templates and the shared ones."""
+    import jinja2
+    import markupsafe
+
     loaders = [jinja2.PackageLoader(each) for each in dict.fromkeys((package, "reranker.training"))]
     environment = jinja2.Environment(
         loader=jinja2.ChoiceLoader(loaders),

@@ -111,16 +111,6 @@ def test_the_report_and_the_summary_say_the_same(folder: Path, tmp_path: Path) -
     assert html.escape(report["summary"]) in path.read_text()
 
 
-def test_a_report_without_its_library_is_an_error_before_training(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    result = train(folder, tmp_path / "m", "--links", "links.tsv", "--report", str(tmp_path / "report.html"))
-    assert result.exit_code == 2
-    assert "ssi-reranker[evaluation]" in flat(result)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
     ids = [
         report_of(train(folder, tmp_path / name, "--links", "links.tsv", *QUICK, "--json"))["model_id"] for name in "ab"

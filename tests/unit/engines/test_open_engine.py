@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reranker.engines import EngineSettings, open_engine
-from reranker.errors import ConfigError, EngineUnavailable, MissingExtra
+from reranker.errors import ConfigError, EngineUnavailable
 
 
 @pytest.mark.parametrize(
@@ -66,12 +65,6 @@ def test_a_folder_that_cannot_be_one(tmp_path: Path) -> None:
     engine = open_engine(f"tantivy:{tmp_path / 'file'}")
     with pytest.raises(EngineUnavailable, match="file"):
         engine.create_index("docs", {})
-
-
-def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tantivy", None)
-    with pytest.raises(MissingExtra, match="tantivy"):
-        open_engine("tantivy:x", EngineSettings())
 
 
 def test_settings_from_the_environment(tmp_path: Path) -> None:

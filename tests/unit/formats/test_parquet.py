@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import datetime
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reranker.errors import InputError, MissingExtra
+from reranker.errors import InputError
 from reranker.formats import RejectLog, read_documents, read_links, read_pairs
 from reranker.records import Pair
 from tests.engines.policy import library
@@ -117,16 +116,3 @@ def test_pairs(tmp_path: Path) -> None:
 def test_links_do_not_come_in_parquet(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="give a text file here"):
         list(read_links(written(tmp_path, {"source": ["a"]})))
-
-
-def test_a_missing_library_names_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, original = written(tmp_path, {"id": ["1"]}), builtins.__import__
-
-    def fake(module: str, *args: Any, **kwargs: Any) -> Any:
-        if module.startswith("pyarrow"):
-            raise ImportError(f"No module named {module!r}", name=module)
-        return original(module, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", fake)
-    with pytest.raises(MissingExtra, match=r"ssi-reranker\[parquet\]"):
-        list(read_documents(path))
