@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
@@ -219,6 +220,12 @@ def command(**options: Any) -> None:
     The service checks the model and the store while it copies them to a folder under TMPDIR, and serves from this copy.
     When you replace the original folders, the service loads the new files as soon as they are complete.
     """
+    if options["model_path"] is not None and options["models_path"] is not None:
+        # A configuration has the folder of all models; on the command line, one of them can take its place.
+        source_of = click.get_current_context().get_parameter_source
+        named = [name for name in ("model_path", "models_path") if source_of(name) is not ParameterSource.DEFAULT_MAP]
+        if len(named) == 1:
+            options["models_path" if named[0] == "model_path" else "model_path"] = None
     if (options["model_path"] is None) == (options["models_path"] is None):
         raise click.UsageError("give either --model or --models")
     from reranker.engines.scripts import requests_of

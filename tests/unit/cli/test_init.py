@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from reranker.cli.init import JUDGEMENTS, analyzer_of, field_in_sample, text_fields
+from reranker.cli.init import JUDGEMENTS, analyzer_of, examined, field_in_sample, text_fields
 from reranker.cli.main import main
 from reranker.engines import Engine, WriteOp, open_engine
+from reranker.engines.protocol import IndexInfo
 from tests.served import random_documents
 
 MAPPING = {
@@ -80,7 +81,7 @@ def test_what_it_reads_and_what_it_writes(folder: Path) -> None:
     assert tables["default"] == {
         "engine": f"tantivy:{folder / 'index'}",
         "index": "shop",
-        "model": "model",
+        "model": "models/first",
         "body": "body.json",
     }
     body = json.loads((folder / "body.json").read_text())
@@ -96,11 +97,13 @@ def test_the_commands_that_it_names_work_as_they_stand(folder: Path) -> None:
     names = sorted(random_documents(60))
     pairs = [(a, b) for k, a in enumerate(names) for b in names[k + 1 : k + 4]]
     (folder / "links.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
-    train, revectorize, _, search, serve = steps
+    train, revectorize, promote, _, search, serve = steps
     trained = run(folder, *shlex.split(train, comments=True)[1:], "--dim", "4", "--epochs", "1", "--allow-worse")
     assert trained.exit_code == 0, trained.output
-    assert not list(folder.glob("model.documents*")), "what was read of the index is not left behind"
+    assert not list(folder.glob("models/first.documents*")), "what was read of the index is not left behind"
     assert run(folder, *shlex.split(revectorize)[1:]).exit_code == 0
+    promoted = run(folder, *shlex.split(promote)[1:])
+    assert promoted.exit_code == 0 and "live for shop" in promoted.output
     found = run(folder, *shlex.split(search)[1:-1], "word1", "--json")
     assert found.exit_code == 0, found.output
     assert json.loads(found.stdout)["reranked"]
@@ -113,6 +116,21 @@ def test_the_commands_that_it_names_work_as_they_stand(folder: Path) -> None:
     assert "nope" in run(folder, "search", "word1").stderr
     assert run(folder, "search", "word1", "--index", "shop").exit_code == 0
     assert serve == "ssi serve"
+
+
+@pytest.mark.parametrize(
+    ("typed", "asked_twice"),
+    [((), False), (("--model", "models"), False), (("--model", "m", "--models", "models"), True)],
+)
+def test_a_model_on_the_command_line_takes_the_place_of_the_models_of_the_configuration(
+    folder: Path, typed: tuple[str, ...], asked_twice: bool
+) -> None:
+    assert run(folder, *INIT).exit_code == 0
+    for name in ("models", "m"):
+        (folder / name).mkdir()
+    result = run(folder, "serve", "--index", "not-there", *typed)
+    assert result.exit_code != 0
+    assert ("give either --model or --models" in result.stderr) is asked_twice, result.stderr
 
 
 def test_training_reads_the_documents_of_the_index_once_until_it_is_done(folder: Path) -> None:
@@ -155,6 +173,61 @@ def test_judgement_lists_of_the_engine_become_files(folder: Path) -> None:
     assert report["next"][0] == "ssi train --qrels qrels.tsv --query-file queries.tsv"
     assert (folder / "queries.tsv").read_text() == "q1\that\nq2\tred shoes\n"
     assert (folder / "qrels.tsv").read_text() == "q2\td1\t2.0\nq2\td2\t0.0\n"
+
+
+def test_the_weights_of_the_body_are_those_of_the_best_order_of_the_judged_queries(folder: Path) -> None:
+    """The wanted document of each query has its word in the title, four others have it several times in the text."""
+    engine = open_engine(f"tantivy:{folder / 'index'}")
+    documents: dict[str, Mapping[str, Any]] = {}
+    for number in range(12):
+        word = f"thing{number}"
+        documents[f"{word}-wanted"] = {
+            "title": f"{word} for a house and a garden of ours",
+            "text": f"old wares {number}",
+        }
+        for other in range(4):
+            documents[f"{word}-{other}"] = {"title": f"shelf {number} {other}", "text": f"{word} {word} {word}"}
+    fill(engine, "store", {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}, documents)
+    rated = [
+        {"query": f"thing{number}", "ratings": [{"docId": f"thing{number}-wanted", "rating": "1"}]}
+        for number in range(12)
+    ]
+    fill(engine, JUDGEMENTS, {"dynamic": False, "properties": {}}, {"list": {"judgmentRatings": rated}})
+    engine.close()
+    report = json.loads(run(folder, "init", "--engine", "tantivy:index", "--index", "store", "--json").stdout)
+    assert report["weights"]["title"] > report["weights"]["text"]
+    body = json.loads((folder / "body.json").read_text())
+    assert body["query"]["multi_match"]["fields"][0] == f"title^{report['weights']['title']:g}"
+
+
+def test_fields_have_roles_by_their_content_and_others_have_reasons() -> None:
+    sample: list[Mapping[str, Any]] = [
+        {
+            "name": f"red shoe {n}",
+            "tags": ["shoes", "red" if n % 2 else "new"],
+            "about": f"words and more words {n} " * 20,
+        }
+        for n in range(20)
+    ]
+    properties = {
+        "tags": {"type": "text"},
+        "about": {"type": "text", "copy_to": "all"},
+        "name": {"type": "text", "copy_to": ["all"], "fields": {"en": {"type": "text", "analyzer": "english"}}},
+        "all": {"type": "text"},
+        "brand": {"type": "keyword"},
+        "offers": {"type": "nested", "properties": {"seller": {"type": "text"}}},
+    }
+    fields, others = examined([IndexInfo("shop", properties, {})], sample)
+    assert [(field.path, field.role) for field in fields if not field.why_not] == [
+        ("name", "title"),
+        ("about", "text"),
+        ("tags", "label"),
+    ]
+    assert next(field.why_not for field in fields if field.path == "all").startswith(
+        "is filled by copy_to from about, name"
+    )
+    assert set(others) == {"brand", "name.en", "offers"}
+    assert "seller" in others["offers"] and "english" in others["name.en"] and "keyword" in others["brand"]
 
 
 def test_what_cannot_be_begun_with_is_told(folder: Path) -> None:
