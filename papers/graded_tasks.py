@@ -13,7 +13,7 @@ from papers import registry, report
 from papers.corpora import Collection, folds, read_collection, repeated_splits, studies_of
 from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, TAU, filter_loss, graded_measure, ranking_loss
-from papers.rank_measures import Roc, auc_paired_test, roc_curve
+from papers.rank_measures import N_SUBSETS, Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
 from papers.results import LEVEL, Results, averaged, p_value, significance_groups, spread_over_studies
 from papers.runner import run_ranking, sizes, with_budget
@@ -81,7 +81,7 @@ def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
 
 
 def auc_table(results: Results, seed: int) -> Table:
-    """Return AUC over splits, and paired t-tests against the reference over 50 random subsets."""
+    """Return AUC over splits, and paired t-tests against the reference over disjoint subsets."""
     reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
     rows = []
     for name in results.systems:
@@ -109,19 +109,21 @@ def auc_table(results: Results, seed: int) -> Table:
     title = results.titles[reference]
     columns = ("system", AUC, "deviation over splits", f"minus {title}", f"splits with p < {LEVEL}", "AUC, paper")
     note = (
-        "p of the paired t-test over 50 random halves of a split's test pairs, as S2Net's. The halves overlap, so it "
-        "says that a difference is stable on these pairs. The paper's figures are on other data."
+        f"p of the paired t-test over {N_SUBSETS} disjoint random subsets of a split's test pairs, as S2Net's. Splits "
+        f"overlap: their tests are not independent. The paper's figures are on other data."
     )
     return Table("AUC of all test pairs pooled", columns, tuple(rows), note)
 
 
 def _subset_tests(results: Results, name: str, reference: str, seed: int) -> list[PairedTest]:
-    """Return the tests on the splits for which both systems have values."""
+    """Return the tests on the splits where both systems have values, and with two relevant pairs and two others."""
     tests = []
     for number, study in enumerate(results.studies):
         one, other = (results.values.get((study, system), {}) for system in (name, reference))
         if PAIR_SCORE in one and PAIR_SCORE in other:
             positive = one[PAIR_GRADE] >= 1.0
+            if min(positive.sum(), (~positive).sum()) < 2:
+                continue
             rng = np.random.default_rng([seed, number])
             tests.append(auc_paired_test(one[PAIR_SCORE], other[PAIR_SCORE], positive, rng=rng))
     return tests
