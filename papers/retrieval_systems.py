@@ -17,7 +17,7 @@ from papers.methods.boolean_query import RarestPairs
 from papers.methods.inverted_file import BooleanScorer, CourseWeights, VectorSpace, Weighting
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
-from papers.methods.rows import pair_products
+from papers.methods.rows import ProductScorer, pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, ordered_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
@@ -346,15 +346,19 @@ def _bm25_pagerank(job: FitInput) -> Fitted:
 
 
 @dataclass(frozen=True, eq=False)
-class AnchorTexts:
+class AnchorTexts(ProductScorer):
     """Score of a scorer f over documents' counts plus ``weight`` times those of the documents that link to them.
 
     Documents have 2 D columns (`papers.retrieval_studies.with_anchors`), queries D.
     """
 
-    scorer: Scorer
+    scorer: ProductScorer
     """f, over D columns."""
     weight: float
+
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the two rows of f's product."""
+        return self.scorer.sides(q_rows, weighted_anchors(d_rows, self.weight))
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
@@ -374,7 +378,7 @@ def weighted_anchors(d_rows: sp.csr_matrix, weight: float) -> sp.csr_matrix:
 def _bm25_anchors(job: FitInput) -> Fitted:
     """Return BM25 over texts and anchor texts; their weight is chosen on validation, and then k1 and b again.
 
-    One value is changed at a time: rows with the texts of all linking documents are long, and each trial is slow.
+    One value is changed at a time, because rows with the texts of all linking documents are long.
     """
     rows = job.study.background().view(ANCHORS)
     plain = _bm25(job).settings
