@@ -56,7 +56,7 @@ def dcg_table(per_query: Results, reference: str) -> Table:
     rows = []
     for system in per_query.systems:
         if per_query.has(system, DCG):
-            cells = [per_query.titles[system], f"{per_query.mean(system, DCG):.3f}"]
+            cells = [per_query.title(system), f"{per_query.mean(system, DCG):.3f}"]
             for name in against:
                 test = per_query.paired(system, name, DCG)
                 same = system == name
@@ -98,7 +98,7 @@ def auc_table(results: Results, seed: int) -> Table:
         verdict = f"{above} above, {below} below, of {len(tests)}" if tests else ""
         rows.append(
             (
-                results.titles[name],
+                results.title(name),
                 f"{values.mean():.3f}",
                 f"{error:.3f}",
                 mean,

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 import scipy.sparse as sp
 
-from papers.registry import Table
+from papers.registry import KEPT_ITERATION, KEPT_STEP, Table
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation import PairedTest, paired_test, standard_error
@@ -195,6 +195,7 @@ OVER_SEEDS = (
     "A seed draws the split (unless the corpus has one), the test sample, the order of training and the starts. The "
     "deviation is over seeds; the standard error over queries is in the other tables."
 )
+AT_START = "its start, untrained"
 OVER_QUERIES = "± is the standard error over queries."
 
 
@@ -264,6 +265,15 @@ class Results:
         reasons = dict.fromkeys(reason for (_, name), reason in self.failures.items() if name == system)
         return "; ".join(reasons)
 
+    def kept_start(self, system: str) -> bool:
+        """Return whether a system is its untrained start in all studies: no validation was better than the first."""
+        found = [settings for (_, name), settings in self.settings.items() if name == system]
+        return bool(found) and all(0 in (one.get(KEPT_STEP), one.get(KEPT_ITERATION)) for one in found)
+
+    def title(self, system: str) -> str:
+        """Return the title of a system for tables, which says so if it kept its start."""
+        return f"{self.titles[system]} ({AT_START})" if self.kept_start(system) else self.titles[system]
+
     def paired(self, first: str, second: str, measure: str, rng: np.random.Generator | None = None) -> PairedTest:
         """Return the paired test of first minus second over the queries of all studies for which both have values.
 
@@ -308,9 +318,9 @@ class Results:
         parts = [self.of_study(study) for study in columns]
         rows = []
         first = self.systems[0]
-        for name, shown in self.titles.items():
+        for name in self.titles:
             figures = [part.figure(name, measure) or part.failure(name) for part in parts]
-            rows.append((shown, *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
+            rows.append((self.title(name), *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
             if errors and name != first:
                 rows.append((f"p against {self.titles[first]}", *(part._p(name, first, measure) for part in parts)))
         return Table(title, ("system", *columns.values()), tuple(rows), note)
@@ -320,7 +330,7 @@ class Results:
     ) -> tuple[str, ...]:
         """Return the row of a system; without values, the first column says why."""
         failure = self.failure(name)
-        cells = [f"{self.titles[name]} ({failure})" if failure else self.titles[name]]
+        cells = [f"{self.titles[name]} ({failure})" if failure else self.title(name)]
         for measure in measures:
             cells += [self.figure(name, measure), self._p(name, reference, measure)]
             if measure in printed:
@@ -329,10 +339,16 @@ class Results:
         return (*cells, seconds(spent) if spent else "")
 
     def _p(self, name: str, reference: str, measure: str) -> str:
-        """Return p against the reference; empty if there is nothing to compare."""
+        """Return p against the reference; empty if there is nothing to compare.
+
+        A system that kept its start is not compared with a reference that this start is equal to, as diag(w) with
+        TF-IDF.
+        """
         if name == reference or not (self.has(name, measure) and self.has(reference, measure)):
             return ""
-        return p_value(self.paired(name, reference, measure).p_t_test)
+        test = self.paired(name, reference, measure)
+        same = test.difference == 0 and test.standard_error == 0
+        return "" if same and self.kept_start(name) else p_value(test.p_t_test)
 
 
 def _numbers(values: Float64) -> Float64:
@@ -346,9 +362,15 @@ def settings_table(results: Results) -> Table:
     rows = []
     for (study, name), settings in results.settings.items():
         title = f"{results.titles[name]}, {study}" if several else results.titles[name]
-        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
+        said = ", ".join(_setting(key, value) for key, value in settings.items())
         rows.append((title, results.failures.get((study, name), said)))
     return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+
+
+def _setting(key: str, value: Any) -> str:
+    """Return a setting as text; a kept step of 0 is explained."""
+    at_start = f" ({AT_START})" if key in (KEPT_STEP, KEPT_ITERATION) and value == 0 else ""
+    return f"{key.replace('_', ' ')} {_short(value)}{at_start}"
 
 
 def _short(value: Any) -> str:
@@ -384,7 +406,10 @@ def averaged(results: Results) -> Results:
     seconds: dict[tuple[str, str], float] = {}
     for (_, system), spent in results.seconds.items():
         seconds[ALL, system] = seconds.get((ALL, system), 0.0) + spent
-    return replace(results, values=values, failures=failures, settings={}, seconds=seconds, reused=frozenset())
+    kept: dict[tuple[str, str], dict[str, int]] = {
+        (ALL, system): {KEPT_STEP: 0} for system in results.systems if results.kept_start(system)
+    }
+    return replace(results, values=values, failures=failures, settings=kept, seconds=seconds, reused=frozenset())
 
 
 def spread_over_studies(results: Results, measure: str, title: str) -> Table:
@@ -401,7 +426,7 @@ def spread_over_studies(results: Results, measure: str, title: str) -> Table:
         if len(means):
             deviation = float(means.std(ddof=1)) if len(means) > 1 else 0.0
             figures = (means.mean(), deviation, means.min(), means.max())
-            rows.append((results.titles[name], *(f"{figure:.3f}" for figure in figures), str(len(means))))
+            rows.append((results.title(name), *(f"{figure:.3f}" for figure in figures), str(len(means))))
     note = "Statistics of the means over the test queries of each; overlapping splits are not independent."
     return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
 
@@ -507,7 +532,11 @@ def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tupl
 
 
 def _sentence(results: Results, claim: Claim, measures: Sequence[str]) -> str:
-    verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
+    untrained = [results.titles[name] for name in (claim.better, claim.worse) if results.kept_start(name)]
+    if untrained:
+        verdicts = f"not tested here, because no validation was better than the untrained start of {untrained[0]}"
+    else:
+        verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
     names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
     return f"Claimed by the paper ({claim.source}): {names}: {verdicts}."
 

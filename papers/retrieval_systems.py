@@ -21,7 +21,7 @@ from papers.methods.rows import ProductScorer, pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, ordered_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
-from papers.registry import FitInput, Fitted, System
+from papers.registry import KEPT_STEP, FitInput, Fitted, System
 from papers.retrieval_studies import ANCHORS, BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
@@ -74,6 +74,14 @@ def _learned(name: str, **settings: Any) -> Fit:
         return Fitted(scorer, settings=chosen)
 
     return fit
+
+
+def _diagonal(job: FitInput) -> Fitted:
+    """Return diag(w), with smaller rates tried as well: all weights move at every step, and most steps are noise."""
+    rates = job.budget.rates
+    rates = rates if len(rates) < 2 else (*rates, min(rates) / 10, min(rates) / 100)
+    scorer, chosen = tuned_plain(job, PlainShape("diagonal"), job.study.plain_data(), rates=rates)
+    return Fitted(scorer, settings=chosen)
 
 
 def _polynomial(job: FitInput) -> Fitted:
@@ -182,6 +190,8 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
             "start": first["start"],
             "rate of neighbours": second["rate"],
             "start of neighbours": second["start"],
+            KEPT_STEP: first[KEPT_STEP],
+            f"{KEPT_STEP} of neighbours": second[KEPT_STEP],
             "dims": budget.n_dims,
             "features": n,
             "neighbours": k,
@@ -398,7 +408,7 @@ _BIGRAMS = frozenset({BIGRAMS})
 
 SYSTEMS: tuple[System, ...] = (
     System("tf-idf", ("M01", "B01"), "TF-IDF", lambda _: Fitted(Bilinear.lexical())),
-    System("diagonal", ("M02",), "diag(w)", _learned("diagonal")),
+    System("diagonal", ("M02",), "diag(w)", _diagonal),
     System("margin-ranking-perceptron", ("M03", "B05"), "margin ranking perceptron (full W)", _dense("full")),
     System("zero-diagonal", ("M04",), "full W, zero diagonal", _dense("zero_diagonal")),
     System("utu-plus-i", ("M05",), "UᵀU + I", _learned("tied")),
