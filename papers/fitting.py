@@ -215,7 +215,7 @@ def fit_sgd(  # noqa: PLR0913 - one keyword per setting of the papers
         progress=report,
         **settings,
     )
-    best = min(range(len(values)), key=values.__getitem__)
+    best = min(range(len(values)), key=values.__getitem__, default=0)
     return scorer, made[best], made[-1]
 
 
