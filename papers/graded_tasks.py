@@ -20,6 +20,10 @@ from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation import PairedTest
 
+QUERY_WORDS = (
+    "S2Net reads a query as a pseudo-document of search results in all systems; here only the row with "
+    "“pseudo-document queries” does so, and the others read the query's own words."
+)
 DIMENSIONS = (100, 300, 500, 750, 1_000)
 REFERENCE = "graded-tfidf"
 
@@ -66,12 +70,15 @@ def dcg_table(per_query: Results, reference: str) -> Table:
                     else [f"{test.difference:+.3f} ± {test.standard_error:.3f}", p_value(test.p_t_test)]
                 )
             rows.append(tuple(cells))
-    note = f"Paired t-tests over queries, as S2Net's for NDCG; its level is {LEVEL}."
-    return Table("DCG@5 of each query, paired", tuple(columns), tuple(rows), note)
+    note = (
+        f"Paired t-tests over queries of DCG@5, level {LEVEL}. S2Net compares DCG per query in the same way, on one "
+        f"split; here a query that several splits test on has the mean of its values."
+    )
+    return Table("DCG@5 of each query, paired", tuple(columns), tuple(rows), per_query.noted(note))
 
 
 def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
-    """Yield sentences on which systems differ from the reference in nDCG@10, at S2Net's level."""
+    """Yield sentences on which systems differ from the reference in nDCG@10, at `LEVEL`."""
     for kind, titles in significance_groups(per_query, reference, "nDCG@10").items():
         if titles:
             yield (
@@ -109,10 +116,11 @@ def auc_table(results: Results, seed: int) -> Table:
     title = results.titles[reference]
     columns = ("system", AUC, "deviation over splits", f"minus {title}", f"splits with p < {LEVEL}", "AUC, paper")
     note = (
-        f"p of the paired t-test over {N_SUBSETS} disjoint random subsets of a split's test pairs, as S2Net's. Splits "
-        f"overlap: their tests are not independent. The paper's figures are on other data."
+        f"p is of the paired t-test over {N_SUBSETS} disjoint random subsets of a split's test pairs. S2Net tests in "
+        f"this way on one split; these splits overlap, so their tests are not independent. {QUERY_WORDS} The paper's "
+        f"figures are on other data."
     )
-    return Table("AUC of all test pairs pooled", columns, tuple(rows), note)
+    return Table("AUC of all test pairs pooled", columns, tuple(rows), results.noted(note))
 
 
 def _subset_tests(results: Results, name: str, reference: str, seed: int) -> list[PairedTest]:
@@ -166,7 +174,10 @@ SMALL_DIMENSIONS = (4, 8)
 SMALL = "Small mode: few queries, texts and steps. The figures mean nothing; they show that everything works."
 
 AD_LABELS = {3.0: 2.0, 2.0: 1.0, 1.0: 1.0, 0.0: 0.0}
-"""esci_sample's exact, substitute, complement and irrelevant as S2Net's same, subset, superset and disjoint (A25)."""
+"""Grades of esci_sample's exact, substitute, complement and irrelevant.
+
+S2Net's labels are others: same, subset, superset and disjoint. The assignment is ours, the gains are those of A25.
+"""
 LABELS = {"esci_sample": AD_LABELS}
 
 T7_SYSTEMS = (
@@ -265,7 +276,8 @@ def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section
         dcg_table(per_query, reference),
     )
     split = _split_sentence(made, len(results.studies))
-    sentences = (*small_sentence(request), split, *order_sentences(per_query, reference))
+    pseudo = (QUERY_WORDS,) if ads else ()
+    sentences = (*small_sentence(request), split, *pseudo, *order_sentences(per_query, reference))
     return Section(task, title, sentences, tables)
 
 
@@ -292,7 +304,7 @@ def run_dimensions(request: TaskRequest, progress: Progress) -> Section:
 
 
 def _read(request: TaskRequest, *, ads: bool) -> Collection:
-    """Return the collection of a request; for an ad task, other grades are mapped to S2Net's labels."""
+    """Return the collection of a request; for an ad task, the labels of a known corpus are mapped to grades."""
     collection = read_collection(
         Path(request.corpus), small=request.small, max_queries=MAX_QUERIES, seed=request.seed, pseudo_documents=ads
     )

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -199,6 +200,19 @@ AT_START = "its start, untrained"
 OVER_QUERIES = "± is the standard error over queries."
 
 
+class StudySize(NamedTuple):
+    """Numbers of a study, as they were counted when it was run."""
+
+    documents: int
+    """Number of documents."""
+    occurrences: int
+    """Number of words in the documents, each as often as it occurs; words outside of the vocabulary do not count."""
+    vocabulary: int
+    """Number of different words."""
+    queries: int
+    """Number of test queries."""
+
+
 @dataclass(frozen=True, eq=False)
 class Results:
     """Results of each system on each study."""
@@ -219,6 +233,10 @@ class Results:
     """Results that were reused from an earlier run."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Group of each test query, by study."""
+    corpus: str = ""
+    """Name of the corpus."""
+    sizes: Mapping[str, StudySize] = field(default_factory=dict)
+    """Size of each study."""
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -235,7 +253,27 @@ class Results:
         parts = (self.values, self.failures, self.settings, self.seconds)
         kept: list[Any] = [{place: value for place, value in part.items() if place[0] == study} for part in parts]
         reused = frozenset(place for place in self.reused if place[0] == study)
-        return replace(self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused)
+        sizes = {name: size for name, size in self.sizes.items() if name == study}
+        return replace(
+            self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused, sizes=sizes
+        )
+
+    def noted(self, note: str = "") -> str:
+        """Return the note of a table: the corpus and its size, then ``note``.
+
+        A number that is not the same in all studies is given as a range.
+        """
+        if not self.sizes:
+            return note
+        documents, occurrences, vocabulary, queries = (
+            f"{min(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+            for numbers in zip(*self.sizes.values(), strict=True)
+        )
+        where = (
+            f"{self.corpus}: {documents} documents of {occurrences} words, a vocabulary of {vocabulary} words, "
+            f"{queries} test queries."
+        )
+        return f"{where} {note}".rstrip()
 
     def has(self, system: str, measure: str) -> bool:
         """Return whether a system has values of a measure on any study."""
@@ -306,7 +344,7 @@ class Results:
             columns += [measure, "p", *([f"{measure}, paper"] if measure in printed else [])]
         rows = tuple(self._row(name, paper.get(name, {}), measures, printed, reference) for name in self.titles)
         note = NOTE.format(reference=self.titles.get(reference, reference))
-        return Table(title, (*columns, "seconds"), rows, note)
+        return Table(title, (*columns, "seconds"), rows, self.noted(note))
 
     def by_study(
         self, title: str, measure: str, columns: Mapping[str, str], note: str = OVER_QUERIES, errors: bool = True
@@ -323,7 +361,7 @@ class Results:
             rows.append((self.title(name), *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
             if errors and name != first:
                 rows.append((f"p against {self.titles[first]}", *(part._p(name, first, measure) for part in parts)))
-        return Table(title, ("system", *columns.values()), tuple(rows), note)
+        return Table(title, ("system", *columns.values()), tuple(rows), self.noted(note))
 
     def _row(
         self, name: str, paper: Mapping[str, str], measures: Sequence[str], printed: Sequence[str], reference: str
@@ -364,7 +402,7 @@ def settings_table(results: Results) -> Table:
         title = f"{results.titles[name]}, {study}" if several else results.titles[name]
         said = ", ".join(_setting(key, value) for key, value in settings.items())
         rows.append((title, results.failures.get((study, name), said)))
-    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+    return Table("Chosen on validation", ("system", "settings"), tuple(rows), results.noted())
 
 
 def _setting(key: str, value: Any) -> str:
@@ -428,7 +466,9 @@ def spread_over_studies(results: Results, measure: str, title: str) -> Table:
             figures = (means.mean(), deviation, means.min(), means.max())
             rows.append((results.title(name), *(f"{figure:.3f}" for figure in figures), str(len(means))))
     note = "Statistics of the means over the test queries of each; overlapping splits are not independent."
-    return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
+    return Table(
+        title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), results.noted(note)
+    )
 
 
 def _per_query(results: Results, system: str) -> list[str]:
@@ -477,16 +517,34 @@ def over_seeds(by_seed: Mapping[int, Results], measures: Sequence[str] = ()) -> 
         there = {name: None for part in parts.values() for values in part.values.values() for name in values}
         for measure in measures or [name for name in there if not name.startswith("pair ")]:
             rows = []
-            for name, title in first.titles.items():
-                means = np.array([part.mean(name, measure) for part in parts.values()])
+            by_system = {name: np.array([part.mean(name, measure) for part in parts.values()]) for name in first.titles}
+            for name, means in by_system.items():
                 known = _numbers(means)
                 summary = f"{known.mean():.4f}" if len(known) else ""
                 deviation = f"{known.std(ddof=1):.4f}" if len(known) > 1 else ""
                 cells = ("" if np.isnan(mean) else f"{mean:.4f}" for mean in means)
-                rows.append((title, summary, deviation, *cells))
+                rows.append((first.titles[name], summary, deviation, *cells))
             columns = ("system", "mean", "deviation", *(f"seed {seed}" for seed in by_seed))
-            tables.append(Table(f"{measure} over seeds, {study}", columns, tuple(rows), OVER_SEEDS))
+            note = next(iter(parts.values())).noted(f"{OVER_SEEDS} {_order_by_seed(by_system, first.titles)}")
+            tables.append(Table(f"{measure} over seeds, {study}", columns, tuple(rows), note))
     return tables
+
+
+def _order_by_seed(means: Mapping[str, Float64], titles: Mapping[str, str]) -> str:
+    """Return a sentence on the pairs of systems of which neither is above the other with all seeds.
+
+    ``means`` are those of each system by seed.
+    """
+    pairs = []
+    for first, second in combinations(means, 2):
+        gains = _numbers(means[first] - means[second])
+        if (gains > 0).any() and (gains < 0).any():
+            above, below = int((gains > 0).sum()), int((gains < 0).sum())
+            pairs.append(f"{titles[first]} and {titles[second]} ({above} to {below})")
+    if not pairs:
+        return "The order of the systems is the same with all seeds."
+    said = "Pairs whose order reverses with the seed (number of seeds with the first one higher, and with it lower)"
+    return f"{said}: {'; '.join(pairs)}."
 
 
 def _without_seed(study: str, seed: int) -> str:

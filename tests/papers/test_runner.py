@@ -278,6 +278,30 @@ def test_a_row_whose_training_kept_its_start_says_so_and_is_not_compared_with_it
     assert not moved.kept_start("y") and "not significant here" in orderings(moved, [Claim("y", "x", "SSI")], "AP")[0]
 
 
+def test_tables_name_the_corpus_and_its_size_as_counted(tmp_path: Path) -> None:
+    """Two studies over vocabularies of 2 and of all words: each table names its own, and one of both the range."""
+    tokens = [["a", "b", "a"], ["a", "c"], ["b", "a"], ["a", "b", "d", "e"]]
+
+    def study(name: str, n_words: int | None) -> Study:
+        texts = study_texts(tokens, study_vocabulary(tokens, n_words))
+        pairs, ids = [("d0", "d2"), ("d1", "d2")], [f"d{row}" for row in range(4)]
+        task = link_task(pairs, [], ids, ["d0", "d1"])
+        trial = StudyTrial(texts.take(np.arange(2)), np.arange(4), task, draw_tuples(task, np.random.default_rng(0), 5))
+        empty = sp.csr_matrix((4, 4), dtype=np.float32)
+        return Study(name, 0, texts, texts, empty, np.arange(4), trial, trial)
+
+    system = System("plain", (), "Plain", lambda _: Fitted(Bilinear.lexical()))
+    request = TaskRequest(tmp_path / "shop", tmp_path / "out")
+    studies = [study("limited", 2), study("full", None)]
+    results = run_ranking("T0", studies, [system], links_loss, links_measure, request, SMALL, lambda *_: None)
+    limited, full = (results.of_study(name).table("t", {}, ["AP"], "plain").note for name in ("limited", "full"))
+    assert limited.startswith("shop: 4 documents of 8 words, a vocabulary of 2 words, 2 test queries. ±")
+    assert full.startswith("shop: 4 documents of 11 words, a vocabulary of 5 words, 2 test queries. ±")
+    assert settings_table(results).note == (
+        "shop: 4 documents of 8 to 11 words, a vocabulary of 2 to 5 words, 2 test queries."
+    )
+
+
 def test_the_table_marks_the_papers_figures_and_tests_against_the_reference() -> None:
     rng = np.random.default_rng(0)
     base = rng.random(50)
