@@ -287,7 +287,7 @@ def test_tables_name_the_corpus_and_its_size_as_counted(tmp_path: Path) -> None:
         pairs, ids = [("d0", "d2"), ("d1", "d2")], [f"d{row}" for row in range(4)]
         task = link_task(pairs, [], ids, ["d0", "d1"])
         trial = StudyTrial(texts.take(np.arange(2)), np.arange(4), task, draw_tuples(task, np.random.default_rng(0), 5))
-        empty = sp.csr_matrix((4, 4), dtype=np.float32)
+        empty = sp.csr_matrix(np.zeros((4, 4), dtype=np.float32))
         return Study(name, 0, texts, texts, empty, np.arange(4), trial, trial)
 
     system = System("plain", (), "Plain", lambda _: Fitted(Bilinear.lexical()))
