@@ -39,7 +39,7 @@ RUNS = (
     "mates-s2net-cl-lsi,psi-cross,psi-cross-cl-lsi",
     "T6 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-plsa,mates-jplsa,mates-cplsa,mates-hdlr,mates-s2net,"
     "mates-s2net-cl-lsi,mates-s2net-pca,mates-s2net-random,mates-s2net-squared,mates-s2net-beta,psi-cross-cl-lsi",
-    "T7a --corpus esci_sample --seeds 3 --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
+    "T7a --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
     "graded-pca,graded-ssi,graded-s2net,graded-s2net-pseudo,graded-ranking-svm",
     "T7b --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
     "graded-expansion,graded-lsi-tfidf,graded-pca,graded-opca,graded-cca,graded-plsa,graded-jplsa,graded-cplsa,graded-hdlr,"
