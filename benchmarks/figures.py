@@ -120,7 +120,12 @@ def rendered(study: Mapping[str, Any]) -> str:
         f"`{known['command']}`{seed}, version {known['version']}, {programs_sentence(content)}, {known['date']}, "
         f"{known['machine']}",
     ]
+    named = ""
     for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
+        if passed[0] != named:
+            named = passed[0]
+            run = content["runs"][named]
+            parts.append(f"**{named}.** `{run['command']}`, measured with program {run['version']}, {run['date']}")
         rows = [[shown(text) for text in row] for row in printed["rows"]]
         title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]
@@ -149,7 +154,7 @@ def agrees(row: Any, place: str, value: str | int) -> bool:
 
 def programs_of(content: Mapping[str, Any]) -> list[str]:
     """Return the programs by which a result was measured: those of its rows, or that of the whole file."""
-    rows = [row for _, row in rows_at(content, "rows.*")] if "rows" in content else []
+    rows = [row for part in ("rows", "runs") if part in content for _, row in rows_at(content, f"{part}.*")]
     of_rows = {str(row["version"]) for row in rows if isinstance(row, Mapping) and row.get("version")}
     return sorted(of_rows) or [content["about"]["program"]]
 
@@ -207,8 +212,9 @@ def of_earlier_programs() -> list[str]:
     lines = []
     for study in studies():
         content = load(study["file"])
-        script = ROOT / re.findall(r"benchmarks/\w+\.py", content["about"]["command"])[0]
-        present = program_of(script) if script.is_file() else "none: the benchmark was removed"
+        named_scripts = re.findall(r"benchmarks/\w+\.py", content["about"]["command"])
+        script = ROOT / named_scripts[0] if named_scripts else None
+        present = program_of(script) if script and script.is_file() else "none: the benchmark was removed"
         earlier = [program for program in programs_of(content) if program != present]
         if earlier:
             named = earlier[0] if len(earlier) == 1 else f"{len(earlier)} earlier programs"

@@ -4,13 +4,16 @@
 
 Runs one command after the other and keeps what each prints under ``--json``: the tables with the p-values of their
 tests, what was chosen on validation, and the sentences. What is finished under ``--out`` is used again, and what is
-there by then is kept in the file, beside what the file has of other runs: so runs made side by side, each with its own
-``--only``, are gathered by a last one. Hours on one core; ``--small`` takes minutes, and its figures mean nothing.
+there by then is kept in the file with what the file has of other runs: so runs made at the same time, each with its
+own ``--only``, are gathered by a last one. A run that is no longer in the list stays in the file until one of the same
+task and corpus with several seeds takes its place. Each run names the program and the day of its measurement. Hours
+on one core; ``--small`` takes minutes, and its figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 import os
 import shlex
@@ -19,29 +22,33 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from provenance import write_results
+from provenance import program_of, write_results
 
 RUNS = (
     "T1a --steps 2000000 --systems tf-idf,query-expansion,lsi,lsi-tf-idf,bm25,diagonal,margin-ranking-perceptron,"
     "utu-plus-i,utv,utv-plus-i,psi-3",
+    "T1a --seeds 3 --steps 500000"
+    " --systems tf-idf,bm25,bm25-anchors,bm25-pagerank,diagonal,utu-plus-i,utv,utv-plus-i,psi-3",
     "T1b --steps 400000 --systems tf-idf,utv-plus-i,restricted-utv-plus-i,hash-kernels-3m,cfh-1-grams",
     "T2 --steps 500000",
     "T3b --steps 2000000 --systems tf-idf,query-expansion,lsi-tf-idf,bm25,utu-plus-i,utv-plus-i,psi-3,psi-3-separate",
     "T9 --steps 500000",
     "T12 --dims 500 --steps 1000000",
     "T4 --steps 500000",
-    "T5 --systems cl-lsi,mates-opca,mates-cca,mates-pca",
+    "T5 --seeds 3 --dims 100 --steps 200000 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-s2net,"
+    "mates-s2net-cl-lsi,psi-cross,psi-cross-cl-lsi",
     "T6 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-plsa,mates-jplsa,mates-cplsa,mates-hdlr,mates-s2net,"
     "mates-s2net-cl-lsi,mates-s2net-pca,mates-s2net-random,mates-s2net-squared,mates-s2net-beta,psi-cross-cl-lsi",
-    "T7a --corpus esci_sample --steps 200000"
-    " --systems graded-tfidf,graded-bm25,graded-likelihood,graded-pca,graded-ranking-svm",
+    "T7a --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
+    "graded-pca,graded-ssi,graded-s2net,graded-s2net-pseudo,graded-ranking-svm",
     "T7b --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
     "graded-expansion,graded-lsi-tfidf,graded-pca,graded-opca,graded-cca,graded-plsa,graded-jplsa,graded-cplsa,graded-hdlr,"
     "graded-diagonal,graded-hash,graded-ssi,graded-s2net,graded-s2net-tfidf,graded-pointwise-svm,graded-ranking-svm,"
     "graded-rsvm-ir,graded-combination",
     *(
         f"T7b-judged --corpus {corpus} --steps 200000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
-        "graded-expansion,graded-lsi-tfidf,graded-pca,graded-diagonal,graded-ssi-pca,graded-s2net-tfidf,"
+        "graded-expansion,graded-lsi-tfidf,graded-pca,graded-opca,graded-diagonal,graded-ssi-pca,graded-s2net,"
+        "graded-s2net-tfidf,"
         "graded-ranking-svm,graded-rsvm-ir"
         for corpus in ("cranfield", "cisi", "msrd_movies", "wikimedia_discernatron")
     ),
@@ -53,9 +60,11 @@ SMALL = ("--small", "--steps", "600", "--every", "300", "--grid", "2", "--slots"
 
 
 def heading(run: str) -> str:
-    """Return the name of a run: its task, and its corpus where the task has several."""
+    """Return the name of a run: its task, its corpus where the task has several, and the number of several seeds."""
     words = shlex.split(run)
-    return " ".join([words[0], *(words[words.index("--corpus") + 1 :][:1] if "--corpus" in words else [])])
+    corpus = words[words.index("--corpus") + 1 :][:1] if "--corpus" in words else []
+    seeds = [words[words.index("--seeds") + 1], "seeds"] if "--seeds" in words else []
+    return " ".join([words[0], *corpus, *seeds])
 
 
 def made(run: str, data: Path, out: Path, small: bool) -> dict[str, Any]:
@@ -66,6 +75,7 @@ def made(run: str, data: Path, out: Path, small: bool) -> dict[str, Any]:
         words[place] = str(data / words[place])
     program = str(Path(sys.executable).with_name("ssi"))
     command = [program, "reproduce", *words, *(SMALL if small else ()), "--out", str(out / heading(run)), "--json"]
+    measured = {"version": program_of(Path(__file__)), "date": datetime.datetime.now(datetime.UTC).date().isoformat()}
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, env={**os.environ, "SSI_DATA": str(data)})
     sections = json.loads(done.stdout)["sections"]
     for shown in (table for section in sections for table in section["tables"]):
@@ -73,25 +83,31 @@ def made(run: str, data: Path, out: Path, small: bool) -> dict[str, Any]:
             shown["columns"], shown["rows"] = shown["columns"][:-1], [row[:-1] for row in shown["rows"]]
     for section in sections:
         del section["pictures"]
-    return {"command": f"ssi reproduce {run}", "sections": sections}
+    return {"command": f"ssi reproduce {run}", **measured, "sections": sections}
+
+
+def measured_before(file: Path) -> dict[str, Any]:
+    """Return the runs of a results file; a run without a program and a day of its own has those of the file."""
+    content = json.loads(file.read_text(encoding="utf-8"))
+    about = {"version": content["about"].get("program", ""), "date": content["about"].get("date", "")}
+    return {name: {"command": run["command"], **about, **run} for name, run in content["runs"].items()}
 
 
 def main() -> None:
     """Make the runs that are asked for, and keep them with those made before."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, default=Path("reproduced"), help="where runs are kept while they are made")
-    parser.add_argument("--only", default="", help="tasks, such as T1a,T6 (default: all)")
+    parser.add_argument("--only", default="", help="tasks or runs, such as 'T6,T1a 3 seeds' (default: all)")
     parser.add_argument("--small", action="store_true", help="minutes; the figures mean nothing")
     parser.add_argument("--json", type=Path, help="the results file (default: kept under --out alone)")
     options = parser.parse_args()
     data = Path(os.environ.get("SSI_DATA") or Path(__file__).parents[2] / "shared" / "data").resolve()
     only = {name for name in options.only.split(",") if name}
-    there = options.json is not None and options.json.exists()
-    earlier = json.loads(options.json.read_text(encoding="utf-8"))["runs"] if there else {}
+    earlier = measured_before(options.json) if options.json is not None and options.json.exists() else {}
     results = {}
     for run in RUNS:
         kept = options.out / f"{heading(run)}.json"
-        if not kept.exists() and (not only or run.split()[0] in only):
+        if not kept.exists() and (not only or only & {run.split()[0], heading(run)}):
             print(heading(run), flush=True)
             content = made(run, data, options.out, options.small)
             kept.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -99,6 +115,11 @@ def main() -> None:
             results[heading(run)] = json.loads(kept.read_text(encoding="utf-8"))
         elif heading(run) in earlier:
             results[heading(run)] = earlier[heading(run)]
+    results |= {
+        name: run
+        for name, run in earlier.items()
+        if not any(one == name or one.startswith(f"{name} ") for one in results)
+    }
     if options.json:
         write_results(options.json, {"runs": results})
 

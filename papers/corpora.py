@@ -55,6 +55,11 @@ def library_name(corpus: Path) -> str | None:
     return text.removeprefix(LIBRARY) if text.startswith(LIBRARY) else None
 
 
+def corpus_name(corpus: Path) -> str:
+    """Return the name of a corpus for tables: that of its folder, or of its data set in ir_datasets."""
+    return library_name(corpus) or corpus.resolve().name
+
+
 def read_library(name: str) -> JudgedTexts:
     """Return a data set of ir_datasets, which downloads it the first time; grades below 0 (junk, spam) count as 0.
 

@@ -51,7 +51,7 @@ def directions_table(results: Results) -> Table:
         for name in _measured(results, columns[0])
     ]
     note = "Forward: a query's mate among the documents; backward: a document's among the queries."
-    return Table("Each direction", ("system", *columns), tuple(rows), note)
+    return Table("Each direction", ("system", *columns), tuple(rows), results.noted(note))
 
 
 def accuracy_table(results: Results) -> Table:
@@ -75,7 +75,7 @@ def accuracy_table(results: Results) -> Table:
         )
     columns = ("first", "second", "difference", "unpaired p", "corrected", "paired p", "corrected ")
     note = f"Corrected: times {len(couples)} comparisons (Bonferroni), at most 1. The paper asks for p < .01."
-    return Table("Differences of top-1 accuracy", columns, tuple(rows), note)
+    return Table("Differences of top-1 accuracy", columns, tuple(rows), results.noted(note))
 
 
 def _measured(results: Results, measure: str) -> list[str]:

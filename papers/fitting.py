@@ -13,7 +13,7 @@ import numpy as np
 from papers.methods.projections import Mates
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
-from papers.registry import FitInput, Fitted
+from papers.registry import KEPT_ITERATION, KEPT_STEP, FitInput, Fitted
 from papers.study import Study
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.scorers import Projection, Scorer
@@ -128,7 +128,7 @@ def s2net_option(
 
         projection = fit_s2net(data, start, settings, validate=judge, progress=note)
         best = min(range(len(values)), key=values.__getitem__, default=0)
-        reported["iteration kept"] = [*iterations, last][best]
+        reported[KEPT_ITERATION] = [*iterations, last][best]
         return projection
 
     return reported, fit
@@ -181,16 +181,25 @@ def fit_sgd(  # noqa: PLR0913 - one keyword per setting of the papers
     document_view: str = "rows",
     what: str = "steps",
     **settings: Any,
-) -> tuple[Scorer, int]:
-    """Return the scorer trained by plain SGD within the job's budget, with early stopping, and the number of steps."""
+) -> tuple[Scorer, int, int]:
+    """Return the scorer trained by plain SGD within the job's budget, the step that was kept, and the number of steps.
+
+    The kept step is the one with the best validation, 0 for the untrained start. Training goes on after it until the
+    budget's patience ends.
+    """
     budget = job.budget
     steps = n_steps or budget.n_steps
-    done = 0
+    validate = job.validate(view, document_view)
+    values: list[float] = []
+    made = [0]
 
-    def report(made: int) -> None:
-        nonlocal done
-        done = made
-        job.progress(what, made, steps)
+    def judge(scorer: Scorer) -> float:
+        values.append(validate(scorer))
+        return values[-1]
+
+    def report(step: int) -> None:
+        made.append(step)
+        job.progress(what, step, steps)
 
     scorer = fit_plain(
         shape,
@@ -200,13 +209,30 @@ def fit_sgd(  # noqa: PLR0913 - one keyword per setting of the papers
         n_steps=steps,
         init_std=init_std,
         rng=rng,
-        validate=job.validate(view, document_view),
+        validate=judge,
         every=min(budget.every, steps),
         patience=budget.patience,
         progress=report,
         **settings,
     )
-    return scorer, done
+    best = min(range(len(values)), key=values.__getitem__, default=0)
+    return scorer, made[best], made[-1]
+
+
+def sgd_option(
+    job: FitInput, shape: str | PlainShape, data: PlainData, said: Mapping[str, Any], **settings: Any
+) -> Option:
+    """Return plain SGD with the settings of `fit_sgd` as an option.
+
+    Its settings are ``said`` and, after the fit, ``kept step`` (0 is the untrained start).
+    """
+    reported = dict(said)
+
+    def fit() -> Scorer:
+        scorer, reported[KEPT_STEP], _ = fit_sgd(job, shape, data, **settings)
+        return scorer
+
+    return reported, fit
 
 
 def tuned_plain(
@@ -232,7 +258,7 @@ def tuned_plain(
     seed = int(job.rng.integers(2**62))
     validate = job.validate(view, view)
 
-    def fit(point: tuple[float, float], n: int, what: str) -> tuple[Scorer, int]:
+    def fit(point: tuple[float, float], n: int, what: str) -> tuple[Scorer, int, int]:
         rate, start = point
         rng = np.random.default_rng(seed)
         return fit_sgd(
@@ -251,13 +277,13 @@ def tuned_plain(
     failures: list[TrainingError] = []
     for rate, start in order:
         try:
-            scorer, done = fit((rate, start), n_steps, "")
+            scorer, kept, made = fit((rate, start), n_steps, "")
             break
         except TrainingError as error:
             failures.append(error)
     else:
         raise failures[0]
-    settings: dict[str, Any] = {"rate": rate, "steps": done, "most_steps": n_steps}
+    settings: dict[str, Any] = {"rate": rate, KEPT_STEP: kept, "steps": made, "most_steps": n_steps}
     if low_rank:
         settings |= {"dims": budget.n_dims, "start": start}
     return scorer, {**settings, "validation": validate(scorer)}

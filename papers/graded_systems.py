@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.corpora import PSEUDO
-from papers.fitting import Option, best_of, dimensions, fit_sgd, s2net_option, tuned
+from papers.fitting import Option, best_of, dimensions, s2net_option, sgd_option, tuned
 from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
@@ -37,7 +37,7 @@ from papers.study import StatedPairs, Study, Texts
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
 from reranker.kernels.product_sgd import Triples
-from reranker.models.scorers import Projection, Scorer
+from reranker.models.scorers import Projection
 from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)
@@ -318,22 +318,21 @@ def _ssi(job: FitInput, shape: str, start: Literal["random", "pca"] = "random") 
         n_dims = origin.n_dims
     seed = int(job.rng.integers(2**31))
 
-    def build(rate: float) -> Scorer:
-        return fit_sgd(
+    def option(rate: float) -> Option:
+        return sgd_option(
             job,
             plain,
             data,
+            {"rate": rate, "pairs": len(preferences), "dimensions": n_dims},
             rate=rate,
             init_std=SMALL_START,
             rng=np.random.default_rng(seed),
             n_dims=n_dims,
             start=origin,
             sampler=sampler,
-        )[0]
+        )
 
-    settings = {"pairs": len(preferences), "dimensions": n_dims}
-    rates = job.budget.rates[: job.budget.grid]
-    return tuned(job, (({"rate": rate, **settings}, partial(build, rate)) for rate in rates))
+    return tuned(job, map(option, job.budget.rates[: job.budget.grid]))
 
 
 def _s2net(

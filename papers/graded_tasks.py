@@ -13,13 +13,17 @@ from papers import registry, report
 from papers.corpora import Collection, folds, read_collection, repeated_splits, studies_of
 from papers.graded_systems import BY_NAME
 from papers.measures import AUC, DCG, PAIR_GRADE, PAIR_SCORE, TAU, filter_loss, graded_measure, ranking_loss
-from papers.rank_measures import Roc, auc_paired_test, roc_curve
+from papers.rank_measures import N_SUBSETS, Roc, auc_paired_test, roc_curve
 from papers.registry import Budget, Loss, Progress, Section, System, Table, Task, TaskRequest
 from papers.results import LEVEL, Results, averaged, p_value, significance_groups, spread_over_studies
 from papers.runner import run_ranking, sizes, with_budget
 from papers.study import Study
 from reranker.evaluation import PairedTest
 
+QUERY_WORDS = (
+    "S2Net reads a query as a pseudo-document of search results in all systems; here only the row with "
+    "“pseudo-document queries” does so, and the others read the query's own words."
+)
 DIMENSIONS = (100, 300, 500, 750, 1_000)
 REFERENCE = "graded-tfidf"
 
@@ -56,7 +60,7 @@ def dcg_table(per_query: Results, reference: str) -> Table:
     rows = []
     for system in per_query.systems:
         if per_query.has(system, DCG):
-            cells = [per_query.titles[system], f"{per_query.mean(system, DCG):.3f}"]
+            cells = [per_query.title(system), f"{per_query.mean(system, DCG):.3f}"]
             for name in against:
                 test = per_query.paired(system, name, DCG)
                 same = system == name
@@ -66,12 +70,15 @@ def dcg_table(per_query: Results, reference: str) -> Table:
                     else [f"{test.difference:+.3f} ± {test.standard_error:.3f}", p_value(test.p_t_test)]
                 )
             rows.append(tuple(cells))
-    note = f"Paired t-tests over queries, as S2Net's for NDCG; its level is {LEVEL}."
-    return Table("DCG@5 of each query, paired", tuple(columns), tuple(rows), note)
+    note = (
+        f"Paired t-tests over queries of DCG@5, level {LEVEL}. S2Net compares DCG per query in the same way, on one "
+        f"split; here a query that several splits test on has the mean of its values."
+    )
+    return Table("DCG@5 of each query, paired", tuple(columns), tuple(rows), per_query.noted(note))
 
 
 def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
-    """Yield sentences on which systems differ from the reference in nDCG@10, at S2Net's level."""
+    """Yield sentences on which systems differ from the reference in nDCG@10, at `LEVEL`."""
     for kind, titles in significance_groups(per_query, reference, "nDCG@10").items():
         if titles:
             yield (
@@ -81,7 +88,7 @@ def order_sentences(per_query: Results, reference: str) -> Iterator[str]:
 
 
 def auc_table(results: Results, seed: int) -> Table:
-    """Return AUC over splits, and paired t-tests against the reference over 50 random subsets."""
+    """Return AUC over splits, and paired t-tests against the reference over disjoint subsets."""
     reference = REFERENCE if REFERENCE in results.systems else results.systems[0]
     rows = []
     for name in results.systems:
@@ -98,7 +105,7 @@ def auc_table(results: Results, seed: int) -> Table:
         verdict = f"{above} above, {below} below, of {len(tests)}" if tests else ""
         rows.append(
             (
-                results.titles[name],
+                results.title(name),
                 f"{values.mean():.3f}",
                 f"{error:.3f}",
                 mean,
@@ -109,19 +116,22 @@ def auc_table(results: Results, seed: int) -> Table:
     title = results.titles[reference]
     columns = ("system", AUC, "deviation over splits", f"minus {title}", f"splits with p < {LEVEL}", "AUC, paper")
     note = (
-        "p of the paired t-test over 50 random halves of a split's test pairs, as S2Net's. The halves overlap, so it "
-        "says that a difference is stable on these pairs. The paper's figures are on other data."
+        f"p is of the paired t-test over {N_SUBSETS} disjoint random subsets of a split's test pairs. S2Net tests in "
+        f"this way on one split; these splits overlap, so their tests are not independent. {QUERY_WORDS} The paper's "
+        f"figures are on other data."
     )
-    return Table("AUC of all test pairs pooled", columns, tuple(rows), note)
+    return Table("AUC of all test pairs pooled", columns, tuple(rows), results.noted(note))
 
 
 def _subset_tests(results: Results, name: str, reference: str, seed: int) -> list[PairedTest]:
-    """Return the tests on the splits for which both systems have values."""
+    """Return the tests on the splits where both systems have values, and with two relevant pairs and two others."""
     tests = []
     for number, study in enumerate(results.studies):
         one, other = (results.values.get((study, system), {}) for system in (name, reference))
         if PAIR_SCORE in one and PAIR_SCORE in other:
             positive = one[PAIR_GRADE] >= 1.0
+            if min(positive.sum(), (~positive).sum()) < 2:
+                continue
             rng = np.random.default_rng([seed, number])
             tests.append(auc_paired_test(one[PAIR_SCORE], other[PAIR_SCORE], positive, rng=rng))
     return tests
@@ -164,7 +174,10 @@ SMALL_DIMENSIONS = (4, 8)
 SMALL = "Small mode: few queries, texts and steps. The figures mean nothing; they show that everything works."
 
 AD_LABELS = {3.0: 2.0, 2.0: 1.0, 1.0: 1.0, 0.0: 0.0}
-"""esci_sample's exact, substitute, complement and irrelevant as S2Net's same, subset, superset and disjoint (A25)."""
+"""Grades of esci_sample's exact, substitute, complement and irrelevant.
+
+S2Net's labels are others: same, subset, superset and disjoint. The assignment is ours, the gains are those of A25.
+"""
 LABELS = {"esci_sample": AD_LABELS}
 
 T7_SYSTEMS = (
@@ -263,7 +276,8 @@ def run_order(request: TaskRequest, progress: Progress, *, ads: bool) -> Section
         dcg_table(per_query, reference),
     )
     split = _split_sentence(made, len(results.studies))
-    sentences = (*small_sentence(request), split, *order_sentences(per_query, reference))
+    pseudo = (QUERY_WORDS,) if ads else ()
+    sentences = (*small_sentence(request), split, *pseudo, *order_sentences(per_query, reference))
     return Section(task, title, sentences, tables)
 
 
@@ -290,7 +304,7 @@ def run_dimensions(request: TaskRequest, progress: Progress) -> Section:
 
 
 def _read(request: TaskRequest, *, ads: bool) -> Collection:
-    """Return the collection of a request; for an ad task, other grades are mapped to S2Net's labels."""
+    """Return the collection of a request; for an ad task, the labels of a known corpus are mapped to grades."""
     collection = read_collection(
         Path(request.corpus), small=request.small, max_queries=MAX_QUERIES, seed=request.seed, pseudo_documents=ads
     )

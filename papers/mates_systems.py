@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers.bilingual import BESIDE, ONCE
-from papers.fitting import Option, dimensions, fit_sgd, remembered, s2net_option, some, tuned
+from papers.fitting import Option, dimensions, remembered, s2net_option, sgd_option, some, tuned
 from papers.methods.lexical import OnView
 from papers.methods.projections import (
     REDUCED,
@@ -268,17 +268,11 @@ def _psi(job: FitInput, starts: Iterable[tuple[dict[str, Any], Bilinear | None, 
         for chosen, start, deviation in starts:
             size = budget.n_dims if start is None else start.n_dims
             for rate in some(budget.rates, budget.grid):
-                fit = partial(
-                    _sgd, job, "no_identity", data, n_dims=size, rate=rate, init_std=deviation, rng=job.rng, start=start
-                )
-                yield {**chosen, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}, fit
+                said = {**chosen, "dimensions": size, "rate": rate, "steps at most": budget.n_steps}
+                settings = {"n_dims": size, "rate": rate, "init_std": deviation, "rng": job.rng, "start": start}
+                yield sgd_option(job, "no_identity", data, said, **settings)
 
     return tuned(job, options(), counted=True)
-
-
-def _sgd(job: FitInput, shape: str, data: PlainData, **settings: Any) -> Scorer:
-    """Return the scorer trained by plain SGD."""
-    return fit_sgd(job, shape, data, **settings)[0]
 
 
 def _psi_from_projection(job: FitInput, kind: str) -> Fitted:
@@ -332,7 +326,7 @@ def _translated_psi(job: FitInput) -> Fitted:
 
     def option(rate: float) -> Option:
         chosen = {"dimensions": budget.n_dims, "rate": rate, "deviation": deviation, "translation": VIEW}
-        return chosen, partial(_sgd, job, "low_rank", data, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
+        return sgd_option(job, "low_rank", data, chosen, rate=rate, init_std=deviation, rng=job.rng, view=VIEW)
 
     return tuned(job, map(option, some(budget.rates, budget.grid)), VIEW, counted=True)
 

@@ -218,40 +218,50 @@ def auc(scores: Scores, positive: Bool) -> float:
     return above / (n_positive * n_negative)
 
 
-def auc_paired_test(
-    first: Scores,
-    second: Scores,
-    positive: Bool,
-    *,
-    rng: np.random.Generator,
-    n_subsets: int = 50,
-    share: float = 0.5,
-) -> PairedTest:
-    """Return the paired t-test of two systems' AUC over random subsets of the test pairs.
+N_SUBSETS = 50
+"""Number of subsets of the test pairs in the paired test of AUC (S2Net, note 4)."""
 
-    The subsets are drawn without replacement and are the same for both systems. Each keeps ``share`` of the positives
-    and of the negatives (at least one of each). They overlap, so the values are not independent and p is too small. The
-    test shows that the difference is stable on these pairs, not that it holds for others.
+
+def disjoint_subsets(positive: Bool, n_subsets: int, rng: np.random.Generator) -> list[Int64]:
+    """Return a random division of pairs into subsets, as ascending row numbers; each pair is in exactly one subset.
+
+    ``positive``, (n,) bool, tells the relevant pairs. Relevant pairs and others are divided separately, each as evenly
+    as possible, so that every subset has an AUC. If there are fewer than ``n_subsets`` pairs of a kind, there are only
+    as many subsets as pairs of that kind.
+    """
+    kinds = [rng.permutation(np.flatnonzero(kind)).astype(np.int64) for kind in (positive, ~positive)]
+    n = min(n_subsets, *(len(kind) for kind in kinds))
+    return [np.sort(np.concatenate(parts)) for parts in zip(*(np.array_split(kind, n) for kind in kinds), strict=True)]
+
+
+def auc_paired_test(
+    first: Scores, second: Scores, positive: Bool, *, rng: np.random.Generator, n_subsets: int = N_SUBSETS
+) -> PairedTest:
+    """Return the paired t-test of two systems' AUC over disjoint random subsets of the test pairs.
+
+    The subsets are those of `disjoint_subsets`, the same for both systems. The difference is the mean over subsets.
 
     Raises
     ------
     ConfigError
-        For fewer than 2 subsets, or a share (not given in the source) that is not between 0 and 1.
+        For fewer than 2 subsets.
     InputError, ShapeMismatch
-        As in `roc_curve`.
+        As in `roc_curve`; also if there are fewer than 2 relevant pairs or fewer than 2 others.
 
-    Source: S2Net, Table 2 (paired t-test over 50 random subsets); spec E11.
+    Source: S2Net, note 4 ("we randomly split the data into 50 subsets"); spec E11.
     """
-    if n_subsets < 2 or not 0.0 < share < 1.0:
-        raise ConfigError(f"{n_subsets} subsets with share {share!r}: give at least 2, and a share between 0 and 1")
-    _checked(first, positive)
+    if n_subsets < 2:
+        raise ConfigError(f"{n_subsets} subsets: give at least 2, because a t-test needs two values")
+    n_positive, n_negative = _checked(first, positive)
     _checked(second, positive)
-    groups = [np.flatnonzero(positive), np.flatnonzero(~positive)]
-    values = np.empty((2, n_subsets))
-    for subset in range(n_subsets):
-        chosen = np.concatenate([rng.choice(one, max(1, round(share * len(one))), replace=False) for one in groups])
-        values[:, subset] = [auc(scores[chosen], positive[chosen]) for scores in (first, second)]
-    return paired_test(values[0], values[1])
+    if min(n_positive, n_negative) < 2:
+        raise InputError(
+            f"{n_positive} relevant and {n_negative} other pairs cannot be divided into 2 subsets with both: give at "
+            f"least 2 of each"
+        )
+    subsets = disjoint_subsets(positive, n_subsets, rng)
+    values = [[auc(scores[rows], positive[rows]) for rows in subsets] for scores in (first, second)]
+    return paired_test(np.array(values[0]), np.array(values[1]))
 
 
 def kendall_tau(first: Scores, second: Scores) -> float:

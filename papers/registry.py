@@ -47,6 +47,10 @@ class Budget:
     """k of the polynomial model ``psi-k``, at least 2."""
 
 
+KEPT_STEP, KEPT_ITERATION = "kept step", "iteration kept"
+"""Settings that tell which step of SGD or iteration of L-BFGS was the best on validation; 0 is the untrained start."""
+
+
 @dataclass(frozen=True)
 class Fitted:
     """A system that is ready to score."""

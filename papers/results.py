@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from urllib.parse import quote
 import numpy as np
 import scipy.sparse as sp
 
-from papers.registry import Table
+from papers.registry import KEPT_ITERATION, KEPT_STEP, Table
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch
 from reranker.evaluation import PairedTest, paired_test, standard_error
@@ -195,7 +196,21 @@ OVER_SEEDS = (
     "A seed draws the split (unless the corpus has one), the test sample, the order of training and the starts. The "
     "deviation is over seeds; the standard error over queries is in the other tables."
 )
+AT_START = "its start, untrained"
 OVER_QUERIES = "± is the standard error over queries."
+
+
+class StudySize(NamedTuple):
+    """Numbers of a study, as they were counted when it was run."""
+
+    documents: int
+    """Number of documents."""
+    occurrences: int
+    """Number of words in the documents, each as often as it occurs; words outside of the vocabulary do not count."""
+    vocabulary: int
+    """Number of different words."""
+    queries: int
+    """Number of test queries."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,6 +233,10 @@ class Results:
     """Results that were reused from an earlier run."""
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """Group of each test query, by study."""
+    corpus: str = ""
+    """Name of the corpus."""
+    sizes: Mapping[str, StudySize] = field(default_factory=dict)
+    """Size of each study."""
 
     @property
     def studies(self) -> tuple[str, ...]:
@@ -234,7 +253,27 @@ class Results:
         parts = (self.values, self.failures, self.settings, self.seconds)
         kept: list[Any] = [{place: value for place, value in part.items() if place[0] == study} for part in parts]
         reused = frozenset(place for place in self.reused if place[0] == study)
-        return replace(self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused)
+        sizes = {name: size for name, size in self.sizes.items() if name == study}
+        return replace(
+            self, values=kept[0], failures=kept[1], settings=kept[2], seconds=kept[3], reused=reused, sizes=sizes
+        )
+
+    def noted(self, note: str = "") -> str:
+        """Return the note of a table: the corpus and its size, then ``note``.
+
+        A number that is not the same in all studies is given as a range.
+        """
+        if not self.sizes:
+            return note
+        documents, occurrences, vocabulary, queries = (
+            f"{min(numbers):,}" if min(numbers) == max(numbers) else f"{min(numbers):,} to {max(numbers):,}"
+            for numbers in zip(*self.sizes.values(), strict=True)
+        )
+        where = (
+            f"{self.corpus}: {documents} documents of {occurrences} words, a vocabulary of {vocabulary} words, "
+            f"{queries} test queries."
+        )
+        return f"{where} {note}".rstrip()
 
     def has(self, system: str, measure: str) -> bool:
         """Return whether a system has values of a measure on any study."""
@@ -263,6 +302,15 @@ class Results:
         """Return why a system has no values on some study; empty if it has values on all."""
         reasons = dict.fromkeys(reason for (_, name), reason in self.failures.items() if name == system)
         return "; ".join(reasons)
+
+    def kept_start(self, system: str) -> bool:
+        """Return whether a system is its untrained start in all studies: no validation was better than the first."""
+        found = [settings for (_, name), settings in self.settings.items() if name == system]
+        return bool(found) and all(0 in (one.get(KEPT_STEP), one.get(KEPT_ITERATION)) for one in found)
+
+    def title(self, system: str) -> str:
+        """Return the title of a system for tables, which says so if it kept its start."""
+        return f"{self.titles[system]} ({AT_START})" if self.kept_start(system) else self.titles[system]
 
     def paired(self, first: str, second: str, measure: str, rng: np.random.Generator | None = None) -> PairedTest:
         """Return the paired test of first minus second over the queries of all studies for which both have values.
@@ -296,7 +344,7 @@ class Results:
             columns += [measure, "p", *([f"{measure}, paper"] if measure in printed else [])]
         rows = tuple(self._row(name, paper.get(name, {}), measures, printed, reference) for name in self.titles)
         note = NOTE.format(reference=self.titles.get(reference, reference))
-        return Table(title, (*columns, "seconds"), rows, note)
+        return Table(title, (*columns, "seconds"), rows, self.noted(note))
 
     def by_study(
         self, title: str, measure: str, columns: Mapping[str, str], note: str = OVER_QUERIES, errors: bool = True
@@ -308,19 +356,19 @@ class Results:
         parts = [self.of_study(study) for study in columns]
         rows = []
         first = self.systems[0]
-        for name, shown in self.titles.items():
+        for name in self.titles:
             figures = [part.figure(name, measure) or part.failure(name) for part in parts]
-            rows.append((shown, *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
+            rows.append((self.title(name), *(text if errors else text.split(" ± ", maxsplit=1)[0] for text in figures)))
             if errors and name != first:
                 rows.append((f"p against {self.titles[first]}", *(part._p(name, first, measure) for part in parts)))
-        return Table(title, ("system", *columns.values()), tuple(rows), note)
+        return Table(title, ("system", *columns.values()), tuple(rows), self.noted(note))
 
     def _row(
         self, name: str, paper: Mapping[str, str], measures: Sequence[str], printed: Sequence[str], reference: str
     ) -> tuple[str, ...]:
         """Return the row of a system; without values, the first column says why."""
         failure = self.failure(name)
-        cells = [f"{self.titles[name]} ({failure})" if failure else self.titles[name]]
+        cells = [f"{self.titles[name]} ({failure})" if failure else self.title(name)]
         for measure in measures:
             cells += [self.figure(name, measure), self._p(name, reference, measure)]
             if measure in printed:
@@ -329,10 +377,16 @@ class Results:
         return (*cells, seconds(spent) if spent else "")
 
     def _p(self, name: str, reference: str, measure: str) -> str:
-        """Return p against the reference; empty if there is nothing to compare."""
+        """Return p against the reference; empty if there is nothing to compare.
+
+        A system that kept its start is not compared with a reference that this start is equal to, as diag(w) with
+        TF-IDF.
+        """
         if name == reference or not (self.has(name, measure) and self.has(reference, measure)):
             return ""
-        return p_value(self.paired(name, reference, measure).p_t_test)
+        test = self.paired(name, reference, measure)
+        same = test.difference == 0 and test.standard_error == 0
+        return "" if same and self.kept_start(name) else p_value(test.p_t_test)
 
 
 def _numbers(values: Float64) -> Float64:
@@ -346,9 +400,15 @@ def settings_table(results: Results) -> Table:
     rows = []
     for (study, name), settings in results.settings.items():
         title = f"{results.titles[name]}, {study}" if several else results.titles[name]
-        said = ", ".join(f"{key.replace('_', ' ')} {_short(value)}" for key, value in settings.items())
+        said = ", ".join(_setting(key, value) for key, value in settings.items())
         rows.append((title, results.failures.get((study, name), said)))
-    return Table("Chosen on validation", ("system", "settings"), tuple(rows))
+    return Table("Chosen on validation", ("system", "settings"), tuple(rows), results.noted())
+
+
+def _setting(key: str, value: Any) -> str:
+    """Return a setting as text; a kept step of 0 is explained."""
+    at_start = f" ({AT_START})" if key in (KEPT_STEP, KEPT_ITERATION) and value == 0 else ""
+    return f"{key.replace('_', ' ')} {_short(value)}{at_start}"
 
 
 def _short(value: Any) -> str:
@@ -384,7 +444,10 @@ def averaged(results: Results) -> Results:
     seconds: dict[tuple[str, str], float] = {}
     for (_, system), spent in results.seconds.items():
         seconds[ALL, system] = seconds.get((ALL, system), 0.0) + spent
-    return replace(results, values=values, failures=failures, settings={}, seconds=seconds, reused=frozenset())
+    kept: dict[tuple[str, str], dict[str, int]] = {
+        (ALL, system): {KEPT_STEP: 0} for system in results.systems if results.kept_start(system)
+    }
+    return replace(results, values=values, failures=failures, settings=kept, seconds=seconds, reused=frozenset())
 
 
 def spread_over_studies(results: Results, measure: str, title: str) -> Table:
@@ -401,9 +464,11 @@ def spread_over_studies(results: Results, measure: str, title: str) -> Table:
         if len(means):
             deviation = float(means.std(ddof=1)) if len(means) > 1 else 0.0
             figures = (means.mean(), deviation, means.min(), means.max())
-            rows.append((results.titles[name], *(f"{figure:.3f}" for figure in figures), str(len(means))))
+            rows.append((results.title(name), *(f"{figure:.3f}" for figure in figures), str(len(means))))
     note = "Statistics of the means over the test queries of each; overlapping splits are not independent."
-    return Table(title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), note)
+    return Table(
+        title, ("system", "mean", "deviation", "least", "greatest", "number"), tuple(rows), results.noted(note)
+    )
 
 
 def _per_query(results: Results, system: str) -> list[str]:
@@ -452,16 +517,34 @@ def over_seeds(by_seed: Mapping[int, Results], measures: Sequence[str] = ()) -> 
         there = {name: None for part in parts.values() for values in part.values.values() for name in values}
         for measure in measures or [name for name in there if not name.startswith("pair ")]:
             rows = []
-            for name, title in first.titles.items():
-                means = np.array([part.mean(name, measure) for part in parts.values()])
+            by_system = {name: np.array([part.mean(name, measure) for part in parts.values()]) for name in first.titles}
+            for name, means in by_system.items():
                 known = _numbers(means)
                 summary = f"{known.mean():.4f}" if len(known) else ""
                 deviation = f"{known.std(ddof=1):.4f}" if len(known) > 1 else ""
                 cells = ("" if np.isnan(mean) else f"{mean:.4f}" for mean in means)
-                rows.append((title, summary, deviation, *cells))
+                rows.append((first.titles[name], summary, deviation, *cells))
             columns = ("system", "mean", "deviation", *(f"seed {seed}" for seed in by_seed))
-            tables.append(Table(f"{measure} over seeds, {study}", columns, tuple(rows), OVER_SEEDS))
+            note = next(iter(parts.values())).noted(f"{OVER_SEEDS} {_order_by_seed(by_system, first.titles)}")
+            tables.append(Table(f"{measure} over seeds, {study}", columns, tuple(rows), note))
     return tables
+
+
+def _order_by_seed(means: Mapping[str, Float64], titles: Mapping[str, str]) -> str:
+    """Return a sentence on the pairs of systems of which neither is above the other with all seeds.
+
+    ``means`` are those of each system by seed.
+    """
+    pairs = []
+    for first, second in combinations(means, 2):
+        gains = _numbers(means[first] - means[second])
+        if (gains > 0).any() and (gains < 0).any():
+            above, below = int((gains > 0).sum()), int((gains < 0).sum())
+            pairs.append(f"{titles[first]} and {titles[second]} ({above} to {below})")
+    if not pairs:
+        return "The order of the systems is the same with all seeds."
+    said = "Pairs whose order reverses with the seed (number of seeds with the first one higher, and with it lower)"
+    return f"{said}: {'; '.join(pairs)}."
 
 
 def _without_seed(study: str, seed: int) -> str:
@@ -507,7 +590,11 @@ def orderings(results: Results, claims: Sequence[Claim], *measures: str) -> tupl
 
 
 def _sentence(results: Results, claim: Claim, measures: Sequence[str]) -> str:
-    verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
+    untrained = [results.titles[name] for name in (claim.better, claim.worse) if results.kept_start(name)]
+    if untrained:
+        verdicts = f"not tested here, because no validation was better than the untrained start of {untrained[0]}"
+    else:
+        verdicts = "; ".join(_verdict(results, claim, measure) for measure in measures)
     names = f"{results.titles[claim.better]} above {results.titles[claim.worse]}"
     return f"Claimed by the paper ({claim.source}): {names}: {verdicts}."
 

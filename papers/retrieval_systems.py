@@ -17,11 +17,11 @@ from papers.methods.boolean_query import RarestPairs
 from papers.methods.inverted_file import BooleanScorer, CourseWeights, VectorSpace, Weighting
 from papers.methods.lexical import Okapi, QueryExpansion, fit_language_model, fit_okapi, mixture
 from papers.methods.projections import fit_lsa, fit_pca
-from papers.methods.rows import pair_products
+from papers.methods.rows import ProductScorer, pair_products
 from papers.methods.topics import SIMILARITIES, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear, Mix, correlated_map, dice_neighbours, ordered_map, top_n_map
 from papers.plain_sgd import PlainData, PlainShape
-from papers.registry import FitInput, Fitted, System
+from papers.registry import KEPT_STEP, FitInput, Fitted, System
 from papers.retrieval_studies import ANCHORS, BIGRAMS, PRIOR
 from papers.study import Texts
 from reranker.arrays import Float32
@@ -74,6 +74,14 @@ def _learned(name: str, **settings: Any) -> Fit:
         return Fitted(scorer, settings=chosen)
 
     return fit
+
+
+def _diagonal(job: FitInput) -> Fitted:
+    """Return diag(w), with smaller rates tried as well: all weights move at every step, and most steps are noise."""
+    rates = job.budget.rates
+    rates = rates if len(rates) < 2 else (*rates, min(rates) / 10, min(rates) / 100)
+    scorer, chosen = tuned_plain(job, PlainShape("diagonal"), job.study.plain_data(), rates=rates)
+    return Fitted(scorer, settings=chosen)
 
 
 def _polynomial(job: FitInput) -> Fitted:
@@ -182,6 +190,8 @@ def _neighbour_mix(words: bool, bigrams: bool, k: int = 5) -> Fit:
             "start": first["start"],
             "rate of neighbours": second["rate"],
             "start of neighbours": second["start"],
+            KEPT_STEP: first[KEPT_STEP],
+            f"{KEPT_STEP} of neighbours": second[KEPT_STEP],
             "dims": budget.n_dims,
             "features": n,
             "neighbours": k,
@@ -346,15 +356,19 @@ def _bm25_pagerank(job: FitInput) -> Fitted:
 
 
 @dataclass(frozen=True, eq=False)
-class AnchorTexts:
+class AnchorTexts(ProductScorer):
     """Score of a scorer f over documents' counts plus ``weight`` times those of the documents that link to them.
 
     Documents have 2 D columns (`papers.retrieval_studies.with_anchors`), queries D.
     """
 
-    scorer: Scorer
+    scorer: ProductScorer
     """f, over D columns."""
     weight: float
+
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the two rows of f's product."""
+        return self.scorer.sides(q_rows, weighted_anchors(d_rows, self.weight))
 
     def score_matrix(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> Float32:
         """Return the score of every query with every document, (n_queries, n_documents) float32."""
@@ -374,7 +388,7 @@ def weighted_anchors(d_rows: sp.csr_matrix, weight: float) -> sp.csr_matrix:
 def _bm25_anchors(job: FitInput) -> Fitted:
     """Return BM25 over texts and anchor texts; their weight is chosen on validation, and then k1 and b again.
 
-    One value is changed at a time: rows with the texts of all linking documents are long, and each trial is slow.
+    One value is changed at a time, because rows with the texts of all linking documents are long.
     """
     rows = job.study.background().view(ANCHORS)
     plain = _bm25(job).settings
@@ -394,7 +408,7 @@ _BIGRAMS = frozenset({BIGRAMS})
 
 SYSTEMS: tuple[System, ...] = (
     System("tf-idf", ("M01", "B01"), "TF-IDF", lambda _: Fitted(Bilinear.lexical())),
-    System("diagonal", ("M02",), "diag(w)", _learned("diagonal")),
+    System("diagonal", ("M02",), "diag(w)", _diagonal),
     System("margin-ranking-perceptron", ("M03", "B05"), "margin ranking perceptron (full W)", _dense("full")),
     System("zero-diagonal", ("M04",), "full W, zero diagonal", _dense("zero_diagonal")),
     System("utu-plus-i", ("M05",), "UᵀU + I", _learned("tied")),

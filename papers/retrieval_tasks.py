@@ -313,7 +313,7 @@ def _scatter(request: TaskRequest, progress: Progress) -> Section:
         above, below = int((ys > xs).sum()), int((ys < xs).sum())
         rows.append((results.titles[other], str(above), str(below), str(len(xs) - above - below)))
     columns = ("against", f"queries better by {results.titles[model]}", "worse", "equal")
-    table = Table("Average precision by query", columns, tuple(rows))
+    table = Table("Average precision by query", columns, tuple(rows), results.noted())
     return Section("T13", _T13, _said(request, results), (table,), tuple(pictures))
 
 

@@ -12,9 +12,10 @@ from zlib import crc32
 
 import numpy as np
 
+from papers.corpora import corpus_name
 from papers.measures import PAIR_GRADE, PAIR_SCORE
 from papers.registry import Budget, FitInput, Fitted, Loss, Progress, System, TaskRequest
-from papers.results import CachedResult, ResultCache, Results, file_name, fingerprint, version
+from papers.results import CachedResult, ResultCache, Results, StudySize, file_name, fingerprint, version
 from papers.study import Study, StudyTrial, TrialScores
 from reranker.arrays import Float32, Float64
 from reranker.errors import MissingExtra, RerankerError
@@ -59,8 +60,12 @@ def run_ranking(  # noqa: PLR0913 - systems, studies, measures, budget and refer
     results: dict[tuple[str, str], CachedResult] = {}
     reused: set[tuple[str, str]] = set()
     groups: dict[str, tuple[str, ...]] = {}
+    sizes: dict[str, StudySize] = {}
     for study in studies:
         groups[study.name] = study.test.groups
+        texts = study.documents
+        occurrences = int(texts.counts.sum(dtype=np.float64))
+        sizes[study.name] = StudySize(len(texts), occurrences, len(texts.words), len(study.test.queries))
         own = budget if study.n_dims is None else replace(budget, n_dims=study.n_dims)
         content = fingerprint(study)
         caches = {
@@ -94,6 +99,8 @@ def run_ranking(  # noqa: PLR0913 - systems, studies, measures, budget and refer
         seconds={place: sum(result.seconds.values()) for place, result in results.items()},
         reused=frozenset(reused),
         groups=groups,
+        corpus=corpus_name(request.corpus),
+        sizes=sizes,
     )
     if request.keep is not None:
         request.keep(ranking)

@@ -119,6 +119,14 @@ class ProductScorer(ABC):
         return pair_products(*self.sides(q_rows, d_rows)).astype(np.float32)
 
 
+class InnerProduct(ProductScorer):
+    """Score by the inner product of the rows as they are."""
+
+    def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+        """Return the rows themselves."""
+        return q_rows, d_rows
+
+
 class ChangedRows(ABC):
     """Score by another scorer, ``scorer``, on changed rows: mapped, translated, or a part of them."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import sys
 from pathlib import Path
@@ -70,3 +71,22 @@ def test_links_of_the_pages_of_figures_lead_to_headings() -> None:
         headings = re.findall(r"^## (.*)$", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE)
         anchors = [re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in headings]
         assert anchor in anchors, anchor
+
+
+def test_each_run_of_the_papers_systems_names_its_command_and_its_program() -> None:
+    page = (ROOT / "docs" / "figures" / "papers.md").read_text(encoding="utf-8")
+    runs = json.loads((ROOT / "benchmarks" / "results" / "reproduced.json").read_text(encoding="utf-8"))["runs"]
+    for name, run in runs.items():
+        assert re.fullmatch("[0-9a-f]{12}", run["version"]), name
+        assert f"**{name}.** `{run['command']}`, measured with program {run['version']}, {run['date']}" in page
+
+
+def test_rows_of_earlier_runs_that_disagree_are_shown() -> None:
+    page = (ROOT / "docs" / "figures" / "papers.md").read_text(encoding="utf-8")
+    earlier = page.partition("## The papers' systems: earlier runs")[2]
+    rows = {
+        tuple(line.split(" | ")[:2]): line.split(" | ")[2] for line in earlier.splitlines() if line.startswith("| T1a")
+    }
+    four_million = "| T1a, N 100, 4,000,000 steps"
+    tied, untied = (float(rows[four_million, name]) for name in ("utu-plus-i", "utv-plus-i"))
+    assert tied > untied

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from papers.rank_measures import auc, auc_paired_test, kendall_tau, roc_curve
+from papers.rank_measures import auc, auc_paired_test, disjoint_subsets, kendall_tau, roc_curve
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 
 SCORES = np.array([0.9, 0.8, 0.8, 0.4, 0.2])
@@ -72,8 +72,8 @@ def test_E10_kendall_with_ties_is_its_definition(seed: int) -> None:
 
 def test_E11_auc_over_subsets_tells_a_good_system_from_noise() -> None:
     rng = np.random.default_rng(2)
-    positive = rng.random(400) < 0.4
-    good, noise = positive + rng.normal(size=400), rng.normal(size=400)
+    positive = rng.random(4_000) < 0.4
+    good, noise = positive + rng.normal(size=4_000), rng.normal(size=4_000)
     test = auc_paired_test(good, noise, positive, rng=np.random.default_rng(3))
     assert test.n == 50 and test.p_t_test < 0.01
     assert test.difference == pytest.approx(auc(good, positive) - auc(noise, positive), abs=0.03)
@@ -81,6 +81,38 @@ def test_E11_auc_over_subsets_tells_a_good_system_from_noise() -> None:
     assert same.difference == 0.0 and same.p_t_test == 1.0
     turned = auc_paired_test(noise, good, positive, rng=np.random.default_rng(3))
     assert turned.difference == pytest.approx(-test.difference)
+
+
+def test_E11_subsets_of_test_pairs_are_disjoint_and_complete() -> None:
+    positive = np.arange(400) % 4 == 0
+    subsets = disjoint_subsets(positive, 50, np.random.default_rng(5))
+    assert [len(rows) for rows in subsets] == [8] * 50
+    assert [int(positive[rows].sum()) for rows in subsets] == [2] * 50
+    np.testing.assert_array_equal(np.sort(np.concatenate(subsets)), np.arange(400))
+    assert len(disjoint_subsets(np.arange(400) < 7, 50, np.random.default_rng(5))) == 7
+
+
+def test_E11_auc_test_by_hand() -> None:
+    # Each of two subsets has one relevant pair and one other: AUC 1 and 1 for the first system, 0 and 1/2 for the
+    # second, however the pairs are divided. Differences 1 and 1/2: mean 3/4, t = 3 with 1 degree of freedom.
+    positive = np.array([True, True, False, False])
+    first, second = np.array([5.0, 5.0, 1.0, 1.0]), np.array([0.0, 2.0, 2.0, 2.0])
+    test = auc_paired_test(first, second, positive, rng=np.random.default_rng(0), n_subsets=2)
+    assert test.n == 2 and test.difference == pytest.approx(0.75)
+    assert test.standard_error == pytest.approx(0.25)
+    assert test.p_t_test == pytest.approx(2 * (0.5 - np.arctan(3.0) / np.pi))
+
+
+def test_E11_the_p_value_of_equally_good_systems_is_uniform() -> None:
+    # Two systems of the same quality on 300 drawn sets of pairs: about one of twenty tests has p < .05. Overlapping
+    # halves found a difference in more than half of the sets.
+    below = 0
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        positive = np.arange(500) < 200
+        one, other = (positive + rng.normal(size=500) for _ in range(2))
+        below += auc_paired_test(one, other, positive, rng=rng).p_t_test < 0.05
+    assert 4 <= below <= 30
 
 
 def test_what_has_no_curve_is_refused() -> None:
@@ -96,3 +128,5 @@ def test_what_has_no_curve_is_refused() -> None:
         kendall_tau(np.arange(1.0), np.arange(1.0))
     with pytest.raises(ConfigError, match="1 subsets"):
         auc_paired_test(SCORES, SCORES, POSITIVE, rng=np.random.default_rng(0), n_subsets=1)
+    with pytest.raises(InputError, match="1 relevant and 4 other pairs"):
+        auc_paired_test(SCORES, SCORES, np.arange(5) == 0, rng=np.random.default_rng(0))

@@ -80,6 +80,28 @@ def test_the_best_setting_on_validation_is_taken() -> None:
     assert settings["validation"] <= 0.5 and settings["steps"] <= settings["most_steps"] == 100
 
 
+@pytest.mark.parametrize(("losses", "kept", "made"), [((3.0, 1.0, 2.0, 1.0), 20, 60), ((1.0, 2.0, 2.0, 3.0), 0, 60)])
+def test_the_kept_step_is_that_of_the_best_validation_and_0_the_start(
+    losses: tuple[float, ...], kept: int, made: int
+) -> None:
+    """Training goes on for three validations after the best one; the scorer is that of the kept step."""
+    job = job_of(grid=1)
+    rows = job.study.valid.queries.rows
+    given = iter((*losses, 9.0))
+    seen: list[Any] = []
+
+    def loss(study: Any, trial: Any, fitted: Any) -> float:
+        seen.append(fitted.scorer.score_pairs(rows, rows))
+        return next(given)
+
+    budget = replace(job.budget, n_steps=60)
+    job = replace(job, loss=loss, budget=budget)
+    scorer, settings = tuned_plain(job, PlainShape("low_rank"), job.study.plain_data())
+    assert (settings["kept step"], settings["steps"]) == (kept, made)
+    np.testing.assert_array_equal(scorer.score_pairs(rows, rows), seen[kept // 20])
+    assert not np.array_equal(seen[0], seen[1])
+
+
 def test_the_least_loss_wins_and_the_first_of_equals() -> None:
     scorers = [Bilinear.lexical() for _ in range(3)]
     losses = {id(scorer): value for scorer, value in zip(scorers, (0.3, 0.1, 0.1), strict=True)}

@@ -39,6 +39,8 @@ def test_T7a_prints_auc_and_draws_the_roc(graded: Path, tmp_path: Path) -> None:
     assert table.rows[1][-1] == "0.892"  # the paper's, beside ours
     assert all(0 <= float(row[1]) <= 1 for row in table.rows)
     assert "of 2" in table.rows[1][4]
+    assert "50 disjoint random subsets" in table.note and "on one split" in table.note
+    assert "only the row with “pseudo-document queries” does so" in table.note
     (picture,) = section.pictures
     assert b"<svg" in picture.svg and b"<script" not in picture.svg
     assert "TF-IDF" in picture.alt
@@ -52,6 +54,7 @@ def test_T7b_prints_ndcg_of_each_query_once(graded: Path, tmp_path: Path) -> Non
     assert [row[-1] for row in over_splits.rows] == ["2"] * 3
     assert paired.columns == ("system", "DCG@5", "minus TF-IDF", "p", "minus S2Net", "p")
     assert "2 random splits of 60 to 40 by query" in section.sentences[1]
+    assert "on one split; here a query that several splits test on has the mean" in paired.note
 
 
 def test_E10_T7b_prints_kendalls_tau_of_scores_and_grades(graded: Path, tmp_path: Path) -> None:

@@ -189,3 +189,19 @@ def test_a_seed_with_which_a_system_failed_is_left_out_of_its_mean() -> None:
     (table,) = over_seeds(by_seed)
     assert table.title == "MRR over seeds, mates"
     assert table.rows == (("A", "0.7500", "0.3536", "0.5000", "1.0000"), ("B", "1.0000", "", "1.0000", ""))
+    assert table.note.endswith("The order of the systems is the same with all seeds.")
+
+
+def test_a_table_over_seeds_names_the_pairs_whose_order_reverses() -> None:
+    titles = {"tied": "UᵀU + I", "untied": "UᵀV + I", "low": "TF-IDF"}
+
+    def found(*means: float) -> Results:
+        return Results(
+            "T1a", titles, {("test", name): {"AP": np.array([mean])} for name, mean in zip(titles, means, strict=True)}
+        )
+
+    (table,) = over_seeds({0: found(0.4, 0.3, 0.1), 1: found(0.3, 0.4, 0.1), 2: found(0.35, 0.4, 0.1)})
+    assert table.note.endswith(
+        "Pairs whose order reverses with the seed (number of seeds with the first one higher, and with it lower): "
+        "UᵀU + I and UᵀV + I (1 to 2)."
+    )

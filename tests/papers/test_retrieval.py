@@ -331,6 +331,26 @@ def test_B20_anchor_texts_are_index_terms_of_the_linked_document() -> None:
     np.testing.assert_allclose(again, scores[0], rtol=1e-6)
 
 
+def test_B20_validation_weighs_each_text_once(study_of_all: Study) -> None:
+    """The loss of BM25 over anchor texts is that of its scores, and no row is weighed for each of its tuples."""
+    study = study_of_all
+    weighed: list[int] = []
+
+    class Counting(AnchorTexts):
+        def sides(self, q_rows: sp.csr_matrix, d_rows: sp.csr_matrix) -> tuple[sp.csr_matrix, sp.csr_matrix]:
+            weighed.append(d_rows.shape[0])
+            return super().sides(q_rows, d_rows)
+
+    scorer = Counting(fit_okapi(weighted_anchors(study.documents.view(ANCHORS), 0.5)), 0.5)
+    fitted = Fitted(scorer, "counts", ANCHORS)
+    loss = links_loss(study, study.valid, fitted)
+    assert weighed == [len(study.valid.pool)]
+    scores = fitted.scores(study, study.valid).block(0, len(study.valid.queries))
+    tuples = study.valid.tuples
+    better, worse = scores[tuples.query, tuples.positive], scores[tuples.query, tuples.negative]
+    assert loss == pytest.approx(((better < worse) + 0.5 * (better == worse)).mean(), abs=1e-12)
+
+
 def test_B20_only_training_links_give_anchor_texts(corpus: PaperCorpus) -> None:
     study = retrieval_study(corpus, Variant("x", anchors=True))
     row = {one: place for place, one in enumerate(corpus.ids)}

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from papers.measures import links_loss, links_measure
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Budget, FitInput, Fitted, System, TaskRequest
-from papers.results import CachedResult, ResultCache, Results, fingerprint
+from papers.results import CachedResult, Claim, ResultCache, Results, fingerprint, orderings, settings_table
 from papers.runner import SMALL, run_ranking, sizes, with_budget
 from papers.study import Study, StudyTrial, study_texts, study_vocabulary
 from reranker.errors import ConfigError, MissingExtra, TrainingError
@@ -253,6 +253,53 @@ def test_means_and_paired_tests_pool_the_queries_of_all_studies() -> None:
     assert np.isnan(results.of_study("c").mean("x", "AP"))
     with pytest.raises(ConfigError, match="nothing to compare"):
         results.of_study("c").paired("x", "y", "AP")
+
+
+def test_a_row_whose_training_kept_its_start_says_so_and_is_not_compared_with_itself() -> None:
+    values = {("a", name): {"AP": np.array([0.1, 0.2, 0.6])} for name in ("x", "y")}
+    values["a", "z"] = {"AP": np.array([0.3, 0.4, 0.6])}
+    settings: dict[tuple[str, str], dict[str, float]] = {
+        ("a", "y"): {"rate": 0.1, "kept step": 0, "steps": 500},
+        ("a", "z"): {"iteration kept": 0},
+    }
+    results = Results("T0", {"x": "X", "y": "Y", "z": "Z"}, values, settings=settings)
+    rows = results.table("t", {}, ("AP",), "x").rows
+    assert [row[0] for row in rows] == ["X", "Y (its start, untrained)", "Z (its start, untrained)"]
+    assert [bool(row[2]) for row in rows] == [False, False, True], (
+        "the start of Z is not X, so a test of it has a sense"
+    )
+    assert settings_table(results).rows[0][1] == "rate 0.1, kept step 0 (its start, untrained), steps 500"
+    (sentence,) = orderings(results, [Claim("y", "x", "SSI")], "AP")
+    assert sentence == (
+        "Claimed by the paper (SSI): Y above X: not tested here, because no validation was better than the untrained "
+        "start of Y."
+    )
+    moved = replace(results, settings={("a", "y"): {"kept step": 0}, ("b", "y"): {"kept step": 100}})
+    assert not moved.kept_start("y") and "not significant here" in orderings(moved, [Claim("y", "x", "SSI")], "AP")[0]
+
+
+def test_tables_name_the_corpus_and_its_size_as_counted(tmp_path: Path) -> None:
+    """Two studies over vocabularies of 2 and of all words: each table names its own, and one of both the range."""
+    tokens = [["a", "b", "a"], ["a", "c"], ["b", "a"], ["a", "b", "d", "e"]]
+
+    def study(name: str, n_words: int | None) -> Study:
+        texts = study_texts(tokens, study_vocabulary(tokens, n_words))
+        pairs, ids = [("d0", "d2"), ("d1", "d2")], [f"d{row}" for row in range(4)]
+        task = link_task(pairs, [], ids, ["d0", "d1"])
+        trial = StudyTrial(texts.take(np.arange(2)), np.arange(4), task, draw_tuples(task, np.random.default_rng(0), 5))
+        empty = sp.csr_matrix(np.zeros((4, 4), dtype=np.float32))
+        return Study(name, 0, texts, texts, empty, np.arange(4), trial, trial)
+
+    system = System("plain", (), "Plain", lambda _: Fitted(Bilinear.lexical()))
+    request = TaskRequest(tmp_path / "shop", tmp_path / "out")
+    studies = [study("limited", 2), study("full", None)]
+    results = run_ranking("T0", studies, [system], links_loss, links_measure, request, SMALL, lambda *_: None)
+    limited, full = (results.of_study(name).table("t", {}, ["AP"], "plain").note for name in ("limited", "full"))
+    assert limited.startswith("shop: 4 documents of 8 words, a vocabulary of 2 words, 2 test queries. ±")
+    assert full.startswith("shop: 4 documents of 11 words, a vocabulary of 5 words, 2 test queries. ±")
+    assert settings_table(results).note == (
+        "shop: 4 documents of 8 to 11 words, a vocabulary of 2 to 5 words, 2 test queries."
+    )
 
 
 def test_the_table_marks_the_papers_figures_and_tests_against_the_reference() -> None:
