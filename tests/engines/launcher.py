@@ -47,6 +47,8 @@ class EngineOptions(TypedDict, total=False):
         More engine settings, as ``-E name=value`` takes them.
     security : Security
         Switches security on (Elasticsearch only; default off).
+    rerank : bool
+        Adds OpenSearch's ml-commons, neural-search and security plugins (default false; OpenSearch 2.19.1 only).
     start_limit_s : float
         Seconds until a start is given up (default 240).
     """
@@ -56,6 +58,7 @@ class EngineOptions(TypedDict, total=False):
     java_options: str
     settings: Mapping[str, str]
     security: Security
+    rerank: bool
     start_limit_s: float
 
 
@@ -84,7 +87,7 @@ class EngineProcess:
 
     def __init__(self, kind: EngineKind, **options: Unpack[EngineOptions]) -> None:
         self.kind: EngineKind = kind
-        self._recipe = recipe_of(kind)
+        self._recipe = recipe_of(kind, rerank=options.get("rerank", False))
         self.port = options.get("port") or free_port()
         self.heap = options.get("heap", "1g")
         self.java_options = options.get("java_options", "")
@@ -189,7 +192,7 @@ class EngineProcess:
 
     def _prepare(self) -> None:
         """Make the engine's folder: a home of links to the cached distribution, own configuration, empty data."""
-        distribution = ensure_distribution(self.kind)
+        distribution = ensure_distribution(self._recipe)
         self._folder = processes.create_run_folder(self.kind)
         processes.stop_at_exit(self)
         link_tree(distribution, self._folder / "home")
@@ -259,6 +262,8 @@ class EngineProcess:
             "path.logs": str(self.folder / "logs"),
             "cluster.routing.allocation.disk.threshold_enabled": "false",
         }
+        if self._recipe.added == "rerank":
+            settings["plugins.security.disabled"] = str(self.security is None).lower()
         if self.kind == "elasticsearch":
             settings["xpack.security.enabled"] = str(self.security is not None).lower()
         if self.security is not None:
@@ -318,22 +323,25 @@ def start_opensearch(**options: Unpack[EngineOptions]) -> EngineProcess:
 @click.option("--port", type=int, help="HTTP port on 127.0.0.1 (default: a free one).")
 @click.option("--heap", default="1g", show_default=True, help="Java heap.")
 @click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE", help="An engine setting; may be repeated.")
+@click.option("--rerank", is_flag=True, help="Add the plugins of OpenSearch's own reranking.")
 @click.option("--assemble-only", is_flag=True, help="Only put the engine into the cache, and print its folder.")
-def main(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...], assemble_only: bool) -> None:
+def main(
+    kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...], rerank: bool, assemble_only: bool
+) -> None:
     """Run one engine until Ctrl-C; its data are removed at the end."""
     try:
         if assemble_only:
-            click.echo(ensure_distribution(kind))
+            click.echo(ensure_distribution(recipe_of(kind, rerank=rerank)))
         else:
-            _run(kind, port, heap, settings)
+            options = EngineOptions(heap=heap, settings=_parse_settings(settings), rerank=rerank)
+            if port is not None:
+                options["port"] = port
+            _run(kind, options)
     except (EngineUnavailableError, EngineStartError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _run(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...]) -> None:
-    options = EngineOptions(heap=heap, settings=_parse_settings(settings))
-    if port is not None:
-        options["port"] = port
+def _run(kind: EngineKind, options: EngineOptions) -> None:
     began = time.monotonic()
     with EngineProcess(kind, **options) as engine:
         click.echo(f"{engine.url}  ({kind}, up in {time.monotonic() - began:.1f} s; Ctrl-C ends it)")
