@@ -134,7 +134,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(ROOT / "tests").parts[0]
         kinds = {"elasticsearch", "opensearch"} & {*re.split(r"\W+", item.name.partition("[")[2])}
-        fixtures = {"elasticsearch_url", "opensearch_url", "launchable", "reranking_opensearch"} & {*getattr(item, "fixturenames", ())}
+        fixtures = {"elasticsearch_url", "opensearch_url", "launchable", "reranking_opensearch"} & {
+            *getattr(item, "fixturenames", ())
+        }
         if place == "papers":
             item.add_marker("papers")
         # Unit tests name the engines of scripted servers, which start with the test.

@@ -161,7 +161,7 @@ def test_the_plugins_of_reranking_make_another_folder(monkeypatch: pytest.Monkey
     assert {"opensearch-ml-plugin", "neural-search"} <= {one.name for one in reranking.artifacts}
     assert set(plain.artifacts) < set(reranking.artifacts)
     monkeypatch.setenv("SSI_TEST_OPENSEARCH_VERSION", "3.3.0")
-    with pytest.raises(ValueError, match="only OpenSearch 2.19.1"):
+    with pytest.raises(ValueError, match=r"only OpenSearch 2\.19\.1"):
         recipe_of("opensearch", rerank=True)
 
 
