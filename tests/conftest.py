@@ -46,15 +46,20 @@ def launchable() -> Callable[[EngineKind], None]:
 
 
 @pytest.fixture(scope="session")
-def reranking_opensearch() -> Iterator[EngineProcess]:
+def reranking_opensearch(reranking_launchable: None) -> Iterator[EngineProcess]:
     """Give an OpenSearch with the plugins of its own reranking, of which tests may restart the process."""
+    with EngineProcess("opensearch", heap=TEST_HEAP, java_options=QUICK_START, rerank=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def reranking_launchable() -> None:
+    """Assemble the OpenSearch with the plugins of its own reranking; skip, or fail, where that cannot be done."""
     try:
         recipe = recipe_of("opensearch", rerank=True)
     except ValueError as error:
         do_without("opensearch", str(error))
     _ensure_assembled(recipe)
-    with EngineProcess("opensearch", heap=TEST_HEAP, java_options=QUICK_START, rerank=True) as engine:
-        yield engine
 
 
 @pytest.fixture(scope="session")

@@ -304,7 +304,8 @@ def _why_no_rerank(capabilities: Capabilities) -> str:
         return f"the engine does not have the plugin {missing[0]}"
     if numbers and numbers < _RERANK_PROCESSOR:
         return f"version {capabilities.version} has no rerank processor; it needs 2.12"
-    if not capabilities.painless:
+    # A role that may not read the modules has no known capabilities.
+    if modules is not None and not capabilities.painless:
         return "the engine does not run painless scripts, of which the connector needs one"
     return ""
 

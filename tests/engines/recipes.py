@@ -106,7 +106,9 @@ class EngineRecipe:
         """
         version = self.distribution.version
         if (self.kind, version) != ("opensearch", "2.19.1"):
-            raise ValueError(f"{self.kind} {version} has no plugins for reranking in Maven: only OpenSearch 2.19.1 does")
+            raise ValueError(
+                f"{self.kind} {version} has no plugins for reranking in Maven: only OpenSearch 2.19.1 does"
+            )
         # Each needs the ones before it.
         names = ("opensearch-job-scheduler", "opensearch-ml-plugin", "neural-search", "opensearch-security")
         plugins = tuple(Artifact("org.opensearch.plugin", name, f"{version}.0", "zip") for name in names)

@@ -79,7 +79,7 @@ def test_the_inference_endpoint_has_the_documented_shape() -> None:
         (Capabilities("opensearch", "2.19.1", modules=frozenset({"opensearch-knn"})), "", "opensearch-ml"),
         (Capabilities("opensearch", "2.19.1", modules=frozenset({"opensearch-ml"})), "", "neural-search"),
         (Capabilities("opensearch", "2.11.0"), "", "2.12"),
-        (Capabilities("opensearch", "2.19.1", painless=False), "", "painless"),
+        (OPENSEARCH.capabilities("2.19.1", {"opensearch-ml", "opensearch-neural-search"}), "", "painless"),
     ],
 )
 def test_what_an_engine_cannot_take_is_said(capabilities: Capabilities, licence: str, reason: str) -> None:
