@@ -18,10 +18,10 @@ import pytest
 
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, missing_tools
 from tests.engines.containers import container, docker_ready
-from tests.engines.launcher import EngineProcess
+from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.policy import Means, choose_source, do_without, engine_reason, lacking, library
 from tests.engines.processes import answers
-from tests.engines.recipes import EngineKind
+from tests.engines.recipes import EngineKind, EngineRecipe, recipe_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_HEAP = "768m"
@@ -43,6 +43,23 @@ def opensearch_url() -> Iterator[str]:
 def launchable() -> Callable[[EngineKind], None]:
     """Give a function to call before ``EngineProcess(kind)``: it skips, or fails, where the launcher cannot work."""
     return _ensure_launchable
+
+
+@pytest.fixture(scope="session")
+def reranking_opensearch(reranking_launchable: None) -> Iterator[EngineProcess]:
+    """Give an OpenSearch with the plugins of its own reranking, of which tests may restart the process."""
+    with EngineProcess("opensearch", heap=TEST_HEAP, java_options=QUICK_START, rerank=True) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="session")
+def reranking_launchable() -> None:
+    """Assemble the OpenSearch with the plugins of its own reranking; skip, or fail, where that cannot be done."""
+    try:
+        recipe = recipe_of("opensearch", rerank=True)
+    except ValueError as error:
+        do_without("opensearch", str(error))
+    _ensure_assembled(recipe)
 
 
 @pytest.fixture(scope="session")
@@ -91,7 +108,7 @@ def _means(kind: EngineKind) -> Means:
         return Means(url=url.rstrip("/"))
     if docker_ready(kind):
         return Means(docker_ready=True)
-    return Means(missing_tools=missing_tools(kind))
+    return Means(missing_tools=missing_tools(recipe_of(kind)))
 
 
 def _checked(kind: EngineKind, url: str) -> str:
@@ -101,10 +118,14 @@ def _checked(kind: EngineKind, url: str) -> str:
 
 
 def _ensure_launchable(kind: EngineKind) -> None:
+    _ensure_assembled(recipe_of(kind))
+
+
+def _ensure_assembled(recipe: EngineRecipe) -> None:
     try:
-        ensure_distribution(kind)
+        ensure_distribution(recipe)
     except EngineUnavailableError as error:
-        do_without(kind, str(error))
+        do_without(recipe.kind, str(error))
 
 
 def _launched(kind: EngineKind) -> Iterator[str]:
@@ -118,7 +139,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         place = item.path.relative_to(ROOT / "tests").parts[0]
         kinds = {"elasticsearch", "opensearch"} & {*re.split(r"\W+", item.name.partition("[")[2])}
-        fixtures = {"elasticsearch_url", "opensearch_url", "launchable"} & {*getattr(item, "fixturenames", ())}
+        fixtures = {"elasticsearch_url", "opensearch_url", "launchable", "reranking_opensearch"} & {
+            *getattr(item, "fixturenames", ())
+        }
         if place == "papers":
             item.add_marker("papers")
         # Unit tests name the engines of scripted servers, which start with the test.

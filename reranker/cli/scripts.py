@@ -37,6 +37,13 @@ _script_options = common.all_of(
         help="Field with the document's id. The engine sends the id instead of the text, and the service uses stored "
         "vectors.",
     ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.IntRange(1),
+        default=2,
+        help="Seconds after which OpenSearch stops waiting for the service and keeps the first-stage order.",
+    ),
 )
 
 
@@ -61,7 +68,7 @@ def scripts() -> None:
 
 def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingModel | None, Setup]:
     """Return the engine, the model and the setup. Only with ``secret`` does the setup contain the service's key."""
-    from reranker.engines.scripts import Setup, requests_of, trusted_of
+    from reranker.engines.scripts import Installed, Setup, installed_in, requests_of
     from reranker.models.model_folder import load_model
 
     if options["model_path"] is None and options["service"] is None:
@@ -77,7 +84,8 @@ def _setup(options: dict[str, Any], *, secret: bool) -> tuple[Engine, RankingMod
         options["text_field"],
         options["id_field"],
         key,
-        trusted_of(engine) if options["service"] else (),
+        options["timeout_s"],
+        installed_in(engine, options["name"]) if options["service"] else Installed(),
     )
     return engine, model, setup
 
@@ -184,7 +192,8 @@ def install(as_json: bool, **options: Any) -> None:
 
     With --model, the command installs the stored scripts that score by the fields of `--routes inside`. With --service,
     it sets up the engine's own reranker to call `ssi serve` (an inference endpoint, or a connector with a search
-    pipeline).
+    pipeline). In OpenSearch, it then removes the models and connectors of earlier installations by the same --name, and
+    sends a test request through the engine to the service.
     """
     from reranker.engines.scripts import carry_out_steps, install_steps, licence_of
 
@@ -209,8 +218,8 @@ Examples:
 def remove(as_json: bool, **options: Any) -> None:
     """Remove what `ssi scripts install` installed. Parts that do not exist are skipped.
 
-    With --model, the command removes the stored scripts of its encoder. With --service, it removes the endpoint or the
-    pipeline of --name. The connector and the remote model stay, because the engine chose their ids.
+    With --model, the command removes the stored scripts of its encoder. With --service, it removes the endpoint, or the
+    pipeline, the remote models and the connectors of --name. The address of the service stays among the trusted ones.
     """
     from reranker.engines.scripts import carry_out_steps, remove_steps
 

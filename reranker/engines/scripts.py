@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
@@ -17,19 +18,43 @@ from urllib.parse import quote
 from reranker.engines.protocol import Capabilities, Engine, TakesRequests, version_numbers
 from reranker.engines.vectors import field_prefix, script_fields, script_source
 from reranker.engines.wire import changed_texts
-from reranker.errors import ConfigError, EngineError, EngineUnavailable, Unsupported
+from reranker.errors import ConfigError, EngineError, EngineRejected, EngineUnavailable, Unsupported
 
 NOT_RUN: Final = "checked against recorded shapes, not run"
 """Note on requests to engines that this project's tests cannot run."""
+PREDICT_NOTE: Final = (
+    "every role that searches needs cluster:admin/opensearch/ml/predict; without it, and while the service does not "
+    "answer, OpenSearch returns the first-stage order without an error"
+)
+"""Note on the test request: the failures that OpenSearch does not report at search time."""
 _INFERENCE_LICENCES = ("enterprise", "trial")
 _CUSTOM_SERVICE = (8, 19)
 _RERANK_PROCESSOR = (2, 12)
+_RERANK_RUN = (2, 19)
+"""Version of OpenSearch whose own reranking the tests run."""
+_ML = "/_plugins/_ml/"
+_DESCRIPTION = "Reranks by the service at "
+"""Beginning of the descriptions of connector and model in `plugin_scripts`."""
+_ATTEMPTS, _PAUSE_S = 40, 0.25
+"""How often, and at which interval, a step is repeated until the engine has reached its state."""
 TRUSTED: Final = "plugins.ml_commons.trusted_connector_endpoints_regex"
 """Cluster setting of OpenSearch with the addresses that connectors may call."""
 _NAME = re.compile(r"^[a-z0-9][a-z0-9_-]{0,60}$")
 
 
 State = Literal["done", "not possible", "absent", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """State of OpenSearch before the installation. A field is None if the role may not read it."""
+
+    trusted: tuple[str, ...] | None = ()
+    """Addresses (patterns) that connectors may call, and that stay trusted."""
+    models: tuple[str, ...] | None = ()
+    """Ids of the remote models of earlier installations by the same name."""
+    connectors: tuple[str, ...] | None = ()
+    """Ids of their connectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +73,20 @@ class Setup:
     """Field of ``_source`` with the document's id, which is sent instead of the text; None: the text is sent."""
     key: str = field(default="none", repr=False)
     """The service's API key."""
-    trusted: tuple[str, ...] = ()
-    """Addresses (patterns) that OpenSearch already trusts, and that stay trusted."""
+    timeout_s: int = 2
+    """Seconds after which OpenSearch stops waiting for the service and keeps the first-stage order."""
+    installed: Installed = field(default_factory=Installed)
+    """State of OpenSearch before the installation."""
 
     def __post_init__(self) -> None:
+        if self.timeout_s < 1:
+            raise ConfigError(f"timeout {self.timeout_s!r} is invalid: OpenSearch takes whole seconds, at least 1")
+        for name in (self.text_field, self.id_field or ""):
+            if "," in name:
+                raise ConfigError(
+                    f"field {name!r:.80} is invalid: name one field. OpenSearch joins the texts of several fields "
+                    "without a space; with --id-field, the service reads all fields of the model"
+                )
         if not _NAME.match(self.name):
             raise ConfigError(
                 f"name {self.name!r:.80} is invalid: it must have at most 61 characters of a-z, 0-9, '-' and '_', and "
@@ -82,6 +117,10 @@ class InstallStep:
     """Placeholder ``@<gives>@`` of later steps that this step's answer fills in; empty: none."""
     of: str = ""
     """Key of the value in the answer."""
+    until: tuple[str, str, tuple[str, ...]] | None = None
+    """Path, key and accepted values: the request is repeated until a GET of the path answers one of the values."""
+    asks_service: bool = False
+    """Whether an error status can be that of the service, which the engine passes on."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the step as JSON."""
@@ -127,6 +166,15 @@ def _template(path: str, setup: Setup) -> dict[str, Any]:
     text = resources.files("plugin_scripts").joinpath(path).read_text("utf-8")
     filled: dict[str, Any] = _fill(json.loads(text), values)
     return filled
+
+
+def _connector(setup: Setup) -> dict[str, Any]:
+    """Return the body of the connector, whose script escapes the texts that ml-commons would substitute."""
+    body = _template("opensearch/connector.json", setup)
+    body["client_config"]["read_timeout"] = setup.timeout_s
+    script = resources.files("plugin_scripts").joinpath("opensearch/request.painless").read_text("utf-8")
+    body["actions"][0]["pre_process_function"] = script
+    return body
 
 
 def _fill(value: Any, values: Mapping[str, str]) -> Any:
@@ -195,39 +243,107 @@ def _elasticsearch_steps(setup: Setup, capabilities: Capabilities, licence: str)
 
 
 def _opensearch_steps(setup: Setup, capabilities: Capabilities) -> list[InstallStep]:
-    modules, numbers = capabilities.modules, version_numbers(capabilities.version)
-    missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
-    why_not = f"the engine does not have the plugin {missing[0]}" if missing else ""
-    if not why_not and numbers and numbers < _RERANK_PROCESSOR:
-        why_not = f"version {capabilities.version} has no rerank processor; it needs 2.12"
+    """Return the requests that install connector, model and pipeline, remove earlier ones, and test the result."""
+    numbers = version_numbers(capabilities.version)
+    why_not = _why_no_rerank(capabilities)
+    note = "" if numbers[:2] == _RERANK_RUN else NOT_RUN
+    found = setup.installed
     settings = _template("opensearch/cluster_settings.json", setup)
     own = settings["persistent"][TRUSTED]
-    settings["persistent"][TRUSTED] = list(dict.fromkeys([*setup.trusted, *own]))
-    trust = InstallStep("trusted address of the service", "PUT", "/_cluster/settings", settings, None, why_not, NOT_RUN)
-    files = [
-        ("connector", "POST", "/_plugins/_ml/connectors/_create", "connector", None, "CONNECTOR", "connector_id"),
-        ("remote model", "POST", "/_plugins/_ml/models/_register", "model", {"deploy": "true"}, "MODEL", "model_id"),
-        (f"search pipeline {setup.name}", "PUT", f"/_search/pipeline/{setup.name}", "pipeline", None, "", ""),
-    ]
-    return [trust] + [
-        InstallStep(
-            what, method, path, _template(f"opensearch/{file}.json", setup), params, why_not, NOT_RUN, gives, of
+    settings["persistent"][TRUSTED] = list(dict.fromkeys([*(found.trusted or ()), *own]))
+    why_not_trusted = why_not
+    if not why_not and found.trusted is None:
+        why_not_trusted = (
+            "the role may not read the cluster settings, so that writing them would remove the addresses that other "
+            f"connectors rely on: use a role with cluster:monitor/state, or add {own[0]} to {TRUSTED} yourself"
         )
-        for what, method, path, file, params, gives, of in files
+    steps = [
+        InstallStep("trusted address of the service", "PUT", "/_cluster/settings", settings, why_not=why_not_trusted),
+        InstallStep(
+            "connector", "POST", f"{_ML}connectors/_create", _connector(setup), gives="CONNECTOR", of="connector_id"
+        ),
+        InstallStep(
+            "remote model",
+            "POST",
+            f"{_ML}models/_register",
+            _template("opensearch/model.json", setup),
+            {"deploy": "true"},
+            gives="MODEL",
+            of="model_id",
+        ),
+        # The earlier model is removed only after the pipeline has left it.
+        InstallStep(
+            f"search pipeline {setup.name}",
+            "PUT",
+            f"/_search/pipeline/{setup.name}",
+            _template("opensearch/pipeline.json", setup),
+            gives="PIPELINE",
+            of="acknowledged",
+        ),
+        *(step for step in _removal_steps(found) if not why_not),
+        InstallStep(
+            "test request to the service",
+            "POST",
+            f"{_ML}_predict/text_similarity/@MODEL@",
+            {"query_text": 'a "test" ${parameters.query}', "text_docs": ["a \\ b"]},
+            note=PREDICT_NOTE,
+            asks_service=True,
+        ),
     ]
+    return [
+        replace(step, why_not=step.why_not or why_not, note="; ".join(filter(None, (step.note, note))))
+        for step in steps
+    ]
+
+
+def _why_no_rerank(capabilities: Capabilities) -> str:
+    """Return why an OpenSearch cannot rerank by a service; empty if it can."""
+    modules, numbers = capabilities.modules, version_numbers(capabilities.version)
+    missing = [] if modules is None else [n for n in ("opensearch-ml", "opensearch-neural-search") if n not in modules]
+    if missing:
+        return f"the engine does not have the plugin {missing[0]}"
+    if numbers and numbers < _RERANK_PROCESSOR:
+        return f"version {capabilities.version} has no rerank processor; it needs 2.12"
+    # A role that may not read the modules has no known capabilities.
+    if modules is not None and not capabilities.painless:
+        return "the engine does not run painless scripts, of which the connector needs one"
+    return ""
+
+
+def _removal_steps(found: Installed) -> list[InstallStep]:
+    """Return the requests that remove the models and connectors of earlier installations."""
+    if found.models is None or found.connectors is None:
+        why_not = (
+            "the role may not search them: use a role with cluster:admin/opensearch/ml/models/search and "
+            "cluster:admin/opensearch/ml/connectors/search"
+        )
+        return [InstallStep("earlier models and connectors", "POST", f"{_ML}models/_search", why_not=why_not)]
+    steps = []
+    for model in found.models:
+        path = f"{_ML}models/{quote(model, safe='')}"
+        # A deployed model cannot be deleted, and a deployment that has just begun undoes an undeployment.
+        states = (path, "model_state", ("UNDEPLOYED", "REGISTERED", "DEPLOY_FAILED"))
+        steps.append(InstallStep(f"undeployment of earlier model {model}", "POST", f"{path}/_undeploy", until=states))
+        steps.append(InstallStep(f"removal of earlier model {model}", "DELETE", path))
+    for connector in found.connectors:
+        path = f"{_ML}connectors/{quote(connector, safe='')}"
+        steps.append(InstallStep(f"removal of earlier connector {connector}", "DELETE", path))
+    return steps
 
 
 def remove_steps(setup: Setup, capabilities: Capabilities) -> list[InstallStep]:
-    """Return the requests that remove scripts, endpoint and pipeline; missing ones are skipped.
+    """Return the requests that remove scripts, endpoint, pipeline, models and connectors; missing ones are skipped.
 
-    Connector, remote model and cluster setting of OpenSearch are kept: the engine assigns the ids of the former, and
-    others may rely on the latter.
+    The trusted address of OpenSearch stays in the cluster settings, because other connectors may rely on it.
     """
-    return [
+    steps = [
         InstallStep(step.what, "DELETE", step.path, note=NOT_RUN if step.path.startswith("/_inference") else "")
         for step in install_steps(setup, capabilities, "")
         if step.method == "PUT" and step.path != "/_cluster/settings"
     ]
+    if setup.service is not None and capabilities.kind == "opensearch" and not _why_no_rerank(capabilities):
+        steps += _removal_steps(setup.installed)
+    return steps
 
 
 def example_search(setup: Setup, capabilities: Capabilities) -> dict[str, Any]:
@@ -247,14 +363,22 @@ def requests_of(engine: Engine) -> TakesRequests:
     return engine
 
 
-def _answer_if_allowed(engine: Engine, path: str, params: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return the answer to a GET request; empty if the role may not send it, or the engine does not know it."""
+def _answer_if_allowed(
+    engine: Engine,
+    method: str,
+    path: str,
+    body: Mapping[str, Any] | None = None,
+    params: Mapping[str, str] | None = None,
+) -> dict[str, Any] | None:
+    """Return the answer to a request that reads; None if the role may not send it, empty if there is none."""
     try:
-        return requests_of(engine).request("GET", path, params=params)
+        return requests_of(engine).request(method, path, body, params)
     except EngineUnavailable:
         raise
-    except EngineError:
-        return {}
+    except EngineError as error:
+        if error.status == 401:
+            raise
+        return None if error.status == 403 else {}
 
 
 def licence_of(engine: Engine) -> str:
@@ -264,24 +388,49 @@ def licence_of(engine: Engine) -> str:
     """
     if engine.capabilities().kind != "elasticsearch":
         return ""
-    licence = _answer_if_allowed(engine, "/_license").get("license")
+    licence = (_answer_if_allowed(engine, "GET", "/_license") or {}).get("license")
     if licence is None:
-        _answer_if_allowed(engine, "/_cluster/health", {"wait_for_events": "languid", "timeout": "30s"})
-        licence = _answer_if_allowed(engine, "/_license").get("license")
+        waiting = {"wait_for_events": "languid", "timeout": "30s"}
+        _answer_if_allowed(engine, "GET", "/_cluster/health", params=waiting)
+        licence = (_answer_if_allowed(engine, "GET", "/_license") or {}).get("license")
     return str(licence.get("type", "")) if isinstance(licence, dict) else ""
 
 
-def trusted_of(engine: Engine) -> tuple[str, ...]:
-    """Return the addresses that OpenSearch currently lets connectors call; empty for Elasticsearch."""
+def installed_in(engine: Engine, name: str) -> Installed:
+    """Return what OpenSearch has of earlier installations by a name, and the addresses that it trusts.
+
+    Models and connectors are found by their name and description. All is empty for Elasticsearch.
+    """
     if engine.capabilities().kind != "opensearch":
-        return ()
+        return Installed()
+    return Installed(_trusted(engine), _ids_of(engine, "models", name), _ids_of(engine, "connectors", name))
+
+
+def _trusted(engine: Engine) -> tuple[str, ...] | None:
+    """Return the addresses that connectors may call; None if the role may not read the settings."""
     shown = {"include_defaults": "true", "flat_settings": "true"}
-    answer = _answer_if_allowed(engine, "/_cluster/settings", shown)
+    answer = _answer_if_allowed(engine, "GET", "/_cluster/settings", params=shown)
+    if answer is None:
+        return None
     for part in ("transient", "persistent", "defaults"):
         value = answer.get(part, {}).get(TRUSTED)
         if isinstance(value, list):
             return tuple(map(str, value))
     return ()
+
+
+def _ids_of(engine: Engine, what: Literal["models", "connectors"], name: str) -> tuple[str, ...] | None:
+    """Return the sorted ids of models or connectors of earlier installations; None if the role may not search them."""
+    query = {"size": 1000, "query": {"term": {"name.keyword": name}}, "_source": ["name", "description"]}
+    answer = _answer_if_allowed(engine, "POST", f"{_ML}{what}/_search", query)
+    if answer is None:
+        return None
+    hits = answer.get("hits", {}).get("hits", [])
+    return tuple(sorted(str(hit["_id"]) for hit in hits if _is_ours(hit.get("_source", {}), name)))
+
+
+def _is_ours(source: Mapping[str, Any], name: str) -> bool:
+    return source.get("name") == name and str(source.get("description", "")).startswith(_DESCRIPTION)
 
 
 def carry_out_steps(engine: Engine, steps: Sequence[InstallStep]) -> list[Done]:
@@ -293,20 +442,45 @@ def carry_out_steps(engine: Engine, steps: Sequence[InstallStep]) -> list[Done]:
     done: list[Done] = []
     broken = ""
     for planned in steps:
-        step = replace(planned, body=_fill(planned.body, known)) if planned.body is not None else planned
+        step = replace(planned, path=_fill(planned.path, known), body=_fill(planned.body, known))
         if step.why_not or broken:
             done.append(Done(step, "not possible", step.why_not or broken))
             continue
         try:
-            answer = target.request(step.method, step.path, step.body, step.params)
+            answer = _sent(target, step)
         except EngineError as error:
-            if isinstance(error, EngineUnavailable) or error.status == 401:
+            of_service = step.asks_service and error.status is not None
+            if not of_service and (isinstance(error, EngineUnavailable) or error.status == 401):
                 raise
-            absent = step.method == "DELETE" and error.status in (400, 404, 405)
-            done.append(Done(step, "absent") if absent else Done(step, "refused", str(error)))
+            done.append(Done(step, "absent") if _is_absent(step, error) else Done(step, "refused", str(error)))
             broken = f"it depends on: {step.what}" if step.gives else ""
             continue
         if step.gives:
             known[step.gives] = str(answer.get(step.of, ""))
         done.append(Done(step, "done"))
     return done
+
+
+def _sent(target: TakesRequests, step: InstallStep) -> dict[str, Any]:
+    """Send a step and return the answer. A step with `InstallStep.until` is repeated until that state, or 10 s."""
+    answer = target.request(step.method, step.path, step.body, step.params)
+    if step.until is None:
+        return answer
+    path, key, values = step.until
+    for _ in range(_ATTEMPTS):
+        state = target.request("GET", path).get(key)
+        if state in values:
+            return answer
+        time.sleep(_PAUSE_S)
+        answer = target.request(step.method, step.path, step.body, step.params)
+    raise EngineRejected(f"{key} of {path} is still {state!r} after {_ATTEMPTS * _PAUSE_S:g} s; run the command again")
+
+
+def _is_absent(step: InstallStep, error: EngineError) -> bool:
+    """Return whether a refused removal means that there was nothing to remove.
+
+    Engines without an API answer 400 or 405 to its removals. Models and connectors are removed by ids that a search
+    found, so their API exists, and a 400 says that they are in use.
+    """
+    statuses = (404,) if step.path.startswith(_ML) else (400, 404, 405)
+    return (step.method == "DELETE" or step.until is not None) and error.status in statuses

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from filelock import FileLock
 
-from tests.engines.recipes import Artifact, EngineKind, EngineRecipe, Module, recipe_of
+from tests.engines.recipes import Artifact, EngineRecipe, Module
 
 _DEPENDENCY_PLUGIN_VERSION = "3.8.1"
 _MAVEN_LIMIT_S = 600
@@ -26,9 +26,8 @@ class EngineUnavailableError(Exception):
     """The engine cannot be had on this machine; the message says what is missing and what to do."""
 
 
-def missing_tools(kind: EngineKind) -> tuple[str, ...]:
+def missing_tools(recipe: EngineRecipe) -> tuple[str, ...]:
     """Return what must be installed to start an engine without Docker: Java, and Maven unless the cache has it."""
-    recipe = recipe_of(kind)
     missing = []
     if shutil.which("mvn") is None and not (cache_folder() / recipe.folder_name).is_dir():
         missing.append("Maven (mvn)")
@@ -44,7 +43,7 @@ def cache_folder() -> Path:
     return Path(chosen) if chosen else Path.home() / ".cache" / "ssi-reranker" / "engines"
 
 
-def ensure_distribution(kind: EngineKind) -> Path:
+def ensure_distribution(recipe: EngineRecipe) -> Path:
     """Return the folder of the assembled engine; assemble it first if the cache lacks it.
 
     Several processes may call this at once: one assembles, in a temporary folder that is renamed at the end, and the
@@ -55,9 +54,8 @@ def ensure_distribution(kind: EngineKind) -> Path:
     EngineUnavailableError
         If Maven or Java is missing, or Maven could not get the artifacts.
     """
-    if missing := missing_tools(kind):
-        raise EngineUnavailableError(f"{kind} cannot be started: install {' and '.join(missing)}")
-    recipe = recipe_of(kind)
+    if missing := missing_tools(recipe):
+        raise EngineUnavailableError(f"{recipe.kind} cannot be started: install {' and '.join(missing)}")
     target = cache_folder() / recipe.folder_name
     if not target.is_dir():
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -77,6 +75,8 @@ def _assemble(recipe: EngineRecipe, target: Path) -> None:
             _add_module(home, module, recipe.distribution.version, downloads)
         for plugin in recipe.plugins:
             _install_plugin(home, recipe, downloads / plugin.file_name)
+        for unneeded in home.glob(recipe.removed) if recipe.removed else ():
+            unneeded.unlink()
         _make_readable(home)
         home.rename(target)
 

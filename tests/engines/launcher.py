@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict, Unpack, get_args
@@ -26,7 +26,7 @@ from tests.engines import processes
 from tests.engines.assembly import EngineUnavailableError, ensure_distribution, find_java_home, link_tree
 from tests.engines.processes import LOOPBACK, answers, basic_authorization, free_port
 from tests.engines.recipes import EngineKind, recipe_of
-from tests.engines.security import Security
+from tests.engines.security import DEMO_ADMIN, Security
 
 # A start costs about half the processor time without the second compiler. Not for tests that measure or search much.
 QUICK_START = "-XX:TieredStopAtLevel=1"
@@ -46,7 +46,10 @@ class EngineOptions(TypedDict, total=False):
     settings : mapping of str to str
         More engine settings, as ``-E name=value`` takes them.
     security : Security
-        Switches security on (Elasticsearch only; default off).
+        Switches security on (default off). OpenSearch needs ``rerank`` for it, speaks TLS with its demo certificates,
+        and takes only the password, that of the user ``admin``.
+    rerank : bool
+        Adds OpenSearch's ml-commons, neural-search and security plugins (default false; OpenSearch 2.19.1 only).
     start_limit_s : float
         Seconds until a start is given up (default 240).
     """
@@ -56,6 +59,7 @@ class EngineOptions(TypedDict, total=False):
     java_options: str
     settings: Mapping[str, str]
     security: Security
+    rerank: bool
     start_limit_s: float
 
 
@@ -84,15 +88,15 @@ class EngineProcess:
 
     def __init__(self, kind: EngineKind, **options: Unpack[EngineOptions]) -> None:
         self.kind: EngineKind = kind
-        self._recipe = recipe_of(kind)
+        self._recipe = recipe_of(kind, rerank=options.get("rerank", False))
         self.port = options.get("port") or free_port()
         self.heap = options.get("heap", "1g")
         self.java_options = options.get("java_options", "")
         self.settings = dict(options.get("settings", {}))
         self.security = options.get("security")
         self.start_limit_s = options.get("start_limit_s", 240.0)
-        if self.security is not None and kind != "elasticsearch":
-            raise ValueError("security is only possible with Elasticsearch: this OpenSearch has no security plugin")
+        if self.security is not None and kind == "opensearch" and self._recipe.added != "rerank":
+            raise ValueError("this OpenSearch has no security plugin: add those of rerank=True")
         self._transport_port = free_port()
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,8 +104,18 @@ class EngineProcess:
     @property
     def url(self) -> str:
         """Return the address of the engine's HTTP interface."""
-        tls = self.security is not None and self.security.certificate is not None
-        return f"http{'s' * tls}://{LOOPBACK}:{self.port}"
+        return f"http{'s' * self._has_tls}://{LOOPBACK}:{self.port}"
+
+    @property
+    def _has_tls(self) -> bool:
+        return self.security is not None and (self.kind == "opensearch" or self.security.certificate is not None)
+
+    @property
+    def authority(self) -> str:
+        """Return the certificate (PEM) that signs the engine's; only with TLS."""
+        if self.security is not None and self.security.certificate is not None:
+            return self.security.certificate.authority
+        return (self.folder / "home" / "config" / "root-ca.pem").read_text(encoding="utf-8")
 
     @property
     def folder(self) -> Path:
@@ -189,15 +203,22 @@ class EngineProcess:
 
     def _prepare(self) -> None:
         """Make the engine's folder: a home of links to the cached distribution, own configuration, empty data."""
-        distribution = ensure_distribution(self.kind)
+        distribution = ensure_distribution(self._recipe)
         self._folder = processes.create_run_folder(self.kind)
         processes.stop_at_exit(self)
         link_tree(distribution, self._folder / "home")
         for name in ("data", "tmp", "logs"):
             (self._folder / name).mkdir()
-        if self.security is not None:
+        if self.security is not None and self.kind == "opensearch":
+            self._install_demo_security(self.security)
+        elif self.security is not None:
             self._write_security(self.security)
         self._give_away()
+
+    def _install_demo_security(self, security: Security) -> None:
+        """Run the plugin's own script: certificates, and a password of the user ``admin``."""
+        script = self.folder / "home" / "plugins" / "opensearch-security" / "tools" / "install_demo_configuration.sh"
+        self._run_tool(["bash", str(script), "-y", "-i", "-s"], OPENSEARCH_INITIAL_ADMIN_PASSWORD=security.password)
 
     def _write_security(self, security: Security) -> None:
         config = self.folder / "home" / "config"
@@ -206,11 +227,13 @@ class EngineProcess:
         self._keystore("add", "--force", "--stdin", "bootstrap.password", secret=security.password)
 
     def _keystore(self, *arguments: str, secret: str = "") -> None:
-        command = [str(self.folder / "home" / "bin" / f"{self.kind}-keystore"), *arguments]
+        self._run_tool([str(self.folder / "home" / "bin" / f"{self.kind}-keystore"), *arguments], secret)
+
+    def _run_tool(self, command: Sequence[str], secret: str = "", **environment: str) -> None:
         done = subprocess.run(
             command,
             input=secret,
-            env=self._environment(),
+            env={**self._environment(), **environment},
             capture_output=True,
             text=True,
             timeout=_TOOL_LIMIT_S,
@@ -259,10 +282,12 @@ class EngineProcess:
             "path.logs": str(self.folder / "logs"),
             "cluster.routing.allocation.disk.threshold_enabled": "false",
         }
+        if self._recipe.added == "rerank":
+            settings["plugins.security.disabled"] = str(self.security is None).lower()
         if self.kind == "elasticsearch":
             settings["xpack.security.enabled"] = str(self.security is not None).lower()
-        if self.security is not None:
-            settings |= self.security.settings()
+            if self.security is not None:
+                settings |= self.security.settings()
         return settings | self.settings
 
     def _environment(self) -> dict[str, str]:
@@ -291,9 +316,9 @@ class EngineProcess:
     def _answers(self) -> bool:
         if self.security is None:
             return answers(self.url)
-        tls = self.security.certificate
-        headers = basic_authorization("elastic", self.security.password)
-        return answers(self.url, headers, authority=tls.authority if tls else None)
+        user = DEMO_ADMIN if self.kind == "opensearch" else "elastic"
+        headers = basic_authorization(user, self.security.password)
+        return answers(self.url, headers, authority=self.authority if self._has_tls else None)
 
     def _end(self, grace_s: float) -> None:
         if self._process is None:
@@ -318,22 +343,25 @@ def start_opensearch(**options: Unpack[EngineOptions]) -> EngineProcess:
 @click.option("--port", type=int, help="HTTP port on 127.0.0.1 (default: a free one).")
 @click.option("--heap", default="1g", show_default=True, help="Java heap.")
 @click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE", help="An engine setting; may be repeated.")
+@click.option("--rerank", is_flag=True, help="Add the plugins of OpenSearch's own reranking.")
 @click.option("--assemble-only", is_flag=True, help="Only put the engine into the cache, and print its folder.")
-def main(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...], assemble_only: bool) -> None:
+def main(
+    kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...], rerank: bool, assemble_only: bool
+) -> None:
     """Run one engine until Ctrl-C; its data are removed at the end."""
     try:
         if assemble_only:
-            click.echo(ensure_distribution(kind))
+            click.echo(ensure_distribution(recipe_of(kind, rerank=rerank)))
         else:
-            _run(kind, port, heap, settings)
+            options = EngineOptions(heap=heap, settings=_parse_settings(settings), rerank=rerank)
+            if port is not None:
+                options["port"] = port
+            _run(kind, options)
     except (EngineUnavailableError, EngineStartError) as error:
         raise click.ClickException(str(error)) from error
 
 
-def _run(kind: EngineKind, port: int | None, heap: str, settings: tuple[str, ...]) -> None:
-    options = EngineOptions(heap=heap, settings=_parse_settings(settings))
-    if port is not None:
-        options["port"] = port
+def _run(kind: EngineKind, options: EngineOptions) -> None:
     began = time.monotonic()
     with EngineProcess(kind, **options) as engine:
         click.echo(f"{engine.url}  ({kind}, up in {time.monotonic() - began:.1f} s; Ctrl-C ends it)")

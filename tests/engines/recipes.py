@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 EngineKind = Literal["elasticsearch", "opensearch"]
@@ -85,11 +85,36 @@ class EngineRecipe:
     """Oldest and newest Java that it was started with."""
     modules: tuple[Module, ...] = ()
     plugins: tuple[Artifact, ...] = ()
+    removed: str = ""
+    """Pattern, below the engine's home, of large files of plugins that no test needs; empty: none."""
+    added: str = ""
+    """Name of what was added to the plain engine; empty: nothing."""
 
     @property
     def folder_name(self) -> str:
-        """Return the name of the assembled folder, unique per version and revision."""
-        return f"{self.kind}-{self.distribution.version}-r{RECIPE_REVISION}"
+        """Return the name of the assembled folder, unique per version, revision and what was added."""
+        added = f"-{self.added}" if self.added else ""
+        return f"{self.kind}-{self.distribution.version}-r{RECIPE_REVISION}{added}"
+
+    def with_rerank(self) -> EngineRecipe:
+        """Return the recipe with the plugins of OpenSearch's own reranking, and with its security plugin.
+
+        Raises
+        ------
+        ValueError
+            For Elasticsearch, and for versions of OpenSearch whose plugins are in no public Maven repository.
+        """
+        version = self.distribution.version
+        if (self.kind, version) != ("opensearch", "2.19.1"):
+            raise ValueError(
+                f"{self.kind} {version} has no plugins for reranking in Maven: only OpenSearch 2.19.1 does"
+            )
+        # Each needs the ones before it.
+        names = ("opensearch-job-scheduler", "opensearch-ml-plugin", "neural-search", "opensearch-security")
+        plugins = tuple(Artifact("org.opensearch.plugin", name, f"{version}.0", "zip") for name in names)
+        # Models on a GPU: 300 MB, and remote models need none of it.
+        removed = "plugins/opensearch-ml/onnxruntime_gpu-*.jar"
+        return replace(self, plugins=(*self.plugins, *plugins), removed=removed, added="rerank")
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -151,17 +176,19 @@ RECIPES: dict[EngineKind, tuple[EngineRecipe, ...]] = {
 """The versions of each engine that the tests run on; the first unless another is chosen."""
 
 
-def recipe_of(kind: EngineKind) -> EngineRecipe:
+def recipe_of(kind: EngineKind, *, rerank: bool = False) -> EngineRecipe:
     """Return the recipe of the version that SSI_TEST_ELASTICSEARCH_VERSION or SSI_TEST_OPENSEARCH_VERSION names.
+
+    With ``rerank``, it is the recipe `EngineRecipe.with_rerank`.
 
     Raises
     ------
     ValueError
-        If no recipe is of that version.
+        If no recipe is of that version, or if that version cannot have the plugins.
     """
     variable = f"SSI_TEST_{kind.upper()}_VERSION"
     recipes = {recipe.distribution.version: recipe for recipe in RECIPES[kind]}
     version = os.environ.get(variable) or next(iter(recipes))
     if version not in recipes:
         raise ValueError(f"{variable} is {version!r}; there are recipes for {', '.join(recipes)}")
-    return recipes[version]
+    return recipes[version].with_rerank() if rerank else recipes[version]

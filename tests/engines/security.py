@@ -1,4 +1,4 @@
-"""Elasticsearch security for tests: the bootstrap password, users and roles of the file realm, and TLS."""
+"""Security for tests: Elasticsearch's password, users and roles of the file realm, and TLS; OpenSearch's admin."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+DEMO_ADMIN = "admin"
+"""Superuser of OpenSearch's demo configuration."""
 _ITERATIONS = 10_000
 _SALT_BYTES = 32
 _HASH_BYTES = 32
@@ -75,7 +77,7 @@ class Security:
     Parameters
     ----------
     password : str
-        Password of the built-in superuser ``elastic``.
+        Password of the built-in superuser: ``elastic``, or `DEMO_ADMIN` of OpenSearch, which takes only strong ones.
     users : mapping of str to FileUser, optional
         Users by name; a name may not be a reserved one.
     roles : mapping of str to mapping, optional

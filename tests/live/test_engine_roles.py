@@ -151,15 +151,21 @@ def test_an_authority_that_nobody_named_is_not_trusted(secured: str) -> None:
 
 @pytest.fixture(scope="module")
 def site(secured: str, authority: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with documents, two models, queries and judgements; and a shop of its own with a click log."""
+    """Give the folder of `fill_site`."""
     path = tmp_path_factory.mktemp("site")
     admin = _engine(secured, authority, "elastic", "engine-tests")
+    fill_site(path, admin)
+    admin.close()
+    return path
+
+
+def fill_site(path: Path, admin: Engine) -> None:
+    """Write documents, two models, queries and judgements into a folder, and a shop with a click log into an engine."""
     Shop(path, admin, "shop-clicks").fill().log(path / "log")
     for name, row in ((QUERIES_INDEX, query("q1")), (EVENTS_INDEX, event(query_id="q1"))):
         admin.create_index(name, {"dynamic": False, "properties": {"timestamp": {"type": "date"}}})
         admin.bulk(name, [WriteOp("index", "a", row)])
         admin.refresh(name)
-    admin.close()
     documents = random_documents(40)
     write_lines(path / "docs.jsonl", documents)
     save_model(model_of(documents), path / "model")
@@ -167,7 +173,6 @@ def site(secured: str, authority: Path, tmp_path_factory: pytest.TempPathFactory
     ids = list(documents)
     (path / "queries.tsv").write_text("".join(f"q{k}\tword{k % 30} word{k % 7}\n" for k in range(40)))
     (path / "qrels.tsv").write_text("".join(f"q{k}\t{ids[k]}\t1\n" for k in range(40)))
-    return path
 
 
 RETRAIN = ["retrain", "--index", "shop-clicks", "--clicks", "log", "--epochs", "4", "--rate", "0.1"]
@@ -214,6 +219,11 @@ def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyP
     """Give a function that types a command as a user of the engine, in the folder."""
     monkeypatch.chdir(site)
     monkeypatch.setenv("SSI_STATE_DIR", str(site / "state"))
+    return commands_of(f"elasticsearch:{secured}", site, authority)
+
+
+def commands_of(spec: str, site: Path, authority: Path) -> Callable[..., Result]:
+    """Return a function that types a command as a user of the engine of ``spec``."""
     next_id = json.loads((site / "next" / "manifest.json").read_text())["model_id"]
 
     def run(user: str, command: list[str], password: str = SECRET) -> Result:
@@ -223,7 +233,7 @@ def typed(site: Path, secured: str, authority: Path, monkeypatch: pytest.MonkeyP
             "SSI_ENGINE_CA_FILE": str(authority),
         }
         words = [next_id if word == "{next}" else word for word in command]
-        common = ["--engine", f"elasticsearch:{secured}"]
+        common = ["--engine", spec]
         if "--index" not in words and words[0] not in WITHOUT_INDEX:
             common += ["--index", "shop"]
         result = CliRunner().invoke(main, [*words, *common], env=environ, catch_exceptions=False)

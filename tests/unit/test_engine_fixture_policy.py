@@ -154,6 +154,17 @@ def test_artifacts_have_distinct_file_names() -> None:
         assert len(names) == len(set(names))
 
 
+def test_the_plugins_of_reranking_make_another_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSI_TEST_OPENSEARCH_VERSION", raising=False)
+    plain, reranking = recipe_of("opensearch"), recipe_of("opensearch", rerank=True)
+    assert reranking.folder_name == f"{plain.folder_name}-rerank"
+    assert {"opensearch-ml-plugin", "neural-search"} <= {one.name for one in reranking.artifacts}
+    assert set(plain.artifacts) < set(reranking.artifacts)
+    monkeypatch.setenv("SSI_TEST_OPENSEARCH_VERSION", "3.3.0")
+    with pytest.raises(ValueError, match=r"only OpenSearch 2\.19\.1"):
+        recipe_of("opensearch", rerank=True)
+
+
 def test_the_environment_chooses_an_engines_version(monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in RECIPES:
         monkeypatch.delenv(f"SSI_TEST_{kind.upper()}_VERSION", raising=False)

@@ -12,15 +12,17 @@ from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH
 from reranker.engines.protocol import Capabilities
 from reranker.engines.scripts import (
     NOT_RUN,
+    PREDICT_NOTE,
     TRUSTED,
+    Installed,
     Setup,
     carry_out_steps,
     example_search,
     install_steps,
+    installed_in,
     licence_of,
     remove_steps,
     requests_of,
-    trusted_of,
 )
 from reranker.errors import ConfigError, EngineAuthError, EngineRejected, EngineUnavailable, Unsupported
 from tests.engines.memory import memory_engine
@@ -77,6 +79,7 @@ def test_the_inference_endpoint_has_the_documented_shape() -> None:
         (Capabilities("opensearch", "2.19.1", modules=frozenset({"opensearch-knn"})), "", "opensearch-ml"),
         (Capabilities("opensearch", "2.19.1", modules=frozenset({"opensearch-ml"})), "", "neural-search"),
         (Capabilities("opensearch", "2.11.0"), "", "2.12"),
+        (OPENSEARCH.capabilities("2.19.1", {"opensearch-ml", "opensearch-neural-search"}), "", "painless"),
     ],
 )
 def test_what_an_engine_cannot_take_is_said(capabilities: Capabilities, licence: str, reason: str) -> None:
@@ -86,23 +89,74 @@ def test_what_an_engine_cannot_take_is_said(capabilities: Capabilities, licence:
 
 
 def test_the_connector_and_the_pipeline_have_the_documented_shape() -> None:
-    steps = by_what(Setup(service=SERVICE, id_field="sku", trusted=("^https://other/.*$",)), FULL_OS)
-    assert list(steps) == ["trusted address of the service", "connector", "remote model", "search pipeline ssi"]
+    installed = Installed(("^https://other/.*$",), ("M0",), ("C0",))
+    steps = by_what(Setup(service=SERVICE, id_field="sku", timeout_s=5, installed=installed), FULL_OS)
+    assert list(steps) == [
+        "trusted address of the service",
+        "connector",
+        "remote model",
+        "search pipeline ssi",
+        "undeployment of earlier model M0",
+        "removal of earlier model M0",
+        "removal of earlier connector C0",
+        "test request to the service",
+    ]
     trusted = steps["trusted address of the service"].body["persistent"]
     # What was trusted before stays so.
     assert trusted[TRUSTED] == ["^https://other/.*$", r"^http:\/\/ssi\.internal:8080/.*$"]
     assert trusted["plugins.ml_commons.connector.private_ip_enabled"] is True
+    timeouts = steps["connector"].body["client_config"]
+    assert (timeouts["connection_timeout"], timeouts["read_timeout"], timeouts["max_retry_times"]) == (1, 5, 0)
     action = steps["connector"].body["actions"][0]
     assert action["url"] == "http://ssi.internal:8080/v2/rerank?documents_are=ids"
-    assert action["pre_process_function"] == "connector.pre_process.cohere.rerank"
+    # The script builds the whole request; ml-commons would substitute its variables in the script as well.
+    assert action["request_body"] == "${parameters.request}"
+    assert "params.text_docs" in action["pre_process_function"] and "${" not in action["pre_process_function"]
     assert action["post_process_function"] == "connector.post_process.cohere.rerank"
-    filled = action["request_body"].replace("${parameters.documents}", '["a"]').replace("${parameters.top_n}", "1")
-    filled = filled.replace("${parameters.query}", "q").replace("${parameters.model}", "ssi")
-    assert json.loads(filled) == {"documents": ["a"], "query": "q", "model": "ssi", "top_n": 1}
     assert steps["remote model"].params == {"deploy": "true"}
     rerank = steps["search pipeline ssi"].body["response_processors"][0]["rerank"]
     assert rerank["context"] == {"document_fields": ["sku"]}
     assert rerank["ml_opensearch"] == {"model_id": "@MODEL@"}
+
+
+def test_what_was_run_with_a_real_engine_is_not_marked() -> None:
+    run = OPENSEARCH.capabilities("2.19.1", {"lang-painless", "opensearch-ml", "opensearch-neural-search"})
+    steps = by_what(Setup(service=SERVICE), run)
+    assert {step.note for step in steps.values()} == {"", PREDICT_NOTE}
+    assert all(NOT_RUN in step.note for step in by_what(Setup(service=SERVICE), FULL_OS).values())
+
+
+def test_trusted_addresses_that_the_role_may_not_read_are_not_overwritten() -> None:
+    forbidden: Any = Recorder(settings=EngineAuthError("no", status=403), _search=EngineAuthError("no", status=403))
+    installed = installed_in(forbidden, "ssi")
+    assert installed == Installed(None, None, None)
+    setup = Setup(service=SERVICE, installed=installed)
+    engine: Any = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1"})
+    done = {one.step.what: one for one in carry_out_steps(engine, install_steps(setup, FULL_OS, ""))}
+    trust = done["trusted address of the service"]
+    assert trust.state == "not possible" and "cluster:monitor/state" in trust.detail
+    assert "/_cluster/settings" not in {path for _, path, _ in engine.sent}
+    assert "models/search" in done["earlier models and connectors"].detail
+    assert done["search pipeline ssi"].state == done["test request to the service"].state == "done"
+    assert [one.what for one in remove_steps(setup, FULL_OS)][-1] == "earlier models and connectors"
+
+
+def test_only_models_and_connectors_of_this_name_are_found() -> None:
+    ours = {"name": "ssi", "description": "Reranks by the service at http://other"}
+    hits = [("b", ours), ("a", ours), ("c", {"name": "ssi", "description": "mine"}), ("d", {**ours, "name": "SSI"})]
+    engine: Any = Recorder(_search={"hits": {"hits": [{"_id": name, "_source": source} for name, source in hits]}})
+    assert installed_in(engine, "ssi") == Installed((), ("a", "b"), ("a", "b"))
+
+
+@pytest.mark.parametrize("field", [{"text_field": "title,text"}, {"id_field": "a,b"}])
+def test_several_fields_are_refused(field: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="without a space"):
+        Setup(service=SERVICE, **field)  # type: ignore[arg-type]
+
+
+def test_a_timeout_of_no_seconds_is_refused() -> None:
+    with pytest.raises(ConfigError, match="at least 1"):
+        Setup(service=SERVICE, timeout_s=0)
 
 
 @pytest.mark.parametrize("capabilities", [FULL_ES, FULL_OS])
@@ -130,10 +184,10 @@ def test_the_key_is_in_no_representation() -> None:
 
 
 def test_values_cannot_change_the_shape() -> None:
-    setup = Setup(service=SERVICE, text_field='x"}], "evil": [{"', key='k"\n')
+    setup = Setup(service=SERVICE, text_field='x"}]} "evil": [{"', key='k"\n')
     body = by_what(setup, FULL_OS)["search pipeline ssi"].body
     assert list(body) == ["response_processors"]
-    assert body["response_processors"][0]["rerank"]["context"]["document_fields"] == ['x"}], "evil": [{"']
+    assert body["response_processors"][0]["rerank"]["context"]["document_fields"] == ['x"}]} "evil": [{"']
 
 
 class Recorder:
@@ -152,24 +206,66 @@ class Recorder:
         answer = self.answers.get(path.rsplit("/", 1)[-1], {"acknowledged": True})
         if isinstance(answer, Exception):
             raise answer
-        result: dict[str, Any] = answer
+        result: dict[str, Any] = answer.pop(0) if isinstance(answer, list) else answer
         return result
 
 
 def test_steps_that_build_on_each_other_are_filled_in() -> None:
     engine: Any = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1", "status": "CREATED"})
     done = carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
-    assert [one.state for one in done] == ["done"] * 4
+    assert [one.state for one in done] == ["done"] * 5
     bodies = {path: body for _, path, body in engine.sent}
     assert bodies["/_plugins/_ml/models/_register"]["connector_id"] == "C1"
     pipeline = bodies["/_search/pipeline/ssi"]["response_processors"][0]["rerank"]
     assert pipeline["ml_opensearch"] == {"model_id": "M1"}
+    assert list(bodies)[-1] == "/_plugins/_ml/_predict/text_similarity/M1"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [EngineAuthError("who?", status=401), EngineAuthError("no", status=403), EngineUnavailable("x", status=503)],
+)
+def test_a_refusal_of_the_test_request_is_reported(error: Exception) -> None:
+    """An engine passes on the status of the service, which is no reason to call the engine unavailable."""
+    engine: Any = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1"}, M1=error)
+    done = carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
+    assert [one.state for one in done] == ["done"] * 4 + ["refused"]
+    assert PREDICT_NOTE in done[-1].step.note
+    engine = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1"}, M1=EngineUnavailable("away"))
+    with pytest.raises(EngineUnavailable):
+        carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
+
+
+def test_an_earlier_model_stays_while_the_pipeline_uses_it() -> None:
+    setup = Setup(service=SERVICE, installed=Installed((), ("M0",), ("C0",)))
+    forbidden = EngineAuthError("no", status=403)
+    engine: Any = Recorder(_create={"connector_id": "C1"}, _register={"model_id": "M1"}, ssi=forbidden)
+    done = carry_out_steps(engine, install_steps(setup, FULL_OS, ""))
+    assert [one.state for one in done[3:]] == ["refused"] + ["not possible"] * 4
+    assert not any(method == "DELETE" or "undeploy" in path for method, path, _ in engine.sent)
+
+
+def test_a_model_is_undeployed_before_it_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.engines.scripts._PAUSE_S", 0.0)
+    setup = Setup(service=SERVICE, installed=Installed((), ("M0",), ("C0",)))
+    states: list[Any] = [{"model_state": state} for state in ("DEPLOYING", "DEPLOYED", "UNDEPLOYED")]
+    engine: Any = Recorder(M0=[*states, {}])
+    done = carry_out_steps(engine, remove_steps(setup, FULL_OS))
+    assert [one.state for one in done] == ["done"] * 4
+    sent = [f"{method} {path.rpartition('/_ml/')[2]}" for method, path, _ in engine.sent[1:]]
+    assert sent == ["POST models/M0/_undeploy", "GET models/M0"] * 3 + ["DELETE models/M0", "DELETE connectors/C0"]
+    engine = Recorder(M0={"model_state": "DEPLOYED"})
+    undeployment = carry_out_steps(engine, remove_steps(setup, FULL_OS))[1]
+    assert undeployment.state == "refused" and "DEPLOYED" in undeployment.detail
+    in_use: Any = Recorder(M0=EngineRejected("deployed", status=400), _undeploy=EngineRejected("gone", status=404))
+    states_of = [one.state for one in carry_out_steps(in_use, remove_steps(setup, FULL_OS))]
+    assert states_of == ["done", "absent", "refused", "done"]
 
 
 def test_after_a_refusal_nothing_is_built_on_it() -> None:
     engine: Any = Recorder(_create=EngineRejected("no", status=400))
     done = carry_out_steps(engine, install_steps(Setup(service=SERVICE), FULL_OS, ""))
-    assert [one.state for one in done] == ["done", "refused", "not possible", "not possible"]
+    assert [one.state for one in done] == ["done", "refused", "not possible", "not possible", "not possible"]
     assert [path for _, path, _ in engine.sent][-1] == "/_plugins/_ml/connectors/_create"
 
 
@@ -199,8 +295,9 @@ def test_the_licence_and_what_is_trusted_are_asked_for() -> None:
     engine = Recorder("elasticsearch", _license=EngineAuthError("no", status=403))
     assert licence_of(engine) == ""
     settings = {"persistent": {}, "defaults": {TRUSTED: ["^https://a$"]}}
-    assert trusted_of(Recorder(settings=settings)) == ("^https://a$",)  # type: ignore[arg-type]
-    assert trusted_of(Recorder(settings=EngineRejected("no", status=400))) == ()  # type: ignore[arg-type]
+    opensearch: Any = Recorder(settings=settings)
+    assert installed_in(opensearch, "ssi").trusted == ("^https://a$",)
+    assert installed_in(Recorder(settings=EngineRejected("no", status=400)), "ssi").trusted == ()  # type: ignore[arg-type]
 
 
 def test_the_licence_of_an_engine_that_has_just_started_is_waited_for() -> None:
@@ -209,7 +306,7 @@ def test_the_licence_of_an_engine_that_has_just_started_is_waited_for() -> None:
     class Starting(Recorder):
         def request(self, method: str, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
             if path == "/_cluster/health":
-                assert kwargs["params"]["wait_for_events"] == "languid"
+                assert args[1]["wait_for_events"] == "languid"
                 self.answers["_license"] = {"license": {"type": "enterprise"}}
             return super().request(method, path, *args, **kwargs)
 
