@@ -1,11 +1,13 @@
 """Whether the form that training writes is the best of its candidates on queries of a test set.
 
     python benchmarks/never_worse.py --out FOLDER [--corpora NAME,...] [--queries 60,150,all] [--seeds 0,1,2]
+        [--json FILE]
 
 For each corpus of SSI_DATA with judged queries, number of training queries and seed: half of the queries (at most 500)
 are the test set, and of the others so many are trained on with the defaults. Each form (lexical score, with or without
 query memory, with or without the learned part) is refitted on all training queries and measured on the test set. A row
-is kept as a line of ``never_worse.jsonl`` as soon as it is measured; a row that is there is not measured again.
+is kept as a line of ``never_worse.jsonl`` as soon as it is measured; a row that is there is not measured again. FILE
+gets all rows of the folder, and their means over the seeds.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from provenance import program_of, write_results
 
 from reranker.baselines.comparison import experiment_of, read_corpus, read_judgements
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
@@ -71,6 +74,7 @@ def row_of(name: str, n: int | None, seed: int) -> dict[str, Any]:
     best = max(values, key=lambda form: float(values[form]["AP"].mean()))
     test_of = paired_test(values[written]["AP"], values[best]["AP"])
     return {
+        "version": program_of(Path(__file__).resolve()),
         "corpus": name,
         "queries": len(chosen),
         "asked": "all" if n is None else n,
@@ -89,6 +93,23 @@ def row_of(name: str, n: int | None, seed: int) -> dict[str, Any]:
     }
 
 
+def means_of(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the mean difference over the seeds of each corpus and number of queries."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["corpus"], str(row["asked"])), []).append(row)
+    return [
+        {
+            "corpus": corpus,
+            "asked": asked,
+            "seeds": len(group),
+            "difference": float(np.mean([row["difference"] for row in group])),
+            "least_p": min(row["p"] for row in group),
+        }
+        for (corpus, asked), group in groups.items()
+    ]
+
+
 def main() -> None:
     """Measure the rows that are missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -96,20 +117,24 @@ def main() -> None:
     parser.add_argument("--corpora", default=",".join(CORPORA))
     parser.add_argument("--queries", default="60,150,all")
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows to a result file")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "never_worse.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     done = {(row["corpus"], str(row["asked"]), row["seed"]) for row in rows}
-    for seed in map(int, options.seeds.split(",")):
+    for seed in map(int, filter(None, options.seeds.split(","))):
         for name in options.corpora.split(","):
             for asked in options.queries.split(","):
                 if (name, asked, seed) in done:
                     continue
                 row = row_of(name, None if asked == "all" else int(asked), seed)
+                rows.append(row)
                 with path.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(f"{name:24} {asked:>5} {seed}  {row['difference']:+.4f}  p {row['p']:.3f}  {row['sentence']}")
+    if options.json is not None:
+        write_results(options.json, {"means": means_of(rows), "rows": rows})
 
 
 if __name__ == "__main__":
