@@ -1,4 +1,4 @@
-"""Learning on data that nobody tuned for: `ssi train` with its defaults on every corpus of SSI_DATA, beside rivals.
+"""What the defaults learn: `ssi train` with its defaults on every corpus of SSI_DATA, beside rivals.
 
     python benchmarks/generalisation.py --json benchmarks/results/generalisation.json --minilm FOLDER
     python benchmarks/generalisation.py --small --corpora cppdocs,nfcorpus --peers joint-bm25

@@ -1,4 +1,4 @@
-"""Linked corpora that nobody tuned for, out of documentation packages of Debian: for `generalisation`.
+"""Linked corpora out of documentation packages of Debian, on most of which no constant was chosen: for `generalisation`.
 
     python benchmarks/package_corpora.py FOLDER [--corpora foldoc,postgresql,qt,kernel,libreoffice]
     SSI_DATA=FOLDER python benchmarks/generalisation.py --corpora foldoc,... --json FILE
