@@ -1,4 +1,4 @@
-"""Linked corpora out of documentation packages of Debian, on most of which no constant was chosen: for `generalisation`.
+"""Linked corpora out of documentation packages of Debian, most of them unused for any constant: for `generalisation`.
 
     python benchmarks/package_corpora.py FOLDER [--corpora foldoc,postgresql,qt,kernel,libreoffice]
     SSI_DATA=FOLDER python benchmarks/generalisation.py --corpora foldoc,... --json FILE

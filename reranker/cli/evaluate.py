@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +21,7 @@ from reranker.errors import ConfigError, InputError
 if TYPE_CHECKING:
     from reranker.baselines.comparison import EncodedCorpus, Experiment, SystemComparison
     from reranker.baselines.fitted import FittedBaseline
+    from reranker.engines import Engine
     from reranker.evaluation import Links, RankingTask
     from reranker.formats import RejectLog
     from reranker.lexical.tuning import LexicalTask
@@ -29,6 +33,9 @@ Examples:
   ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --known valid.tsv --model model/
   # ten random words of each document as its query
   ssi evaluate --docs docs.jsonl --links-test test.tsv --known train.tsv --model model/ --queries keywords:10
+  # the documents of a live index
+  ssi evaluate --engine elasticsearch:http://localhost:9200 --index shop --qrels test.qrels --query-file queries.tsv \\
+      --model model/
   # judged queries; baselines tuned on the training judgments; TREC files for other tools
   ssi evaluate --docs docs.jsonl --qrels test.qrels --query-file queries.tsv --tune train.qrels \\
       --model model/ --baselines tfidf,bm25,lsi:200 --run-dir runs/ --json
@@ -36,7 +43,11 @@ Examples:
 
 
 @click.command("evaluate", epilog=EPILOG)
-@click.option("--docs", required=True, type=FILE, help="Documents: JSON lines (gz too) or Parquet.")
+@click.option(
+    "--docs",
+    type=FILE,
+    help="Documents: JSON lines (gz too) or Parquet.  [default: the documents of --index, read from the engine]",
+)
 @common.id_field_option
 @click.option("--links-test", type=FILE, help="Test links, source TAB target: targets are relevant.")
 @click.option("--qrels", type=FILE, help="Judgments: query TAB document TAB grade, or TREC qrels.")
@@ -84,8 +95,12 @@ Examples:
 @common.partial_option("links or judgments")
 @click.option("--seed", default=0, type=click.IntRange(min=0), help="Seed of all random choices.")
 @click.option(
-    "--engine", "engine_spec", metavar="SPEC", help="Engine of the model's analyzer, if that runs in an engine."
+    "--engine",
+    "engine_spec",
+    metavar="SPEC",
+    help="Engine of --index, and of the model's analyzer if that runs in an engine.",
 )
+@click.option("--index", metavar="NAME", help="Index or alias whose documents are ranked if --docs is not given.")
 @common.json_option
 def command(**options: Any) -> None:
     """Rank all documents (or the --pool) for every test query, and compare the model with lexical baselines.
@@ -110,7 +125,7 @@ def command(**options: Any) -> None:
         names = (*names, REMEMBERING)
     if REMEMBERING in names and not judged:
         raise ConfigError(f"the baseline {REMEMBERING} needs judged queries: give --tune in addition to --qrels")
-    with RejectLog() as rejects:
+    with RejectLog() as rejects, _documents(options, engine, model):
         comparisons, fitted, of_files = _compare(options, n_words, names, model, rejects)
     accounts = (rejects.account(), *of_files)
     if options["as_json"]:
@@ -125,6 +140,25 @@ def command(**options: Any) -> None:
     for title, comparison in zip(("Test queries", "Without links whose reverse is known"), comparisons, strict=False):
         _print(title, comparison, fitted)
     common.end_with_accounts(*accounts)
+
+
+@contextmanager
+def _documents(options: dict[str, Any], engine: Engine | None, model: RankingModel) -> Iterator[None]:
+    """Set ``docs`` to a file with the documents of the index within the block, if no file was given."""
+    common.check_id_field(options)
+    if options["docs"] is not None:
+        yield
+        return
+    if engine is None or not options["index"]:
+        raise ConfigError("no documents are given: give --docs FILE, or --engine and --index to read an index")
+    from reranker.retrain.documents import export_documents
+
+    with tempfile.TemporaryDirectory(prefix="ssi-evaluate-") as folder:
+        path = Path(folder) / "documents.jsonl"
+        with common.progress("reading documents of the index") as reading:
+            export_documents(engine, options["index"], model.encoder.view, path, reading, common.say)
+        options["docs"] = path
+        yield
 
 
 def _check(options: dict[str, Any], n_words: int | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
+from reranker.engines import WriteOp, open_engine
 from reranker.evaluation import evaluate_run
 from reranker.models.model_folder import save_model
 from tests.unit.evaluation.read_run import read_run
@@ -58,6 +59,21 @@ def test_links_as_json(folder: Path) -> None:
         qrels.setdefault(query, {})[document] = float(grade)
     ap = evaluate_run(qrels, run, ["AP"])["AP"]
     assert report["systems"]["model"]["AP"]["mean"] == pytest.approx(sum(ap.values()) / len(ap))
+
+
+def test_the_documents_of_an_index_are_those_of_the_file(folder: Path) -> None:
+    engine = open_engine(f"tantivy:{folder / 'index'}")
+    engine.create_index("trees", {"dynamic": False, "properties": {}})
+    engine.bulk("trees", [WriteOp("index", i, dict(d)) for i, d in zip(IDS, DOCUMENTS, strict=True)])
+    engine.refresh("trees")
+    engine.close()
+    of_file = report_of(evaluate(folder, *LINKS, "--json"))
+    live = ["evaluate", "--engine", f"tantivy:{folder / 'index'}", "--model", str(folder / "model"), "--json"]
+    files = ["--links-test", str(folder / "test.tsv"), "--known", str(folder / "known.tsv")]
+    of_index = report_of(CliRunner().invoke(main, [*live, "--index", "trees", *files]))
+    assert of_index["systems"] == of_file["systems"] and of_index["documents"] == 6
+    neither = CliRunner().invoke(main, [*live, *files])
+    assert neither.exit_code == 2 and "--docs FILE" in neither.stderr and "--index" in neither.stderr
 
 
 def test_the_table_says_which_is_better(folder: Path) -> None:
