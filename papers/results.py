@@ -508,10 +508,16 @@ def over_seeds(by_seed: Mapping[int, Results], measures: Sequence[str] = ()) -> 
         Measures to show; default: all with one value per query or pair in every result.
     """
     first = next(iter(by_seed.values()))
+    # A study of this name with every seed, such as a split, is not one of a seed, whatever number it ends in.
+    shared = set.intersection(*(set(found.studies) for found in by_seed.values()))
+
+    def general(study: str, seed: int) -> str:
+        return study if study in shared else study.removesuffix(f"-{seed}")
+
     tables = []
-    for study in dict.fromkeys(_without_seed(name, seed) for seed, found in by_seed.items() for name in found.studies):
+    for study in dict.fromkeys(general(name, seed) for seed, found in by_seed.items() for name in found.studies):
         parts = {
-            seed: found.of_study(next((one for one in found.studies if _without_seed(one, seed) == study), study))
+            seed: found.of_study(next((one for one in found.studies if general(one, seed) == study), study))
             for seed, found in by_seed.items()
         }
         there = {name: None for part in parts.values() for values in part.values.values() for name in values}
@@ -545,10 +551,6 @@ def _order_by_seed(means: Mapping[str, Float64], titles: Mapping[str, str]) -> s
         return "The order of the systems is the same with all seeds."
     said = "Pairs whose order reverses with the seed (number of seeds with the first one higher, and with it lower)"
     return f"{said}: {'; '.join(pairs)}."
-
-
-def _without_seed(study: str, seed: int) -> str:
-    return study.removesuffix(f"-{seed}")
 
 
 LEVEL = 0.01

@@ -192,6 +192,16 @@ def test_a_seed_with_which_a_system_failed_is_left_out_of_its_mean() -> None:
     assert table.note.endswith("The order of the systems is the same with all seeds.")
 
 
+def test_a_split_whose_number_is_that_of_a_seed_stays_a_split() -> None:
+    def found(shift: float) -> Results:
+        splits = {(f"split-{number}", "a"): {"AUC": np.array([number / 10 + shift])} for number in range(2)}
+        return Results("T7a", {"a": "A"}, splits)
+
+    tables = over_seeds({0: found(0.0), 1: found(0.5)})
+    assert [table.title for table in tables] == ["AUC over seeds, split-0", "AUC over seeds, split-1"]
+    assert [table.rows[0][3:] for table in tables] == [("0.0000", "0.5000"), ("0.1000", "0.6000")]
+
+
 def test_a_table_over_seeds_names_the_pairs_whose_order_reverses() -> None:
     titles = {"tied": "UᵀU + I", "untied": "UᵀV + I", "low": "TF-IDF"}
 
