@@ -1,4 +1,6 @@
-"""Metrics for Prometheus, JSON log lines and counts of body shapes. They contain no query text and no field values.
+"""Metrics for Prometheus, JSON log lines, the export of spans, and counts of body shapes.
+
+They contain no query text and no field values, except spans if ``SSI_TRACE_QUERIES`` is ``true``.
 
 Of a search body, only the names of its scoring clauses and fields are shown (`BodyShapes`).
 """
@@ -23,6 +25,7 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.samples import Sample
 
+from reranker.errors import ConfigError, MissingExtra
 from reranker.records import ReasonKind
 
 F = TypeVar("F", Counter, Histogram)
@@ -308,3 +311,73 @@ def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
     logging.getLogger(OWN_LOGS).setLevel(level)
     # If this logger has a handler, Elasticsearch's client formats every request and answer before checking the level.
     logging.getLogger("elastic_transport.node").propagate = False
+
+
+SERVICE_NAME = "ssi"
+"""Name of this service in traces if neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES has one."""
+_ASKING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Environment variables that turn on the export of spans."""
+
+
+def configure_tracing(environment: Mapping[str, str] = os.environ) -> bool:
+    """Send this process's spans by OTLP over HTTP, as the variables ``OTEL_*`` say; return whether they are sent.
+
+    Nothing is sent, and no library is imported, unless one of `_ASKING` is set. A tracer provider that is already
+    set (by ``opentelemetry-instrument``) stays.
+
+    Raises
+    ------
+    MissingExtra
+        If spans are to be sent, but the extra ``telemetry`` is not installed.
+    ConfigError
+        For another exporter than ``otlp`` and ``none``, or another protocol than ``http/protobuf``.
+    """
+    exporter = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() or "otlp"
+    disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if disabled or exporter == "none" or not any(environment.get(name) for name in _ASKING):
+        return False
+    if _sdk_provider() is not None:
+        return True
+    if exporter != "otlp":
+        raise ConfigError(f"OTEL_TRACES_EXPORTER is {exporter!r}: spans are sent by 'otlp', or not at all by 'none'")
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(name) or "http/protobuf"
+        if protocol != "http/protobuf":
+            raise ConfigError(
+                f"{name} is {protocol!r}: spans are sent by 'http/protobuf'; set it to that, and the endpoint to the "
+                "collector's HTTP port (4318)"
+            )
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise MissingExtra(error.name or "opentelemetry", "telemetry") from error
+    resource = Resource.create()
+    if str(resource.attributes.get("service.name")).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": SERVICE_NAME}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return True
+
+
+def finish_tracing(timeout_s: float = 2.0) -> None:
+    """Send the spans that are still waiting, for at most ``timeout_s``. Does nothing if none are sent."""
+    provider = _sdk_provider()
+    if provider is not None:
+        # The exporter repeats a failed request for longer than a service may take to stop, whatever its timeout.
+        sending = threading.Thread(target=provider.force_flush, daemon=True)
+        sending.start()
+        sending.join(timeout_s)
+
+
+def _sdk_provider() -> Any:
+    """Return the tracer provider of the SDK that the process has set, or None. Imports nothing."""
+    sdk, api = sys.modules.get("opentelemetry.sdk.trace"), sys.modules.get("opentelemetry.trace")
+    if sdk is None or api is None:
+        return None
+    provider = api.get_tracer_provider()
+    return provider if isinstance(provider, sdk.TracerProvider) else None
