@@ -13,7 +13,7 @@ import numpy as np
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
 from reranker.evaluation import MEASURES
-from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
+from reranker.figures import BLUE, GREY, RED, chart, report_head, stacked_tables, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR
@@ -349,7 +349,7 @@ def render_training(
             measures=MEASURES,
         )
     )
-    return page
+    return stacked_tables(page)
 
 
 def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int, list[str]]:

@@ -14,13 +14,16 @@ const number = (value, digits = 0) => value.toLocaleString("en", { minimumFracti
 const percent = (share) => `${number(100 * share, 1)} %`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${number(Math.abs(value), 4)}`;
 
-// A table that can be scrolled with the keyboard. A header that starts with # right-aligns its column of numbers.
+// A table that can be scrolled with the keyboard, and is stacked where its columns do not fit (data-label, style.css). A
+// header that starts with # right-aligns its column of numbers.
 function table(heads, rows) {
   const isNumber = heads.map((head) => head.startsWith("#"));
-  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, text.replace("#", ""))));
-  const cells = (row) => row.map((cell, i) => (i ? make("td", { class: isNumber[i] ? "n" : "" }, cell) : make("th", { scope: "row", class: isNumber[i] ? "n" : "" }, cell)));
+  const names = heads.map((text) => text.replace("#", ""));
+  const head = make("tr", {}, ...names.map((name, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, name)));
+  const look = (i) => ({ class: isNumber[i] ? "n" : "", "data-label": names[i] });
+  const cells = (row) => row.map((cell, i) => (i ? make("td", look(i), cell) : make("th", { scope: "row", ...look(i) }, cell)));
   const body = rows.map((row) => make("tr", {}, ...cells(row)));
-  return make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: heads.length > 2 ? "stack" : "" }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
 const text = (...words) => make("p", {}, ...words);
