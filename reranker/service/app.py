@@ -324,7 +324,7 @@ class AdmissionControl:
         method = method if method in _METHODS else "other"
         metrics.child(metrics.requests, route, method, str(status)).inc()
         if route not in NOT_QUEUED:
-            metrics.child(metrics.seconds, route).observe(seconds)
+            metrics.note_request(route, seconds)
             entry: dict[str, Any] = {
                 "request_id": context.request_id,
                 "route": route,

@@ -44,6 +44,7 @@ from reranker.service.http import (
     error_responses,
     of_error,
 )
+from reranker.service.proxy import FORWARDED
 from reranker.service.search import encode
 from reranker.service.state import ServiceState, State
 
@@ -235,6 +236,8 @@ def _searches(state: ServiceState) -> dict[str, Any]:
     return {
         "latency": [latency._asdict() for latency in metrics.latencies()],
         "searches": sum(metrics.counts(metrics.searches).values()),
+        "forwarded": metrics.counts(metrics.searches).get(FORWARDED, 0),
+        "day": metrics.day.to_json(),
         "fallbacks": {cause: n for cause, n in metrics.counts(metrics.fallbacks).items() if n},
     }
 

@@ -22,7 +22,7 @@ from reranker.service.auth import new_key
 from reranker.service.operate import _report_path
 from reranker.service.sink import FileWriter, ImpressionSink
 from reranker.service.state import ServiceState
-from reranker.service.telemetry import MAX_SHAPES, BodyShapes, Metrics, quantile
+from reranker.service.telemetry import MAX_SHAPES, QUARTER_S, QUARTERS, BodyShapes, DayHistory, Metrics, quantile
 from tests.engines.memory import memory_engine
 from tests.engines.policy import library
 from tests.served import Served
@@ -291,16 +291,51 @@ def test_a_quantile_lies_evenly_within_its_bucket() -> None:
 
 def test_latencies_and_fallbacks_are_those_of_the_metrics(served: Served, tmp_path: Path) -> None:
     metrics = Metrics()
-    for _ in range(100):
-        metrics.note_stages({"score": 2.0})
+    for value in range(1, 101):
+        metrics.note_stages({"score": value / 10})
     (score,) = (one for one in metrics.latencies() if one.stage == "score")
-    assert score == ("score", 100, 1.75, 2.425, 2.485)  # of 1 to 2.5 ms, where all of them lie
+    assert score == ("score", 100, 5.0, 9.5, 9.9), "there are few, so that these are of the samples themselves"
+    for _ in range(101):
+        metrics.note_stages({"order": 2.0})
+        metrics.note_stages({"order": 2.0})
+    (order,) = (one for one in metrics.latencies() if one.stage == "order")
+    assert order == ("order", 202, 1.75, 2.425, 2.485)  # of 1 to 2.5 ms, where all of them lie
+    metrics.stages.labels("query").observe(0.002)  # by another process
+    (query,) = (one for one in metrics.latencies() if one.stage == "query")
+    assert query == ("query", 1, 1.75, 2.425, 2.485)
     site = Operated(served, tmp_path)
     for query in ("word3", "nothingknown"):
         site.ask("POST", "/search", {"query": query})
     searches = site.ask("GET", "/admin/status")["searches"]
     assert searches["searches"] == 2 and searches["fallbacks"] in ({}, {"empty_query": 1})
     assert {one["stage"]: one["n"] for one in searches["latency"]}["/search"] == 2
+
+
+def test_the_day_is_kept_by_quarter_hours_in_bounded_memory() -> None:
+    now = 5000.0
+    day = DayHistory(lambda: now)
+    day.note_search(0.010, fallback=False)
+    day.note_search(0.030, fallback=True)
+    now += QUARTER_S
+    day.note_clicks(2)
+    assert day.to_json() == [
+        {"ago": 1, "searches": 2, "fallbacks": 1, "clicks": 0, "p50_ms": 10.0, "p95_ms": 30.0},
+        {"ago": 0, "searches": 0, "fallbacks": 0, "clicks": 2, "p50_ms": None, "p95_ms": None},
+    ]
+    for _ in range(3 * QUARTERS):
+        now += QUARTER_S
+        day.note_search(0.010, fallback=False)
+    assert [one["ago"] for one in day.to_json()] == [*range(QUARTERS - 1, -1, -1)]
+    now += 24 * 3600.0
+    assert day.to_json() == []
+
+
+def test_searches_and_clicks_of_the_day_are_in_the_status(served: Served, tmp_path: Path) -> None:
+    site = Operated(served, tmp_path)
+    site.ask("POST", "/search", {"query": "word3"})
+    (quarter,) = site.ask("GET", "/admin/status")["searches"]["day"]
+    assert (quarter["ago"], quarter["searches"], quarter["fallbacks"], quarter["clicks"]) == (0, 1, 0, 0)
+    assert 0 < quarter["p50_ms"] == quarter["p95_ms"]
 
 
 # Gate
