@@ -141,7 +141,7 @@ const parts = {
       return [number(one.rank), number(one.shown), number(one.clicked), percent(one.rate), bar];
     });
     const findings = part.findings.map((one) => make("li", { class: one.severity }, make("b", {}, one.severity), ` ${one.sentence}`));
-    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.`),
+    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.${part.without_hits ? ` ${number(part.without_hits)} of them found nothing.` : ""}`),
       rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "relative to the highest"], rows) : soft("No impressions are logged."),
       ...(findings.length ? [make("h3", {}, "Findings of ssi clicks doctor"), make("ul", { class: "findings" }, ...findings)] : [])];
   },

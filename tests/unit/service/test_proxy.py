@@ -466,7 +466,7 @@ def test_the_operators_see_reranked_and_forwarded_searches(client: Any, engine: 
     state = client.app.state.service
     client.post("/docs/_search", json=BODY)
     client.post("/docs/_search", json={**BODY, "sort": "tag"})
-    lines = ({}, BODY, {}, {**BODY, "sort": "tag"})
+    lines: tuple[dict[str, Any], ...] = ({}, BODY, {}, {**BODY, "sort": "tag"})
     client.post("/docs/_msearch", content="".join(json.dumps(line) + "\n" for line in lines))
     shown = operate._searches(state)
     assert (shown["searches"], shown["forwarded"]) == (4, 2)
