@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from reranker.accounts import UNKNOWN_QUERY
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
 from reranker.evaluation import MEASURES
@@ -136,7 +137,10 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
     """Return what to do next, based on the numbers of the run; one or two sentences each, never empty."""
     advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
-    nothing = "These numbers do not call for a change: index the model (ssi index), and let clicks improve it"
+    nothing = (
+        "These numbers do not call for a change: add the model's vectors to the documents (ssi revectorize; ssi index "
+        "for a new index), and let clicks improve it"
+    )
     return advice or [f"{nothing} (ssi retrain)."]
 
 
@@ -151,7 +155,13 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
     dropped = sum(part.count for part in faults)
     if dropped > MANY_DROPPED * report.account.used:
         reasons = ", ".join(f"{part.reason} ({part.count:,})" for part in faults)
-        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. Check that their ids are ids of documents."
+        # Queries of links are documents; those of judgments are in a file of their own.
+        of_query_file = [
+            part for part in faults if part.reason == UNKNOWN_QUERY and report.evidence.train.texts is not None
+        ]
+        remedy = "Check that their ids are ids of documents. " if len(of_query_file) < len(faults) else ""
+        remedy += "Check that --query-file has their queries." if of_query_file else ""
+        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. {remedy.rstrip()}"
     if not report.judged_apart:
         yield (
             "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "
@@ -178,10 +188,8 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
             "users to see a difference before there is more training data."
         )
     elif verdict == "worse":
-        yield (
-            "A lexical baseline is better: use that ranking, or give more links or judgments, or another --queries or "
-            "--generalise."
-        )
+        others = ", or another --queries or --generalise" if report.evidence.train.texts is None else ""
+        yield f"A lexical baseline is better: use that ranking, or give more links, judgments or clicks{others}."
     if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
         yield (
             f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may improve with "
@@ -192,7 +200,7 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
 def _advice_on_settings(model: RankingModel, report: TrainingReport) -> Iterator[str]:
     for note in report.notes:
         yield f"Lexical score: {note}. Set weights with --fields if you know better ones."
-    for name, option, value, end in _values_at_an_end(report.trials):
+    for name, option, value, end in _values_at_an_end(report.trials if _has_learned(report) else ()):
         yield f"Of the settings tried, {name} {value:g} was best and the {end}: try values beyond it with --{option}."
     lexical = model.encoder.lexical
     weights = () if lexical is None else zip(model.encoder.view.fields, lexical.field_weights, strict=False)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.accounts import LeftOut
+from reranker.accounts import UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut
 from reranker.baselines.comparison import MODEL, RANK_LOSS, SystemComparison
 from reranker.baselines.fitted import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
@@ -252,6 +252,36 @@ def test_advice_follows_from_the_numbers(model: RankingModel, changes: dict[str,
     said = advice_of(model, report_of(**(GOOD | changes)))
     assert len(said) == 1 or "comparison" in changes
     assert any(advice in sentence for sentence in said), said
+
+
+JUDGED = Split(
+    "judgments",
+    from_judgements({f"q{i}": {f"d{i}": 1.0} for i in range(5000)}, {f"q{i}": f"word{i}" for i in range(5000)}),
+    from_links(LINKS),
+    frozenset(),
+    frozenset(IDS),
+)
+
+
+def test_advice_fits_the_kind_of_training_data(model: RankingModel) -> None:
+    worse = comparison_of(BETTER, BETTER + 0.3)
+    (of_links,) = (s for s in advice_of(model, report_of(**(GOOD | {"comparison": worse}))) if "lexical baseline" in s)
+    of_judgments = advice_of(model, report_of(**(GOOD | {"comparison": worse, "evidence": JUDGED})))
+    assert "--queries" in of_links and "--queries" not in " ".join(of_judgments), "the option is of links"
+    lost = {"left_out": (LeftOut(UNKNOWN_QUERY, 300),)}
+    assert advice_of(model, report_of(**(GOOD | lost)))[0].endswith("Check that their ids are ids of documents.")
+    (said,) = advice_of(model, report_of(**(GOOD | lost | {"evidence": JUDGED})))
+    assert said.endswith("unknown query id (300). Check that --query-file has their queries.")
+    both = (LeftOut(UNKNOWN_QUERY, 200), LeftOut(UNKNOWN_DOCUMENT, 100))
+    (said,) = advice_of(model, report_of(**(GOOD | {"left_out": both, "evidence": JUDGED})))
+    assert "ids of documents. Check that --query-file" in said
+
+
+def test_settings_of_what_was_not_learned_are_not_advised(model: RankingModel) -> None:
+    changes = {"trials": report_of().trials, "scale": 0.0}
+    assert not [
+        sentence for sentence in advice_of(model, report_of(**(GOOD | changes))) if "Of the settings" in sentence
+    ]
 
 
 def test_a_field_that_counts_for_nothing_is_named(model: RankingModel) -> None:
