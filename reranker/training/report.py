@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from reranker.accounts import UNKNOWN_QUERY
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
 from reranker.evaluation import MEASURES
@@ -155,13 +154,11 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
     dropped = sum(part.count for part in faults)
     if dropped > MANY_DROPPED * report.account.used:
         reasons = ", ".join(f"{part.reason} ({part.count:,})" for part in faults)
-        # Queries of links are documents; those of judgments are in a file of their own.
-        of_query_file = [
-            part for part in faults if part.reason == UNKNOWN_QUERY and report.evidence.train.texts is not None
-        ]
-        remedy = "Check that their ids are ids of documents. " if len(of_query_file) < len(faults) else ""
-        remedy += "Check that --query-file has their queries." if of_query_file else ""
-        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. {remedy.rstrip()}"
+        train = report.evidence.train
+        # Queries of links are documents, and pairs contain their queries; those of judgments are in a file.
+        has_query_file = train.texts is not None and train.unit != "pairs"
+        check = f"ids are ids of documents{', and that --query-file has their queries' if has_query_file else ''}"
+        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. Check that their {check}."
     if not report.judged_apart:
         yield (
             "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from reranker.accounts import UNKNOWN_DOCUMENT, UNKNOWN_QUERY, LeftOut
+from reranker.accounts import LeftOut
 from reranker.baselines.comparison import MODEL, RANK_LOSS, SystemComparison
 from reranker.baselines.fitted import FittedBaseline
 from reranker.evaluation import MEASURES, SystemScores, link_task, paired_test
@@ -268,13 +268,13 @@ def test_advice_fits_the_kind_of_training_data(model: RankingModel) -> None:
     (of_links,) = (s for s in advice_of(model, report_of(**(GOOD | {"comparison": worse}))) if "lexical baseline" in s)
     of_judgments = advice_of(model, report_of(**(GOOD | {"comparison": worse, "evidence": JUDGED})))
     assert "--queries" in of_links and "--queries" not in " ".join(of_judgments), "the option is of links"
-    lost = {"left_out": (LeftOut(UNKNOWN_QUERY, 300),)}
+    lost = {"left_out": (LeftOut("unknown query id", 300),)}
     assert advice_of(model, report_of(**(GOOD | lost)))[0].endswith("Check that their ids are ids of documents.")
     (said,) = advice_of(model, report_of(**(GOOD | lost | {"evidence": JUDGED})))
-    assert said.endswith("unknown query id (300). Check that --query-file has their queries.")
-    both = (LeftOut(UNKNOWN_QUERY, 200), LeftOut(UNKNOWN_DOCUMENT, 100))
-    (said,) = advice_of(model, report_of(**(GOOD | {"left_out": both, "evidence": JUDGED})))
-    assert "ids of documents. Check that --query-file" in said
+    assert said.endswith("ids of documents, and that --query-file has their queries.")
+    pairs = replace(JUDGED, train=replace(JUDGED.train, unit="pairs"))
+    (said,) = advice_of(model, report_of(**(GOOD | lost | {"evidence": pairs})))
+    assert "--query-file" not in said, "pairs contain their queries"
 
 
 def test_settings_of_what_was_not_learned_are_not_advised(model: RankingModel) -> None:
