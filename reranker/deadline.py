@@ -1,13 +1,15 @@
-"""Deadlines: the time limit of a request or a wait, and the time spent in each stage."""
+"""Deadlines: the time limit of a request or a wait, and the time spent in each stage, which is also a span."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from reranker.errors import FallbackError
 from reranker.records import ReasonKind
+from reranker.tracing import traced
 
 
 class Deadline:
@@ -23,7 +25,7 @@ class Deadline:
     Attributes
     ----------
     stages_ms : dict of str to float
-        Milliseconds by stage, as recorded by `note_stage`.
+        Milliseconds by stage, as recorded by `stage` and `note_stage`.
     """
 
     def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
@@ -60,6 +62,15 @@ class Deadline:
         if self.passed and self.limit_s is not None:
             message = f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}"
             raise FallbackError(ReasonKind.DEADLINE, message)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Run the block as the stage ``name``: in a span, and with its time added by `note_stage` even if it fails."""
+        try:
+            with traced(name):
+                yield
+        finally:
+            self.note_stage(name)
 
     def note_stage(self, name: str) -> None:
         """Add the time since the end of the last stage to the stage ``name``."""

@@ -108,6 +108,40 @@ def report_head(title: str) -> str:
 """
 
 
+_TABLE = re.compile(r"<table>(.*?)</table>", re.DOTALL)
+_ROW = re.compile(r"(<tr\b[^>]*)(>.*?</tr>)", re.DOTALL)
+_CELL = re.compile(r"<t[hd]\b")
+LEAST_STACKED = 3
+"""Columns from which a table is stacked in a narrow window."""
+
+
+def stacked_tables(page: str) -> str:
+    """Return a report whose tables can be stacked: each cell under the name of its column, where columns do not fit.
+
+    ``style.css`` does that. It needs the class ``stack`` of the table, the class ``heads`` of its first row, and the
+    name of the column in ``data-label`` of each cell. Tables with fewer columns than `LEAST_STACKED`, and those whose
+    first row is not all headers, are not changed. The text of cells must be escaped.
+    """
+
+    def stacked(found: re.Match[str]) -> str:
+        rows = _ROW.findall(found[1])
+        heads = re.findall(r"<th\b[^>]*>(.*?)</th>", rows[0][1], re.DOTALL) if rows else []
+        if len(heads) < LEAST_STACKED or "<td" in rows[0][1]:
+            return found[0]
+        names = [re.sub(r"<[^>]*>", "", head).strip() for head in heads]
+
+        def labelled(row: re.Match[str]) -> str:
+            labels = iter(names)
+            return row[1] + _CELL.sub(lambda cell: f'{cell[0]} data-label="{next(labels, "")}"', row[2])
+
+        head_end = found[1].index("</tr>") + len("</tr>")
+        first, others = found[1][:head_end], found[1][head_end:]
+        first = first.replace("<tr", '<tr class="heads"', 1)
+        return f'<table class="stack">{first}{_ROW.sub(labelled, others)}</table>'
+
+    return _TABLE.sub(stacked, page)
+
+
 def inline_svg(figure: Figure, name: str) -> str:
     """Return a figure as an SVG element for HTML. It fills its container; ids start with ``name``; see `ON_PAGES`."""
     text = picture_bytes(figure, "svg", transparent=True).decode("utf-8")

@@ -23,6 +23,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.lazy",
         "reranker.progress",
         "reranker.records",
+        "reranker.tracing",
     ),
     (
         "reranker.kernels",
@@ -46,7 +47,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
 )
 """Units (a package or a top module), lowest level first. ``reranker`` itself only hands out names, lazily."""
 
-FROM_ANYWHERE = {"reranker.arrays", "reranker.errors", "reranker.records"}
+FROM_ANYWHERE = {"reranker.arrays", "reranker.errors", "reranker.records", "reranker.tracing"}
 MAY_IMPORT_INDEXER = {"reranker.retrain", "reranker.service", "reranker.cli", "reranker.quickstart"}
 LEVEL_OF = {unit: level for level, units in enumerate(LEVELS) for unit in units}
 

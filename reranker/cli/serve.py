@@ -235,7 +235,7 @@ def command(**options: Any) -> None:
     from reranker.service.serving import read_golden
     from reranker.service.sink import open_sink
     from reranker.service.state import open_state
-    from reranker.service.telemetry import configure_logs
+    from reranker.service.telemetry import configure_logs, configure_tracing
 
     settings = _settings(options)
     golden = None if options["golden_path"] is None else read_golden(options["golden_path"])
@@ -247,6 +247,7 @@ def command(**options: Any) -> None:
             command = [sys.executable, "-m", "reranker", *sys.argv[1:]]
             raise SystemExit(run_processes(options["workers"], listener, command, settings.drain_s))
         listener.close()
+    configure_tracing()
     engine = common.open_engine_of(options["engine_spec"])
     if settings.proxy:
         requests_of(engine)  # raises for an embedded engine, which has no clients of its own

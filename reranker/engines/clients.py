@@ -9,13 +9,14 @@ option, so that a user's client keeps its own ``max_retries``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import elastic_transport
 import opensearchpy
@@ -41,6 +42,7 @@ from reranker.errors import (
     RequestTooLarge,
     VersionConflict,
 )
+from reranker.tracing import Attributes, trace_headers, traced
 
 T = TypeVar("T")
 
@@ -60,6 +62,8 @@ STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
 }
 """Status → error class and remedy. Any other 5xx status is `EngineUnavailable`, any other status `EngineRejected`."""
 _LONGEST_REASON = 600
+CLIENT_SPANS = "OTEL_PYTHON_INSTRUMENTATION_ELASTICSEARCH_ENABLED"
+"""Environment variable of the Elasticsearch client: whether it creates a span for each request."""
 
 
 # --- clients
@@ -100,7 +104,7 @@ def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elastic
     if dialect is ELASTICSEARCH:
         if settings.aws_region is not None:
             raise ConfigError("requests to Elasticsearch cannot be signed for AWS: use the spec opensearch:URL")
-        return Elasticsearch(
+        client = Elasticsearch(
             url,
             node_class=type("Node", (DeadlineNode,), {"settings": settings}),
             basic_auth=None if settings.user is None else (settings.user, settings.password or ""),
@@ -120,6 +124,11 @@ def open_client(dialect: Dialect, url: str, settings: EngineSettings) -> Elastic
             },
             **tls,
         )
+        if CLIENT_SPANS not in os.environ:
+            # Its spans contain the URL with ?q= and the engine's error message, both of which quote the query. Those of
+            # `EngineClient` do not. The client has no other switch than the variable, which is of the whole process.
+            client._otel.enabled = False
+        return client
     if settings.api_key is not None:
         headers["authorization"] = f"ApiKey {settings.api_key}"
     return OpenSearch(
@@ -325,7 +334,12 @@ class EngineClient:
         target = f"{path}?{urlencode(params)}" if params else path
         headers = {"accept": JSON, **(passed_headers.get() or {})}
         headers |= {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
-        reply = self._exchanged(method, target, data, headers, limit_s)
+        name, attributes = self._span_of(method, path)
+        with traced(name, attributes, kind="client") as span:
+            reply = self._exchanged(method, target, data, headers | trace_headers(), limit_s)
+            span.note({"db.response.status_code": str(reply.status)})
+            if reply.status >= 400:
+                span.fail(str(reply.status))
         if self.retries is not None:
             self.retries.answered = True
         if not 200 <= reply.status < 300:
@@ -335,6 +349,27 @@ class EngineClient:
                 self._check_product(reply)
             raise failure
         return reply
+
+    def _span_of(self, method: str, path: str) -> tuple[str, Attributes]:
+        """Return name and attributes of a request's span, by OpenTelemetry's conventions for database clients.
+
+        The operation is the API in the path (``search`` of ``/shop/_search``), or the method of a path without one. The
+        URL has no parameters, because they can contain the query text.
+        """
+        parts = path.strip("/").split("/")
+        operation = next((part[1:] for part in parts if part.startswith("_")), method)
+        url = urlsplit(self.spec.partition(":")[2])
+        attributes: dict[str, str | bool | int | float] = {
+            "db.system.name": self.kind,
+            "db.operation.name": operation,
+            "http.request.method": method,
+            "url.full": f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}{path}",
+            "server.address": url.hostname or "",
+            "server.port": url.port or (443 if url.scheme == "https" else 80),
+        }
+        if parts[0] and not parts[0].startswith("_"):
+            attributes["db.collection.name"] = parts[0]
+        return f"{operation} {attributes.get('db.collection.name', '')}".rstrip(), attributes
 
     def _exchanged(
         self, method: str, target: str, data: bytes | None, headers: Mapping[str, str], limit_s: float

@@ -553,17 +553,17 @@ class Candidates:
         """
         deadline.check("the engine searched")
         vectors = CandidateVectors(len(hits))
-        if self.route:
-            vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
-        deadline.note_stage("vectors")
+        with deadline.stage("vectors"):
+            if self.route:
+                vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
         missing = vectors.missing().tolist()
         n_encoded = 0
         if missing:
-            n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
-            deadline.note_stage("encode")
+            with deadline.stage("encode"):
+                n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
             deadline.check("documents without a vector were encoded")
-        scores = vectors.score(query.vectors)
-        deadline.note_stage("score")
+        with deadline.stage("score"):
+            scores = vectors.score(query.vectors)
         deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
         return Window(tuple(hits), lexical, scores, vectors, n_encoded, int(np.isnan(scores).sum()))

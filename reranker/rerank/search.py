@@ -88,6 +88,7 @@ from reranker.rerank.ranking import (
 from reranker.rerank.settings import RerankSettings
 from reranker.rerank.signals import Signal, added
 from reranker.store import VectorStore
+from reranker.tracing import traced
 
 _log = logging.getLogger(__name__)
 
@@ -181,13 +182,12 @@ class NearestDocuments:
             reason = f"the body excludes documents by {', '.join(unread)}, which vector search cannot apply"
             return hits, width, f"the first stage searched only by words: {reason}"
         try:
-            known = {(hit.index, hit.id) for hit in hits[:window]}
-            new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
-            scored = self._scored(request, new, source) if new else []
+            with request.deadline.stage("first stage"):
+                known = {(hit.index, hit.id) for hit in hits[:window]}
+                new = [hit for hit in self.nearest(request, query) if (hit.index, hit.id) not in known]
+                scored = self._scored(request, new, source) if new else []
         except RerankerError as error:
             return hits, width, f"the first stage searched only by words: {error}"
-        finally:
-            request.deadline.note_stage("first stage")
         if not scored:
             return hits, width, ""
         added = {(hit.index, hit.id) for hit in scored}
@@ -258,11 +258,12 @@ class Rescorer:
         Returns None if a document of the window has no vector. Such a document must be encoded from its text, which the
         engine cannot do. The script gives it the highest score, so that it is detected here.
         """
-        answer = self._ask(request, query, with_source)
+        with request.deadline.stage("candidates"):
+            answer = self._ask(request, query, with_source)
         if any(hit.score is None or hit.score >= LOST / 10 for hit in answer.hits):
             return None
-        request.deadline.note_stage("candidates")
-        return answer, self._scored(request, query, answer)
+        with request.deadline.stage("score"):
+            return answer, self._scored(request, query, answer)
 
     def _ask(self, request: Request, query: EncodedQuery, with_source: bool) -> SearchAnswer:
         one_shard, last = self._one_shard, request.first + request.size
@@ -306,7 +307,6 @@ class Rescorer:
         )
         n_found = min(answer.total, self.settings.window)
         window = Window(hits, lexical, model, vectors, n_found=n_found, ranks_known=False)
-        request.deadline.note_stage("score")
         return Scored(window, query, alpha, scores, np.zeros(n, dtype=bool), np.arange(n, dtype=np.int64))
 
 
@@ -429,9 +429,14 @@ class Reranker:
         reason = off or why_not({**request.body, "size": request.size})
         # Where candidates are added, the engine's order continues after them, not after the engine's own window.
         past = request.first >= self.settings.window and self._nearest is None
-        if reason or past:
-            return self._engine_page(request, reason)
-        return self._reranked_page(request, explain)
+        with traced("search", {"ssi.index": self.index, "ssi.route": self.route}) as span:
+            span.note_query(query)
+            if reason or past:
+                page = self._engine_page(request, reason)
+            else:
+                page = self._reranked_page(request, explain)
+            span.note(_attributes_of(page))
+        return page
 
     def score_window(
         self, query: str, body: Mapping[str, Any] | None = None, signals: tuple[Signal, ...] = ()
@@ -516,12 +521,12 @@ class Reranker:
         """Return a page in the engine's own order, because it is not rerankable or after the window."""
         body = {**request.body, "from": request.first, "size": request.size}
         timeout_s = request.deadline.timeout_s()
-        answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        with request.deadline.stage("engine"):
+            answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
         if not reason:
             text = f"the page begins after the window of {self.settings.window}, where hits keep the engine's order"
             reason = Reason(ReasonKind.PAST_WINDOW, text)
         ranking = Ranking(answer.hits, offset=request.first)
-        request.deadline.note_stage("engine")
         page = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, page, reason=reason)
 
@@ -531,22 +536,22 @@ class Reranker:
         page = ranking.page(request.first, last)
         if not at_once and not shows_nothing(request.body):
             try:
-                page = fetch_page(self.engine, self.index, request, page)
+                with request.deadline.stage("page"):
+                    page = fetch_page(self.engine, self.index, request, page)
             except Exception as error:
                 # Without the page's documents only ids could be shown, so fall back to the engine's order.
                 reason = reason or _reason_of(error)
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
-            request.deadline.note_stage("page")
         page = tuple(without_own_fields(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
         if explain and not reason and self.model is not None:
             try:
-                explanations = explanations_of(self.model, request.query, ranking, page, request.deadline)
+                with request.deadline.stage("explain"):
+                    explanations = explanations_of(self.model, request.query, ranking, page, request.deadline)
             except FallbackError as late:
                 ranking.notices.append(late.message)
-            request.deadline.note_stage("explain")
         return self._page(
             request, answer, ranking, page, reason=reason, fallback=reason is not None, explanations=explanations
         )
@@ -560,16 +565,16 @@ class Reranker:
         at_once = self._comes_at_once(request, depth)
         head = (request.body, depth, request.preference, request.deadline)
         refused: Reason | None = None
-        try:
-            answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
-        except EngineRejected as error:
-            if not request.alpha.signals:
-                raise
-            # The mapping has changed since calibration. The search itself must not fail because of that.
-            answer = self._candidates.search(*head, with_source=at_once)
-            text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
-            refused = Reason(ReasonKind.NOT_RERANKABLE, text)
-        request.deadline.note_stage("candidates")
+        with request.deadline.stage("candidates"):
+            try:
+                answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
+            except EngineRejected as error:
+                if not request.alpha.signals:
+                    raise
+                # The mapping has changed since calibration. The search itself must not fail because of that.
+                answer = self._candidates.search(*head, with_source=at_once)
+                text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
+                refused = Reason(ReasonKind.NOT_RERANKABLE, text)
         if refused:
             return answer, Ranking(answer.hits), refused, at_once
         try:
@@ -604,21 +609,21 @@ class Reranker:
         with which they were requested. Raises `FallbackError` if the candidates cannot be scored in time, or too few of
         them can; `EngineError` if the engine does not answer.
         """
-        query = self._query(request)
+        with request.deadline.stage("query"):
+            query = self._query(request)
         if query.is_empty:
             message = "the query has no word that distinguishes documents, so only the engine can rank its hits"
             raise FallbackError(ReasonKind.EMPTY_QUERY, message)
-        request.deadline.note_stage("query")
         hits, window, notice = self._window(request, query, hits, source)
         check_unscored(window.n_unscored, len(window.hits), self.settings.max_unscored, "run `ssi sync`")
         alpha = request.alpha
-        if alpha.by_window:
-            query = query._replace(scale=window_scale(window.lexical, query.scale))
-        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
-        signals = added(alpha.signals, window.hits)
-        scores = blend(window.model, window.lexical, alpha.value, query.scale, signals)
-        scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
-        request.deadline.note_stage("order")
+        with request.deadline.stage("order"):
+            if alpha.by_window:
+                query = query._replace(scale=window_scale(window.lexical, query.scale))
+            kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
+            signals = added(alpha.signals, window.hits)
+            scores = blend(window.model, window.lexical, alpha.value, query.scale, signals)
+            scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
         notices = notices_of(query, alpha, window.n_encoded, window.n)
         return Ranking(hits, scored, notices=[*notices, *([notice] if notice else [])])
 
@@ -691,6 +696,23 @@ class Reranker:
             explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
         )
+
+
+def _attributes_of(page: RerankedPage) -> dict[str, str | bool | int | float]:
+    """Return the attributes of a search's span. The cause is one of `ReasonKind`: its text could quote the query."""
+    noted: dict[str, str | bool | int | float] = {
+        "ssi.model": page.model_id[:12],
+        "ssi.reranked": page.reranked,
+        "ssi.fallback": page.fallback,
+        "ssi.candidates": page.n_candidates,
+        "ssi.encoded": page.n_encoded,
+        "ssi.hits": len(page.hits),
+    }
+    if page.cause:
+        noted["ssi.cause"] = page.cause
+    if page.alpha is not None:
+        noted |= {"ssi.alpha": page.alpha, "ssi.alpha_origin": page.alpha_origin}
+    return noted
 
 
 def _no_model() -> FallbackError:

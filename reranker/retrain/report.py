@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reranker.engines.protocol import Engine
-from reranker.figures import BLUE, LIGHT, RED, chart, whole_numbers
+from reranker.figures import BLUE, LIGHT, RED, chart, stacked_tables, whole_numbers
 from reranker.retrain.gate import LIVE, NEW, Measured
 from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.served_ranks import MAX_IDS, RankedList, ServedComparison
@@ -92,7 +92,7 @@ def render_retraining(
         gains=[(change, examples.get(change.query)) for change in verdict.winners[:MAX_LISTED]],
         losses=[(change, examples.get(change.query)) for change in verdict.losers[:MAX_LISTED]],
     )
-    return page
+    return stacked_tables(page)
 
 
 def _pictures(

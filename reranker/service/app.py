@@ -73,6 +73,8 @@ from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.processes import SharedSocket
 from reranker.service.settings import LARGE_BODY, ServiceSettings
 from reranker.service.state import ServiceState, State
+from reranker.service.telemetry import finish_tracing
+from reranker.tracing import Attributes, traced
 
 _access = logging.getLogger("reranker.service.access")
 MOST_INFLATED = 1032
@@ -132,7 +134,18 @@ class AdmissionControl:
             await send(message)
 
         try:
-            await self._admit(scope, receive, noting, headers)
+            if scope["path"] in NOT_QUEUED:
+                await self._admit(scope, receive, noting, headers)
+                return
+            with traced(scope["method"], _attributes_of(scope), kind="server", caller=passed_headers.get()) as span:
+                await self._admit(scope, receive, noting, headers)
+                route = getattr(scope.get("route"), "path", None)
+                span.note({"http.response.status_code": status, "ssi.request_id": context.request_id})
+                if route is not None:
+                    span.note({"http.route": route})
+                    span.rename(f"{scope['method']} {route}")
+                if status >= 500:
+                    span.fail(str(status))
         finally:
             self._note(scope, context, status, time.perf_counter() - started)
 
@@ -311,7 +324,7 @@ class AdmissionControl:
         method = method if method in _METHODS else "other"
         metrics.child(metrics.requests, route, method, str(status)).inc()
         if route not in NOT_QUEUED:
-            metrics.child(metrics.seconds, route).observe(seconds)
+            metrics.note_request(route, seconds)
             entry: dict[str, Any] = {
                 "request_id": context.request_id,
                 "route": route,
@@ -323,6 +336,13 @@ class AdmissionControl:
             if context.key_name:
                 entry["key"] = context.key_name
             _access.info("request", extra={"ssi": entry})
+
+
+def _attributes_of(scope: Scope) -> Attributes:
+    """Return the attributes of a request's span. They contain neither the client nor the URL's parameters."""
+    host, port = scope.get("server") or ("", 0)
+    attributes = {"http.request.method": scope["method"], "url.scheme": scope["scheme"], "url.path": scope["path"]}
+    return {**attributes, "server.address": host, "server.port": port or 0}
 
 
 def _most_of_one(whole: int) -> int:
@@ -659,6 +679,9 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
         redoc_url=None,
         redirect_slashes=False,
         description="Search with reranking in front of Elasticsearch, OpenSearch or an embedded engine.",
+        # FastAPI's own spans and log records contain the URL's parameters and error messages, which can quote a query.
+        # `AdmissionControl` creates the span of a request.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     app.state.service = state
     # The proxy's searches come first: they get most requests, and every route tried before them costs time. Its other
@@ -760,11 +783,12 @@ def run_server(
 
 
 def end_process() -> NoReturn:
-    """End this process with status 0 after flushing all buffers.
+    """End this process with status 0 after sending all spans and flushing all buffers.
 
     Native threads of the server may still be running. If one of them asks for the interpreter while it is being
     finalized, the process aborts, and a service that stopped correctly would report a failure.
     """
+    finish_tracing()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

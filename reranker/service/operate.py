@@ -44,6 +44,7 @@ from reranker.service.http import (
     error_responses,
     of_error,
 )
+from reranker.service.proxy import FORWARDED
 from reranker.service.search import encode
 from reranker.service.state import ServiceState, State
 
@@ -235,6 +236,8 @@ def _searches(state: ServiceState) -> dict[str, Any]:
     return {
         "latency": [latency._asdict() for latency in metrics.latencies()],
         "searches": sum(metrics.counts(metrics.searches).values()),
+        "forwarded": metrics.counts(metrics.searches).get(FORWARDED, 0),
+        "day": metrics.day.to_json(),
         "fallbacks": {cause: n for cause, n in metrics.counts(metrics.fallbacks).items() if n},
     }
 
@@ -258,14 +261,23 @@ def _read_clicks(rows: bytes) -> dict[str, Any]:
         return {"clicks": none, "queries": none}
     modest = Resources(threads=1)
     with tempfile.TemporaryDirectory(prefix="ssi-operate-") as folder, RejectLog(None) as rejects:
-        path = Path(folder) / "rows.ndjson"
+        path, with_hits = Path(folder) / "rows.ndjson", Path(folder) / "with_hits.ndjson"
         write_file(path, rows, private=True)
         log = open_logs([path], format="ubi", rejects=rejects)
-        diagnosis = examine(log, resources=modest)
+        found_some, n_empty, is_own = _of_the_doctor(rows)
+        diagnosed = log
+        if n_empty and found_some:
+            write_file(with_hits, found_some, private=True)
+            diagnosed = open_logs([with_hits], format="ubi", rejects=rejects)
+        diagnosis = examine(diagnosed, resources=modest)
         losses = query_losses(log, list(_engine_ranks(rows)), resources=modest)
     found = [finding for finding in diagnosis.findings if finding.severity != "ok"]
+    if is_own:
+        # This service logs the documents' ids, whatever they look like.
+        found = [finding for finding in found if finding.code != "lucene_ids"]
     clicks = {
-        "searches": int(diagnosis.numbers["searches"]),
+        "searches": int(diagnosis.numbers["searches"]) + (n_empty if diagnosed is not log else 0),
+        "without_hits": n_empty,
         "rates": [{**asdict(rate), "rate": rate.rate} for rate in diagnosis.rates[:MAX_RANKS]],
         "findings": [{"severity": finding.severity, "sentence": finding.sentence} for finding in found],
     }
@@ -280,6 +292,28 @@ def _read_clicks(rows: bytes) -> dict[str, Any]:
         why = f"no query was searched by {LEAST_PEOPLE} people (identified by session or client id)"
         queries = {"unknown": f"{why}: send such an id with each search, and wait for more searches"}
     return {"clicks": clicks, "queries": queries}
+
+
+def _of_the_doctor(rows: bytes) -> tuple[bytes, int, bool]:
+    """Return the rows that the doctor examines, the number of searches left out, and whether all are of this service.
+
+    A search of this service that found nothing is left out: its list is known to be empty. In the log of another
+    program, an empty list means that the documents were not logged.
+    """
+    kept, n_empty, is_own = [], 0, True
+    for line in rows.splitlines(keepends=True):
+        try:
+            row = msgspec.json.decode(line)
+            is_search = "action_name" not in row
+            own = is_search and "ssi_mode" in row.get("query_attributes", {})
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            row, is_search, own = {}, False, False
+        is_own &= own or not is_search
+        if own and not row.get("query_response_hit_ids"):
+            n_empty += 1
+        else:
+            kept.append(line)
+    return b"".join(kept), n_empty, is_own
 
 
 def _engine_ranks(rows: bytes) -> Iterator[tuple[str, str, int]]:

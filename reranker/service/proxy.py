@@ -93,6 +93,8 @@ PASSED_ON = frozenset(
     }
 )
 """URL parameters that only the engine implements: a search with one of them is forwarded and keeps its order."""
+FORWARDED = "forwarded"
+"""Label of `Metrics.searches` for searches that the engine answered itself."""
 MAX_SEARCHES = 100
 """Searches in one ``_msearch`` request."""
 T = TypeVar("T")
@@ -377,6 +379,8 @@ def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
         keep(state, context, answer.searched)
     else:
         state.answered += 1
+        state.metrics.searches.labels(FORWARDED).inc()
+        state.metrics.day.note_search(context.deadline.spent_s, fallback=False)
 
 
 def of_request(request: Request) -> tuple[ServiceState, RequestContext, str]:

@@ -60,6 +60,7 @@ from reranker.service.serving import Serving
 from reranker.service.state import ServiceState, State
 from reranker.store import VectorStore
 from reranker.text.view import TextView
+from reranker.tracing import traced
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -302,7 +303,9 @@ def score_items(
     """Return the scores and order of documents. Any failure returns the given order and the reason."""
     deadline = deadline or Deadline()
     try:
-        return _score(model, query, items, indexed, deadline, max_unscored)
+        with traced("rerank", {"ssi.documents": len(items)}) as span:
+            span.note_query(query)
+            return _score(model, query, items, indexed, deadline, max_unscored)
     except FallbackError as error:
         reason = error.reason
     except Exception as error:
@@ -324,11 +327,11 @@ def _score(
 ) -> Scoring:
     if model is None:
         raise FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
-    encoded = encode_query(model, query)
+    with deadline.stage("query"):
+        encoded = encode_query(model, query)
     if encoded.is_empty:
         message = "the query has no word that distinguishes documents, so the given order is kept"
         raise FallbackError(ReasonKind.EMPTY_QUERY, message)
-    deadline.note_stage("query")
     candidates = CandidateVectors(len(items))
     by_id = np.array([place for place, item in enumerate(items) if item.id], dtype=np.int64)
     warnings: list[str] = []
@@ -342,8 +345,8 @@ def _score(
             "training, and are ranked by their text"
         )
     n_encoded = _encode_texts(candidates, items, model, deadline)
-    scores = candidates.score(encoded.vectors)
-    deadline.note_stage("score")
+    with deadline.stage("score"):
+        scores = candidates.score(encoded.vectors)
     deadline.check("the documents were scored")
     unknown = np.isnan(scores)
     n_lost = int(unknown[by_id].sum())
@@ -371,11 +374,11 @@ def _look_up(
     has_text = np.array([items[place].source is not None for place in by_id.tolist()], dtype=bool)
     ids = [items[place].id for place in by_id.tolist()]
     try:
-        vectors = indexed.vectors(model, query, ids, ~has_text, deadline)
+        with deadline.stage("vectors"):
+            vectors = indexed.vectors(model, query, ids, ~has_text, deadline)
     except EngineError as error:
         return [f"the documents could not be read from the engine ({type(error).__name__})"]
     candidates.parts.extend(part._replace(places=by_id[part.places]) for part in vectors.parts)
-    deadline.note_stage("vectors")
     deadline.check("the vectors of the documents were read")
     return []
 
@@ -385,12 +388,13 @@ def _encode_texts(candidates: CandidateVectors, items: Sequence[Item], model: Ra
     waiting = ((place, items[place]) for place in candidates.missing().tolist())
     texts = [(place, item.source, item.id) for place, item in waiting if item.source is not None]
     n_encoded = 0
-    for batch in batches(texts, [n_chars(source) for _, source, _ in texts]):
-        deadline.check("texts were encoded")
-        places, sources, ids = zip(*batch, strict=True)
-        n_encoded += candidates.add_texts(model, places, sources, ids)
-    if texts:
-        deadline.note_stage("encode")
+    if not texts:
+        return 0
+    with deadline.stage("encode"):
+        for batch in batches(texts, [n_chars(source) for _, source, _ in texts]):
+            deadline.check("texts were encoded")
+            places, sources, ids = zip(*batch, strict=True)
+            n_encoded += candidates.add_texts(model, places, sources, ids)
     return n_encoded
 
 

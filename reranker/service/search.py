@@ -165,6 +165,7 @@ def carry_out_search(state: ServiceState, context: RequestContext, call: SearchC
 def keep(state: ServiceState, context: RequestContext, searched: Searched) -> None:
     """Count an answered search and log its impression. Not called if the answer came too late to be sent."""
     state.answered += 1
+    state.metrics.day.note_search(context.deadline.spent_s, fallback=searched.outcome.page.fallback)
     note(state, context, searched.outcome, searched.mode, searched.waited_s)
     if searched.row is not None and searched.mode == "shadow":
         state.shadow.submit(searched.call, searched.row)
@@ -344,6 +345,7 @@ async def events(
     if not state.sink.events([event_row(event, state.settings.application) for event in wanted.events]):
         message = f"the sink is full; none of the {len(wanted.events)} events was queued: send them again"
         raise ServiceError(503, message, kind="sink_full", retry_after_s=2.0)
+    state.metrics.day.note_clicks(sum(event.action_name == "click" for event in wanted.events))
     return Taken(events=len(wanted.events))
 
 

@@ -180,7 +180,7 @@ class FileWriter:
         return 0
 
     def newest(self) -> bytes:
-        """Return the complete lines at the end of the file."""
+        """Return the complete lines at the end of the file, without events of searches that lie before it."""
         if not self._path.is_file():
             raise InputError(
                 f"the sink {str(self._path)!r} is not a regular file and cannot be read back: choose a regular file"
@@ -192,11 +192,27 @@ class FileWriter:
                 content = file.read(NEWEST_BYTES)
         except OSError as error:
             raise InputError(f"the sink {str(self._path)!r} cannot be read back: {error.strerror}") from error
-        return content[content.find(b"\n") + 1 :] if first else content
+        return _with_their_searches(content[content.find(b"\n") + 1 :]) if first else content
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _with_their_searches(lines: bytes) -> bytes:
+    """Return the lines without the events whose search is not among them. Lines that are not JSON stay."""
+    rows: list[tuple[bytes, Any]] = []
+    for line in lines.splitlines(keepends=True):
+        try:
+            rows.append((line, msgspec.json.decode(line)))
+        except (msgspec.DecodeError, RecursionError):
+            rows.append((line, None))
+
+    def event_of(row: Any) -> str | None:
+        return str(row.get("query_id")) if isinstance(row, dict) and row.get("action_name") else None
+
+    searches = {str(row.get("query_id")) for _, row in rows if isinstance(row, dict) and event_of(row) is None}
+    return b"".join(line for line, row in rows if event_of(row) is None or event_of(row) in searches)
 
 
 def _ends_within_a_line(path: Path) -> bool:

@@ -1,11 +1,15 @@
-"""Metrics for Prometheus, JSON log lines and counts of body shapes. They contain no query text and no field values.
+"""Metrics for Prometheus, JSON log lines, the export of spans, and counts of body shapes.
+
+They contain no query text and no field values, except spans if ``SSI_TRACE_QUERIES`` is ``true``.
 
 Of a search body, only the names of its scoring clauses and fields are shown (`BodyShapes`).
 """
 
 from __future__ import annotations
 
+import bisect
 import hashlib
+import itertools
 import json
 import logging
 import math
@@ -13,7 +17,9 @@ import os
 import re
 import sys
 import threading
+import time
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,6 +29,7 @@ from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 from prometheus_client.samples import Sample
 
+from reranker.errors import ConfigError, MissingExtra
 from reranker.records import ReasonKind
 
 F = TypeVar("F", Counter, Histogram)
@@ -90,6 +97,99 @@ def quantile(buckets: Sequence[tuple[float, float]], share: float) -> float | No
     return None
 
 
+MAX_RAW = 200
+"""Latencies that are kept one by one; with more of them, a quantile is interpolated in a histogram."""
+SEARCH_ROUTES = ("/search", "/{index}/_search", "/{index}/_msearch", "/_msearch")
+"""Routes whose latencies are shown to operators: searches, and those of the proxy."""
+QUARTER_S = 900.0
+QUARTERS = 96
+
+
+class Timings:
+    """Latencies of one kind: each of them while there are few, and counts by bucket."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._raw: list[float] = []
+        self._counts = [0] * (len(_BUCKETS) + 1)
+
+    def note(self, seconds: float) -> None:
+        """Add a latency."""
+        self.n += 1
+        self._counts[bisect.bisect_left(_BUCKETS, seconds)] += 1
+        if len(self._raw) < MAX_RAW:
+            self._raw.append(seconds)
+
+    def quantile_s(self, share: float) -> float | None:
+        """Return a quantile in seconds: one of the latencies (nearest rank) while all of them are kept.
+
+        With more than `MAX_RAW` latencies, it is interpolated, and None above the largest bucket.
+        """
+        if not self.n:
+            return None
+        if self.n <= MAX_RAW:
+            return sorted(self._raw)[max(math.ceil(share * self.n), 1) - 1]
+        return quantile([*zip((*_BUCKETS, math.inf), itertools.accumulate(self._counts), strict=True)], share)
+
+
+@dataclass(slots=True)
+class QuarterHour:
+    """Searches of this process within 15 minutes."""
+
+    number: int
+    """Quarter hours since the clock's start."""
+    searches: int = 0
+    fallbacks: int = 0
+    clicks: int = 0
+    latency: Timings = field(default_factory=Timings)
+
+
+class DayHistory:
+    """Searches, fallbacks, clicks and latency of the last 24 hours by `QuarterHour`, in bounded memory.
+
+    ``now`` is a clock in seconds that never goes back.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._quarters: deque[QuarterHour] = deque(maxlen=QUARTERS)
+
+    def _current(self) -> QuarterHour:
+        number = int(self._now() // QUARTER_S)
+        if not self._quarters or self._quarters[-1].number != number:
+            self._quarters.append(QuarterHour(number))
+        return self._quarters[-1]
+
+    def note_search(self, seconds: float, *, fallback: bool) -> None:
+        """Add an answered search."""
+        quarter = self._current()
+        quarter.searches += 1
+        quarter.fallbacks += fallback
+        quarter.latency.note(seconds)
+
+    def note_clicks(self, n: int) -> None:
+        """Add reported clicks."""
+        self._current().clicks += n
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return the quarter hours with a search or a click, oldest first; ``ago`` counts them back from now."""
+        number = int(self._now() // QUARTER_S)
+        rows = []
+        for one in list(self._quarters):
+            if number - one.number < QUARTERS:
+                times = {f"p{round(100 * share)}_ms": one.latency.quantile_s(share) for share in (0.5, 0.95)}
+                rows.append(
+                    {
+                        "ago": number - one.number,
+                        "searches": one.searches,
+                        "fallbacks": one.fallbacks,
+                        "clicks": one.clicks,
+                        **{name: None if s is None else round(1000.0 * s, 3) for name, s in times.items()},
+                    }
+                )
+        return rows
+
+
 class Metrics:
     """Metrics of the service, in their own registry. With several processes, exports combine all of them."""
 
@@ -100,6 +200,8 @@ class Metrics:
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
         self._watched: list[tuple[Gauge, Callable[[], float]]] = []
         self._version: tuple[str, str] | None = None
+        self._timings: dict[str, Timings] = {}
+        self.day = DayHistory()
         self.requests = counter("ssi_requests", "Requests by route and status.", ("path", "method", "status"))
         self.seconds = histogram("ssi_request_seconds", "Time from the first byte to the answer.", ("path",))
         self.stages = histogram("ssi_stage_seconds", "Time by stage of a request.", ("stage",))
@@ -144,6 +246,12 @@ class Metrics:
         """Record the stage timings of one request."""
         for stage, value in timings_ms.items():
             self.child(self.stages, stage).observe(value / 1000.0)
+            self._timings.setdefault(stage, Timings()).note(value / 1000.0)
+
+    def note_request(self, route: str, seconds: float) -> None:
+        """Record the time of a request to a route."""
+        self.child(self.seconds, route).observe(seconds)
+        self._timings.setdefault(route, Timings()).note(seconds)
 
     def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
         """Export another version as the served one."""
@@ -155,7 +263,10 @@ class Metrics:
         self.loaded.set(loaded)
 
     def latencies(self) -> list[Latency]:
-        """Return the latency of searches since the start, in total and by stage."""
+        """Return the latency of searches since the start, by route and by stage.
+
+        The quantiles of at most `MAX_RAW` latencies are exact, if all are of this process.
+        """
         found = []
         for figure, label in ((self.seconds, "path"), (self.stages, "stage")):
             buckets: dict[str, list[tuple[float, float]]] = {}
@@ -164,10 +275,13 @@ class Metrics:
                     bounds = buckets.setdefault(sample.labels[label], [])
                     bounds.append((float(sample.labels["le"]), sample.value))
             for name, ascending in buckets.items():
-                if label == "stage" or name in _AT_START["seconds"]:
-                    values = (quantile(ascending, share) for share in (0.5, 0.95, 0.99))
-                    times = (None if value is None else round(1000.0 * value, 3) for value in values)
-                    found.append(Latency(name, int(ascending[-1][1]), *times))
+                if label == "stage" or name in SEARCH_ROUTES:
+                    n, own = int(ascending[-1][1]), self._timings.get(name)
+                    values = [
+                        own.quantile_s(share) if own is not None and own.n == n else quantile(ascending, share)
+                        for share in (0.5, 0.95, 0.99)
+                    ]
+                    found.append(Latency(name, n, *(None if one is None else round(1000.0 * one, 3) for one in values)))
         return found
 
     def counts(self, figure: Counter) -> dict[str, int]:
@@ -308,3 +422,73 @@ def configure_logs(stream: IO[str] | None = None, level: str = "INFO") -> None:
     logging.getLogger(OWN_LOGS).setLevel(level)
     # If this logger has a handler, Elasticsearch's client formats every request and answer before checking the level.
     logging.getLogger("elastic_transport.node").propagate = False
+
+
+SERVICE_NAME = "ssi"
+"""Name of this service in traces if neither OTEL_SERVICE_NAME nor OTEL_RESOURCE_ATTRIBUTES has one."""
+_ASKING = ("OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+"""Environment variables that turn on the export of spans."""
+
+
+def configure_tracing(environment: Mapping[str, str] = os.environ) -> bool:
+    """Send this process's spans by OTLP over HTTP, as the variables ``OTEL_*`` say; return whether they are sent.
+
+    Nothing is sent, and no library is imported, unless one of `_ASKING` is set. A tracer provider that is already
+    set (by ``opentelemetry-instrument``) stays.
+
+    Raises
+    ------
+    MissingExtra
+        If spans are to be sent, but the extra ``telemetry`` is not installed.
+    ConfigError
+        For another exporter than ``otlp`` and ``none``, or another protocol than ``http/protobuf``.
+    """
+    exporter = environment.get("OTEL_TRACES_EXPORTER", "otlp").strip().lower() or "otlp"
+    disabled = environment.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    if disabled or exporter == "none" or not any(environment.get(name) for name in _ASKING):
+        return False
+    if _sdk_provider() is not None:
+        return True
+    if exporter != "otlp":
+        raise ConfigError(f"OTEL_TRACES_EXPORTER is {exporter!r}: spans are sent by 'otlp', or not at all by 'none'")
+    for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
+        protocol = environment.get(name) or "http/protobuf"
+        if protocol != "http/protobuf":
+            raise ConfigError(
+                f"{name} is {protocol!r}: spans are sent by 'http/protobuf'; set it to that, and the endpoint to the "
+                "collector's HTTP port (4318)"
+            )
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise MissingExtra(error.name or "opentelemetry", "telemetry") from error
+    resource = Resource.create()
+    if str(resource.attributes.get("service.name")).startswith("unknown_service"):
+        resource = resource.merge(Resource({"service.name": SERVICE_NAME}))
+    provider = TracerProvider(resource=resource)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return True
+
+
+def finish_tracing(timeout_s: float = 2.0) -> None:
+    """Send the spans that are still waiting, for at most ``timeout_s``. Does nothing if none are sent."""
+    provider = _sdk_provider()
+    if provider is not None:
+        # The exporter repeats a failed request for longer than a service may take to stop, whatever its timeout.
+        sending = threading.Thread(target=provider.force_flush, daemon=True)
+        sending.start()
+        sending.join(timeout_s)
+
+
+def _sdk_provider() -> Any:
+    """Return the tracer provider of the SDK that the process has set, or None. Imports nothing."""
+    sdk, api = sys.modules.get("opentelemetry.sdk.trace"), sys.modules.get("opentelemetry.trace")
+    if sdk is None or api is None:
+        return None
+    provider = api.get_tracer_provider()
+    return provider if isinstance(provider, sdk.TracerProvider) else None

@@ -13,7 +13,7 @@ import numpy as np
 from reranker.arrays import Float64
 from reranker.baselines.comparison import HEADLINE, MODEL, RANK_LOSS, SystemComparison
 from reranker.evaluation import MEASURES
-from reranker.figures import BLUE, GREY, RED, chart, report_head, whole_numbers
+from reranker.figures import BLUE, GREY, RED, chart, report_head, stacked_tables, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR
@@ -136,7 +136,10 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
     """Return what to do next, based on the numbers of the run; one or two sentences each, never empty."""
     advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
-    nothing = "These numbers do not call for a change: index the model (ssi index), and let clicks improve it"
+    nothing = (
+        "These numbers do not call for a change: add the model's vectors to the documents (ssi revectorize; ssi index "
+        "for a new index), and let clicks improve it"
+    )
     return advice or [f"{nothing} (ssi retrain)."]
 
 
@@ -151,7 +154,11 @@ def _advice_on_evidence(report: TrainingReport) -> Iterator[str]:
     dropped = sum(part.count for part in faults)
     if dropped > MANY_DROPPED * report.account.used:
         reasons = ", ".join(f"{part.reason} ({part.count:,})" for part in faults)
-        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. Check that their ids are ids of documents."
+        train = report.evidence.train
+        # Queries of links are documents, and pairs contain their queries; those of judgments are in a file.
+        has_query_file = train.texts is not None and train.unit != "pairs"
+        check = f"ids are ids of documents{', and that --query-file has their queries' if has_query_file else ''}"
+        yield f"{dropped:,} {report.account.kind} were not used: {reasons}. Check that their {check}."
     if not report.judged_apart:
         yield (
             "There were too few held-out queries to keep some for evaluation only: the same queries chose settings and "
@@ -178,10 +185,8 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
             "users to see a difference before there is more training data."
         )
     elif verdict == "worse":
-        yield (
-            "A lexical baseline is better: use that ranking, or give more links or judgments, or another --queries or "
-            "--generalise."
-        )
+        others = ", or another --queries or --generalise" if report.evidence.train.texts is None else ""
+        yield f"A lexical baseline is better: use that ranking, or give more links, judgments or clicks{others}."
     if result.history and result.best_epoch == result.history[-1].number and _has_learned(report):
         yield (
             f"Validation MAP was highest after the last epoch, {result.best_epoch}: the model may improve with "
@@ -192,7 +197,7 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
 def _advice_on_settings(model: RankingModel, report: TrainingReport) -> Iterator[str]:
     for note in report.notes:
         yield f"Lexical score: {note}. Set weights with --fields if you know better ones."
-    for name, option, value, end in _values_at_an_end(report.trials):
+    for name, option, value, end in _values_at_an_end(report.trials if _has_learned(report) else ()):
         yield f"Of the settings tried, {name} {value:g} was best and the {end}: try values beyond it with --{option}."
     lexical = model.encoder.lexical
     weights = () if lexical is None else zip(model.encoder.view.fields, lexical.field_weights, strict=False)
@@ -349,7 +354,7 @@ def render_training(
             measures=MEASURES,
         )
     )
-    return page
+    return stacked_tables(page)
 
 
 def _relevant(comparison: SystemComparison, queries: Iterable[int]) -> dict[int, list[str]]:

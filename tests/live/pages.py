@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from base64 import b64decode
@@ -47,19 +48,43 @@ def fits(browser: Any) -> bool:
     return bool(browser.execute_script("return document.documentElement.scrollWidth <= innerWidth"))
 
 
-def check_everywhere(browser: Any, say: str) -> None:
-    """Fail where a page breaks a rule of accessibility or is wider than its window, of two widths, light and dark.
+CLIPPED = """
+return [...document.querySelectorAll("th, td")].filter((cell) => {
+  if (!cell.offsetParent || !cell.textContent.trim()) return false;
+  const own = cell.getBoundingClientRect();
+  const text = document.createRange();
+  text.selectNodeContents(cell);
+  const right = Math.max(own.right, text.getBoundingClientRect().right);
+  for (let outer = cell.parentElement; outer; outer = outer.parentElement) {
+    if (getComputedStyle(outer).overflowX !== "visible") {
+      const frame = outer.getBoundingClientRect();
+      if (right > frame.right + 1 || own.left < frame.left - 1) return true;
+    }
+  }
+  return right > innerWidth + 1 || cell.scrollWidth > cell.clientWidth + 1;
+}).map((cell) => cell.textContent.trim().slice(0, 60));
+"""
 
-    ``SSI_SCREENSHOTS`` names a folder for pictures of it.
+
+def clipped(browser: Any) -> list[str]:
+    """Return the texts of the table cells that cannot be read whole without scrolling sideways."""
+    return list(browser.execute_script(CLIPPED))
+
+
+def check_everywhere(browser: Any, say: str) -> None:
+    """Fail where a page breaks a rule of accessibility, is wider than its window or clips a cell of a table.
+
+    It is shown in three widths, light and dark. ``SSI_SCREENSHOTS`` names a folder for pictures of it.
     """
     try:
-        for width, scheme in ((1280, "light"), (1280, "dark"), (360, "light"), (360, "dark")):
+        for width, scheme in itertools.product((1400, 1100, 360), ("light", "dark")):
             # A window is no narrower than 500 pixels; what it shows may be.
             size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
             browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
             prefer(browser, scheme)
             assert violations(browser) == [], (say, width, scheme)
             assert fits(browser), (say, width)
+            assert clipped(browser) == [], (say, width)
             if folder := os.environ.get("SSI_SCREENSHOTS"):
                 shot = browser.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True})
                 (Path(folder) / f"{say}-{width}-{scheme}.png".replace(" ", "-")).write_bytes(b64decode(shot["data"]))

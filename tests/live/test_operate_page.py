@@ -178,6 +178,11 @@ def test_every_part_is_shown_wide_narrow_light_and_dark(
     assert all(query in text_of(browser, "queries") for query in QUERIES), "eight people asked each"
     latency = {row.text.split()[0] for row in browser.find_elements("css selector", "#searches tbody tr")}
     assert {"/search", "candidates", "score", "page"} <= latency
+    assert "by quarter hour" in text_of(browser, "searches")
+    plots = [one.get_attribute("aria-label") for one in browser.find_elements("css selector", "#searches svg")]
+    assert [label.partition(",")[0] for label in plots] == ["Latency p95", "Clicks per search", "Fallbacks"]
+    assert "highest 0.50, latest 0.50" in plots[1], "each second visitor clicks"
+    assert len(browser.find_elements("css selector", "#searches svg .bar")) == 3
     shapes = text_of(browser, "shapes")
     assert "multi_match: text, multi_match: title" in shapes and "24 none" in shapes
     assert "ssi calibrate --body FILE" in shapes

@@ -139,7 +139,9 @@ def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp
             link = browser.find_element("css selector", "#model h3 a")
             assert link.text in ("Acme", "Umbrella")
             assert link.get_attribute("href").startswith("https://x.example/")
-            assert f"{documents[everything[0]]['price']:g}" in browser.find_element("css selector", "#model .note").text
+            first = documents[everything[0]]
+            noted = browser.find_element("css selector", "#model .note").text.split(" · ")
+            assert noted[1] == everything[0] and noted[3:] == [f"{first['price']:g}", first["tag"]], "all are separated"
             assert violations(browser) == []
             chosen = browser.find_element("xpath", "//div[@id='filters']//button[starts-with(., 'Umbrella')]")
             chosen.click()
@@ -160,6 +162,32 @@ def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp
         browser.set_window_size(1280, 1600)
         prefer(browser)
         engine.delete_index(index)
+
+
+ALIKE = """
+const [done, hits, others] = [arguments[arguments.length - 1], arguments[0], arguments[1]];
+const of = (brands) => brands.map((brand) => ({ source: { brand } }));
+import("/page/rows.js").then((rows) => done(rows.sameFacts(of(hits), of(others), { facts: ["brand", "price"] })));
+"""
+
+
+def test_a_page_of_one_brand_is_noted(browser: Any, tmp_path: Path) -> None:
+    documents = random_documents(20)
+    model = model_of(documents)
+    save_model(model, tmp_path / "model")
+    spec = f"tantivy:{tmp_path / 'index'}"
+    with closing(open_engine(spec)) as engine:
+        serve(engine, "docs", tmp_path / "store", documents, model)
+    with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model")) as service:
+        browser.get(f"http://127.0.0.1:{service.port}/")
+        (said,) = browser.execute_async_script(ALIKE, ["Acme"] * 10, ["Acme"] * 7 + ["Umbrella"] * 3)
+        assert said.startswith("All 10 reranked hits of this page have brand “Acme”") and "2 values" in said
+        for hits, others in (
+            (["Acme"] * 9 + ["Umbrella"], ["Acme", "Umbrella"]),
+            (["Acme"] * 10, ["Acme"] * 10),
+            (["Acme"] * 4, ["Acme", "Umbrella"]),
+        ):
+            assert browser.execute_async_script(ALIKE, hits, others) == []
 
 
 def test_the_api_describes_itself_without_the_internet(browser: Any, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 // Shows the parts of /admin/status, and starts promotions and rollbacks after a confirmation.
 
-import { ask, element, make, onKey } from "/page/page.js";
+import { ask, draw, element, make, onKey } from "/page/page.js";
 
 const SOON_MS = 1500;
 const LATER_MS = 60000;
@@ -14,13 +14,16 @@ const number = (value, digits = 0) => value.toLocaleString("en", { minimumFracti
 const percent = (share) => `${number(100 * share, 1)} %`;
 const signed = (value) => `${value < 0 ? "−" : "+"}${number(Math.abs(value), 4)}`;
 
-// A table that can be scrolled with the keyboard. A header that starts with # right-aligns its column of numbers.
+// A table that can be scrolled with the keyboard, and is stacked where its columns do not fit (data-label, style.css). A
+// header that starts with # right-aligns its column of numbers.
 function table(heads, rows) {
   const isNumber = heads.map((head) => head.startsWith("#"));
-  const head = make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, text.replace("#", ""))));
-  const cells = (row) => row.map((cell, i) => (i ? make("td", { class: isNumber[i] ? "n" : "" }, cell) : make("th", { scope: "row", class: isNumber[i] ? "n" : "" }, cell)));
+  const names = heads.map((text) => text.replace("#", ""));
+  const head = make("tr", {}, ...names.map((name, i) => make("th", { scope: "col", class: isNumber[i] ? "n" : "" }, name)));
+  const look = (i) => ({ class: isNumber[i] ? "n" : "", "data-label": names[i] });
+  const cells = (row) => row.map((cell, i) => (i ? make("td", look(i), cell) : make("th", { scope: "row", ...look(i) }, cell)));
   const body = rows.map((row) => make("tr", {}, ...cells(row)));
-  return make("div", { class: "scroll", tabindex: "0" }, make("table", {}, make("thead", {}, head), make("tbody", {}, ...body)));
+  return make("div", { class: "scroll", tabindex: "0" }, make("table", { class: heads.length > 2 ? "stack" : "" }, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
 const text = (...words) => make("p", {}, ...words);
@@ -63,7 +66,27 @@ function promotion(one, part, all) {
   return made;
 }
 
-const draw = {
+const DAY = { width: 384, height: 72, quarters: 96 };
+
+// A plot of the last 24 hours, one bar for each quarter hour with a value. The largest value fills the height.
+function plot(title, day, valueOf, shown) {
+  const values = day.map((one) => [one.ago, valueOf(one)]).filter(([, value]) => value !== null);
+  if (!values.length) return make("div", {}, make("h3", {}, title), soft("Nothing yet."));
+  const most = Math.max(...values.map(([, value]) => value));
+  const step = DAY.width / DAY.quarters;
+  const bars = values.map(([ago, value]) => {
+    const height = most ? (DAY.height * value) / most : 0;
+    return draw("rect", { x: DAY.width - (ago + 1) * step, y: DAY.height - height, width: step - 1, height, class: "bar" });
+  });
+  const base = draw("line", { x1: 0, x2: DAY.width, y1: DAY.height, y2: DAY.height, class: "base" });
+  const latest = shown(values[values.length - 1][1]);
+  const label = `${title}, last 24 hours: highest ${shown(most)}, latest ${latest}`;
+  return make("figure", {}, make("h3", {}, title),
+    draw("svg", { viewBox: `0 0 ${DAY.width} ${DAY.height + 1}`, role: "img", "aria-label": label, class: "day" }, base, ...bars),
+    make("figcaption", {}, `24 hours ago to now, by quarter hour; highest ${shown(most)}, latest ${latest}`));
+}
+
+const parts = {
   versions(part, all) {
     const rows = part.versions.map((one) => {
       const figures = Object.entries(one.figures).map(([name, value]) => `${name} ${number(value, 4)}`).join(", ");
@@ -82,11 +105,18 @@ const draw = {
   searches(part) {
     const ms = (value, n) => (n ? (value === null ? "> 10,000" : number(value, 1)) : "–");
     const stages = part.latency.map((one) => [one.stage, number(one.n), ms(one.p50_ms, one.n), ms(one.p95_ms, one.n), ms(one.p99_ms, one.n)]);
-    const share = part.searches ? percent(Object.values(part.fallbacks).reduce((sum, n) => sum + n, 0) / part.searches) : "–";
-    const causes = Object.entries(part.fallbacks).map(([cause, n]) => [cause, number(n), percent(n / Math.max(part.searches, 1))]);
+    const own = part.searches - part.forwarded;
+    const clicked = part.day.some((one) => one.clicks);
+    const share = own ? percent(Object.values(part.fallbacks).reduce((sum, n) => sum + n, 0) / own) : "–";
+    const causes = Object.entries(part.fallbacks).map(([cause, n]) => [cause, number(n), percent(n / Math.max(own, 1))]);
     return [make("div", { class: "tiles" },
       make("div", {}, make("b", {}, number(part.searches)), make("span", {}, "searches")),
-      make("div", {}, make("b", {}, share), make("span", {}, "not reranked (fallbacks)"))),
+      make("div", {}, make("b", {}, share), make("span", {}, "not reranked (fallbacks)")),
+      ...(part.forwarded ? [make("div", {}, make("b", {}, number(part.forwarded)), make("span", {}, "forwarded by the proxy"))] : [])),
+    make("div", { class: "two" },
+      plot("Latency p95", part.day, (one) => one.p95_ms, (value) => `${number(value, 1)} ms`),
+      plot("Clicks per search", part.day, (one) => (one.searches && clicked ? one.clicks / one.searches : null), (value) => number(value, 2)),
+      plot("Fallbacks", part.day, (one) => (one.searches ? one.fallbacks / one.searches : null), percent)),
     make("div", { class: "two" },
       make("div", {}, make("h3", {}, "Latency, milliseconds"), table(["stage", "#times", "#p50", "#p95", "#p99"], stages)),
       make("div", {}, make("h3", {}, "Fallbacks by cause"), causes.length ? table(["cause", "#searches", "#share"], causes) : soft("None.")))];
@@ -111,7 +141,7 @@ const draw = {
       return [number(one.rank), number(one.shown), number(one.clicked), percent(one.rate), bar];
     });
     const findings = part.findings.map((one) => make("li", { class: one.severity }, make("b", {}, one.severity), ` ${one.sentence}`));
-    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.`),
+    return [soft(`From the newest ${number(part.searches)} logged searches, without robots.${part.without_hits ? ` ${number(part.without_hits)} of them found nothing.` : ""}`),
       rows.length ? table(["#rank", "#shown", "#clicked", "#rate", "relative to the highest"], rows) : soft("No impressions are logged."),
       ...(findings.length ? [make("h3", {}, "Findings of ssi clicks doctor"), make("ul", { class: "findings" }, ...findings)] : [])];
   },
@@ -161,7 +191,7 @@ async function saveReport(id) {
 
 // Redraws the parts that have changed; a part that has the keyboard focus keeps it.
 function show(all) {
-  for (const [name, drawer] of Object.entries(draw)) {
+  for (const [name, drawer] of Object.entries(parts)) {
     const part = all[name];
     const state = JSON.stringify(name === "versions" ? [part, all.served, all.change] : part);
     if (drawn[name] === state) continue;

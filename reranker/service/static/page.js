@@ -9,6 +9,14 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
+// The same for an element of an SVG.
+export function draw(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
 // Sends a GET, or a POST if there is a body, and returns the answer; shows the field for the API key if one is needed.
 export async function ask(path, body, options = {}) {
   const headers = { "Content-Type": "application/json" };

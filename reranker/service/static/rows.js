@@ -72,6 +72,20 @@ function reasons(hit) {
   return make("details", {}, make("summary", {}, "Why here"), make("table", {}, head, body));
 }
 
+const LEAST_ALIKE = 5;
+
+// A sentence for each fact that has the same value in all hits of a page, while `others` (of the same candidates) have more
+// values: the reranked order leaves no choice there.
+export function sameFacts(hits, others, config) {
+  const valuesOf = (list, name) => new Set(list.map((hit) => valueAt(hit.source || {}, name)));
+  return (config.facts || []).flatMap((name) => {
+    const [mine, theirs] = [valuesOf(hits, name), valuesOf(others, name)];
+    const value = [...mine][0];
+    if (hits.length < LEAST_ALIKE || mine.size > 1 || !value || theirs.size < 2) return [];
+    return [`All ${hits.length} reranked hits of this page have ${name} “${value}”; those in the engine's order have ${theirs.size} values.`];
+  });
+}
+
 // Returns the list item of a hit; `config` names the fields to show; `onOpen` is called when the title is clicked.
 export function row(hit, query, config, withReasons, onOpen) {
   const source = hit.source || {};
@@ -94,8 +108,9 @@ export function row(hit, query, config, withReasons, onOpen) {
     }
     onOpen(hit);
   });
-  const note = make("p", { class: "note" }, (config.facts || []).map((name) => valueAt(source, name)).filter(Boolean).join(" · "));
-  if (withReasons) note.prepend(moved(hit), ` · ${hit.id} · ${hit.score.toFixed(3)} `);
+  const facts = (config.facts || []).map((name) => valueAt(source, name)).filter(Boolean);
+  const said = [...(withReasons ? [moved(hit), hit.id, hit.score.toFixed(3)] : []), ...facts];
+  const note = make("p", { class: "note" }, ...said.flatMap((one, place) => (place ? [" · ", one] : [one])));
   const image = config.image ? valueAt(source, config.image) : "";
   if (/^https:\/\//.test(image)) item.append(make("img", { src: image, alt: "", loading: "lazy" }));
   item.append(make("h3", {}, link), note, make("p", {}, ...marked(snippet(text, words), words)), whole);

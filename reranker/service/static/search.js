@@ -2,7 +2,7 @@
 // The address holds the state of the page (q, from, and f.NAME for a filter), so that Back and copied links work.
 
 import { ask, element, make, onKey } from "/page/page.js";
-import { row } from "/page/rows.js";
+import { row, sameFacts } from "/page/rows.js";
 
 const SIZE = 10;
 const session = stored("ssi.session", () => crypto.randomUUID());
@@ -99,7 +99,7 @@ async function search() {
     element("columns").className = engine ? `two ${view}` : "";
     showFilters(model);
     // Notices are for operators, who compare two lists; users of the single list do not see them.
-    showNotices(view === "one" ? [] : model.notices);
+    showNotices(engine ? [...model.notices, ...sameFacts(model.hits, engine.hits, config)] : []);
     const about = model.total_is_exact ? "" : "more than ";
     element("status").textContent = `${about}${model.total.toLocaleString("en")} documents match.`;
     element("pages").hidden = first === 0 && model.total <= SIZE;

@@ -20,12 +20,12 @@ from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key
 from reranker.service.operate import _report_path
-from reranker.service.sink import FileWriter, ImpressionSink
+from reranker.service.sink import FileWriter, ImpressionSink, open_sink
 from reranker.service.state import ServiceState
-from reranker.service.telemetry import MAX_SHAPES, BodyShapes, Metrics, quantile
+from reranker.service.telemetry import MAX_SHAPES, QUARTER_S, QUARTERS, BodyShapes, DayHistory, Metrics, quantile
 from tests.engines.memory import memory_engine
 from tests.engines.policy import library
-from tests.served import Served
+from tests.served import Served, model_of, random_documents, serve
 from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, small_index
 
 WAIT_S = 30.0
@@ -291,16 +291,51 @@ def test_a_quantile_lies_evenly_within_its_bucket() -> None:
 
 def test_latencies_and_fallbacks_are_those_of_the_metrics(served: Served, tmp_path: Path) -> None:
     metrics = Metrics()
-    for _ in range(100):
-        metrics.note_stages({"score": 2.0})
+    for value in range(1, 101):
+        metrics.note_stages({"score": value / 10})
     (score,) = (one for one in metrics.latencies() if one.stage == "score")
-    assert score == ("score", 100, 1.75, 2.425, 2.485)  # of 1 to 2.5 ms, where all of them lie
+    assert score == ("score", 100, 5.0, 9.5, 9.9), "there are few, so that these are of the samples themselves"
+    for _ in range(101):
+        metrics.note_stages({"order": 2.0})
+        metrics.note_stages({"order": 2.0})
+    (order,) = (one for one in metrics.latencies() if one.stage == "order")
+    assert order == ("order", 202, 1.75, 2.425, 2.485)  # of 1 to 2.5 ms, where all of them lie
+    metrics.stages.labels("query").observe(0.002)  # by another process
+    (encoded,) = (one for one in metrics.latencies() if one.stage == "query")
+    assert encoded == ("query", 1, 1.75, 2.425, 2.485)
     site = Operated(served, tmp_path)
     for query in ("word3", "nothingknown"):
         site.ask("POST", "/search", {"query": query})
     searches = site.ask("GET", "/admin/status")["searches"]
     assert searches["searches"] == 2 and searches["fallbacks"] in ({}, {"empty_query": 1})
     assert {one["stage"]: one["n"] for one in searches["latency"]}["/search"] == 2
+
+
+def test_the_day_is_kept_by_quarter_hours_in_bounded_memory() -> None:
+    now = 5000.0
+    day = DayHistory(lambda: now)
+    day.note_search(0.010, fallback=False)
+    day.note_search(0.030, fallback=True)
+    now += QUARTER_S
+    day.note_clicks(2)
+    assert day.to_json() == [
+        {"ago": 1, "searches": 2, "fallbacks": 1, "clicks": 0, "p50_ms": 10.0, "p95_ms": 30.0},
+        {"ago": 0, "searches": 0, "fallbacks": 0, "clicks": 2, "p50_ms": None, "p95_ms": None},
+    ]
+    for _ in range(3 * QUARTERS):
+        now += QUARTER_S
+        day.note_search(0.010, fallback=False)
+    assert [one["ago"] for one in day.to_json()] == [*range(QUARTERS - 1, -1, -1)]
+    now += 24 * 3600.0
+    assert day.to_json() == []
+
+
+def test_searches_and_clicks_of_the_day_are_in_the_status(served: Served, tmp_path: Path) -> None:
+    site = Operated(served, tmp_path)
+    site.ask("POST", "/search", {"query": "word3"})
+    (quarter,) = site.ask("GET", "/admin/status")["searches"]["day"]
+    assert (quarter["ago"], quarter["searches"], quarter["fallbacks"], quarter["clicks"]) == (0, 1, 0, 0)
+    assert 0 < quarter["p50_ms"] == quarter["p95_ms"]
 
 
 # Gate
@@ -416,9 +451,42 @@ def test_the_end_of_a_long_file_is_read(tmp_path: Path, monkeypatch: pytest.Monk
     writer.close()
 
 
-def test_clicks_are_read_back_from_an_engine(served: Served, tmp_path: Path) -> None:
-    from reranker.service.sink import open_sink
+def test_a_click_whose_search_lies_before_the_end_that_is_read_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reranker.service.sink.NEWEST_BYTES", 130)
+    writer = FileWriter(tmp_path / "ubi.ndjson")
+    click = {"action_name": "click"}
+    rows = [{"query_id": "old"}, {"query_id": "new"}, {**click, "query_id": "old"}, {**click, "query_id": "new"}]
+    writer.write([("ubi_queries", {"query_id": "long" * 40}), *(("", row) for row in rows[1:])])
+    assert [json.loads(line)["query_id"] for line in writer.newest().splitlines()] == ["new", "new"]
+    writer.close()
 
+
+def test_the_services_own_log_is_not_accused_of_what_it_does_right(tmp_path: Path) -> None:
+    """Ids that are numbers, searches that find nothing, and no click yet."""
+    library("duckdb")
+    documents = {str(n): source for n, source in enumerate(random_documents(40).values(), 1)}
+    served = serve(memory_engine(), "docs", tmp_path, documents, model_of(documents))
+    state = service_over(served, tmp_path, sink=open_sink(str(tmp_path / "ubi.ndjson"), served.engine))
+    with client_of(state, *all_parts()) as client:
+        for visitor in range(20):
+            for query in ("word3", "word5 word2", "nosuchword"):
+                client.post("/search", json={"query": query, "session": f"s{visitor}"})
+        assert state.sink is not None
+        state.sink.close(10.0)
+    rows = (tmp_path / "ubi.ndjson").read_bytes()
+    clicks = operate._read_clicks(rows)["clicks"]
+    said = " ".join(one["sentence"] for one in clicks["findings"])
+    assert (clicks["searches"], clicks["without_hits"]) == (60, 20)
+    assert "no clicks" in said, "which is true"
+    assert "Lucene" not in said and "unknown which documents" not in said and "empty response" not in said
+    foreign = rows.replace(b"ssi_mode", b"other_mode")
+    said = " ".join(one["sentence"] for one in operate._read_clicks(foreign)["clicks"]["findings"])
+    assert "Lucene" in said and "unknown which documents" in said, "another program's log may have these faults"
+
+
+def test_clicks_are_read_back_from_an_engine(served: Served, tmp_path: Path) -> None:
     site = Operated(served, tmp_path)
     sink = site.state.sink = open_sink("engine", served.engine)
     assert sink is not None and sink.newest() == b""

@@ -19,6 +19,7 @@ from reranker.engines.language import BODY_KEYS
 from reranker.engines.protocol import Capabilities
 from reranker.errors import EngineRejected, EngineUnavailable
 from reranker.rerank import Reranker
+from reranker.service import operate
 from reranker.service.app import all_parts
 from reranker.service.auth import new_key, presented_key
 from reranker.service.gate import CheckedBody, check_body
@@ -459,6 +460,19 @@ def test_several_searches_have_their_own_statuses(client: Any, engine: Remote) -
     assert isinstance(values["responses"][2]["hits"]["total"], int)
     within = client.post("/docs/_msearch", content=content).json()["responses"]
     assert [one["status"] for one in within] == [200, 200, 200, 403, 400, 400]
+
+
+def test_the_operators_see_reranked_and_forwarded_searches(client: Any, engine: Remote) -> None:
+    state = client.app.state.service
+    client.post("/docs/_search", json=BODY)
+    client.post("/docs/_search", json={**BODY, "sort": "tag"})
+    lines: tuple[dict[str, Any], ...] = ({}, BODY, {}, {**BODY, "sort": "tag"})
+    client.post("/docs/_msearch", content="".join(json.dumps(line) + "\n" for line in lines))
+    shown = operate._searches(state)
+    assert (shown["searches"], shown["forwarded"]) == (4, 2)
+    n_of = {one["stage"]: one["n"] for one in shown["latency"]}
+    assert (n_of["/{index}/_search"], n_of["/{index}/_msearch"]) == (2, 1)
+    assert sum(quarter["searches"] for quarter in shown["day"]) == 4
 
 
 def test_documents_are_counted(client: Any, engine: Remote, index: Served) -> None:

@@ -254,6 +254,36 @@ def test_advice_follows_from_the_numbers(model: RankingModel, changes: dict[str,
     assert any(advice in sentence for sentence in said), said
 
 
+JUDGED = Split(
+    "judgments",
+    from_judgements({f"q{i}": {f"d{i}": 1.0} for i in range(5000)}, {f"q{i}": f"word{i}" for i in range(5000)}),
+    from_links(LINKS),
+    frozenset(),
+    frozenset(IDS),
+)
+
+
+def test_advice_fits_the_kind_of_training_data(model: RankingModel) -> None:
+    worse = comparison_of(BETTER, BETTER + 0.3)
+    (of_links,) = (s for s in advice_of(model, report_of(**(GOOD | {"comparison": worse}))) if "lexical baseline" in s)
+    of_judgments = advice_of(model, report_of(**(GOOD | {"comparison": worse, "evidence": JUDGED})))
+    assert "--queries" in of_links and "--queries" not in " ".join(of_judgments), "the option is of links"
+    lost = {"left_out": (LeftOut("unknown query id", 300),)}
+    assert advice_of(model, report_of(**(GOOD | lost)))[0].endswith("Check that their ids are ids of documents.")
+    (said,) = advice_of(model, report_of(**(GOOD | lost | {"evidence": JUDGED})))
+    assert said.endswith("ids of documents, and that --query-file has their queries.")
+    pairs = replace(JUDGED, train=replace(JUDGED.train, unit="pairs"))
+    (said,) = advice_of(model, report_of(**(GOOD | lost | {"evidence": pairs})))
+    assert "--query-file" not in said, "pairs contain their queries"
+
+
+def test_settings_of_what_was_not_learned_are_not_advised(model: RankingModel) -> None:
+    changes = {"trials": report_of().trials, "scale": 0.0}
+    assert not [
+        sentence for sentence in advice_of(model, report_of(**(GOOD | changes))) if "Of the settings" in sentence
+    ]
+
+
 def test_a_field_that_counts_for_nothing_is_named(model: RankingModel) -> None:
     settings = replace(model.encoder.lexical, field_weights=(0.0, 1.0))  # type: ignore[type-var]
     blind = replace(model, encoder=replace(model.encoder, lexical=settings))
