@@ -57,7 +57,7 @@ def test_T10_words_of_another_language_are_found_by_the_query_side() -> None:  #
 
 
 def test_nearest_words_of_the_index_are_related_or_else_spelled_alike() -> None:
-    """U of cat is (1, 0): of the words in 3 documents or more, cats (2.5) and vet (1) have positive products with it."""
+    """U of cat is (1, 0): of the words in 3 documents or more, cats (2.5) and vet (1) have positive products."""
     assert nearest_index_words(model_of(), "cat") == ["cats", "vet"]
     assert nearest_index_words(model_of(), "cat", n=1) == ["cats"]
     assert nearest_index_words(model_of(), "dgo") == ["dog"]
