@@ -193,6 +193,22 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     ]
 
 
+def nearest_index_words(model: RankingModel, query: str, n: int = 3) -> list[str]:
+    """Return the ``n`` document words, not of the query, that U and V relate most to a query.
+
+    If the model knows no word of the query, these are document words of a similar spelling. Raises `ConfigError` as
+    `related_words`.
+    """
+    tokens = [token for token in model.encoder.analyzer.tokens([query])[0] if BETWEEN not in token]
+    try:
+        pairs = related_words(model, query, n=n + len(tokens))
+    except InputError:  # no word is known
+        words = model.encoder.document_vocabulary.words
+        near = [match for token in tokens for match in get_close_matches(token, words, n=n)]
+        return list(dict.fromkeys(near))[:n]
+    return [pair.document_word for pair in pairs if pair.weight > 0 and pair.document_word not in tokens][:n]
+
+
 def strongest_pairs(
     model: RankingModel, before: RankingModel | None, queries: Iterable[str], n: int = 20
 ) -> tuple[list[WordPair], list[WordPair]]:

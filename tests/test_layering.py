@@ -39,7 +39,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
     ("reranker.models",),
     ("reranker.releases", "reranker.store", "reranker.clicks"),
     ("reranker.baselines", "reranker.rerank", "reranker.words", "indexer"),
-    ("reranker.training",),
+    ("reranker.training", "reranker.synonyms"),
     ("reranker.demo", "reranker.retrain", "reranker.service", "reranker.quickstart"),
     ("reranker.cli",),
     ("papers",),

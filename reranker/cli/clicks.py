@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.markup import escape
 
 from reranker.cli import common
 from reranker.cli.common import FILE, PATH
@@ -32,8 +33,10 @@ from reranker.clicks.pairs import PairConfig
 from reranker.errors import ConfigError, GateRefused, UnknownPerson
 
 if TYPE_CHECKING:
+    from reranker.clicks.doctor import FailedQuery
     from reranker.clicks.importing import ImportReport
     from reranker.clicks.log import ClickLog
+    from reranker.engines import Engine
     from reranker.formats import RejectLog
 
 
@@ -256,9 +259,13 @@ Examples:
     metavar="FILE",
     help="Write a plot of the click rate by rank (.png or .svg), or a page with all findings (.html).",
 )
+@common.model_option(required=False)
 @common.json_option
 def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_json: bool, **options: Any) -> None:
-    """Check a click log: ids, positions, missing rows, robots, coverage, click rate by rank.
+    """Check a click log: ids, positions, missing rows, robots, coverage, click rate by rank, queries without success.
+
+    Queries of at least 5 people that find nothing or get no click are listed with the nearest words: of the index, by
+    the U and V of --model, or without a model those of clicked queries that are spelled alike.
 
     Every finding is `ok`, a `warning`, or `unsound`, and says what to do. Unsound means that a model would learn wrong
     preferences from the log, or none. The exit status is 7 if a finding is unsound, otherwise 0.
@@ -273,6 +280,8 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
         diagnosis = examine(log, engine, index)
         if diagnosis.severity != "unsound":
             diagnosis = replace(diagnosis, findings=(*diagnosis.findings, propensity_finding(log)))
+    if options["model_path"] is not None:
+        diagnosis = replace(diagnosis, failed=_with_index_words(diagnosis.failed, options["model_path"], engine))
     if picture is not None:
         write_picture(diagnosis, picture)
     if as_json:
@@ -286,12 +295,35 @@ def doctor(engine_spec: str | None, index: str | None, picture: Path | None, as_
         console.print("\nclick rate by rank, robots left out")
         for line in bars(diagnosis.rates):
             console.print(line, markup=False)
+        _show_failed(diagnosis.failed)
     if unsound := diagnosis.sentences("unsound"):
         raise GateRefused(
             f"the log is unsound: {len(unsound)} of {len(diagnosis.findings)} checks failed; see the findings above",
             unsound=unsound,
         )
     common.end_with_accounts(sink.account())
+
+
+def _with_index_words(
+    failed: Sequence[FailedQuery], model_path: Path, engine: Engine | None
+) -> tuple[FailedQuery, ...]:
+    """Return the queries with the nearest words of the index by a model."""
+    from reranker.models.model_folder import load_model
+    from reranker.words import nearest_index_words
+
+    model = load_model(model_path, engine)
+    return tuple(replace(query, nearest=tuple(nearest_index_words(model, query.query))) for query in failed)
+
+
+def _show_failed(failed: Sequence[FailedQuery]) -> None:
+    for title, has_results in (("queries without results", False), ("queries without a click", True)):
+        chosen = [query for query in failed if query.has_results == has_results]
+        if not chosen:
+            continue
+        table = common.plain_table(title, "people", "searches", "nearest words", numbers=(1, 2))
+        for query in chosen:
+            table.add_row(escape(query.query), f"{query.people:,}", f"{query.searches:,}", ", ".join(query.nearest))
+        common.out().print(table)
 
 
 @clicks.command(

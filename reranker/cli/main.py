@@ -47,7 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Inspect": {
         "evaluate": "Rank every document and compare the model with lexical baselines.",
         "drift": "Report how far an index has moved from what its model was trained on.",
-        "words": "Inspect a model: nearest words, and the document words related to a query.",
+        "words": "Inspect a model: nearest words, and words related to a query; write synonyms.",
     },
     "Research": {
         "reproduce": "Run the experiments of the papers with all their systems and compare the results.",

@@ -10,6 +10,7 @@ import html
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from reranker.figures import (
     whole_numbers,
 )
 from reranker.files import replacing
+from reranker.text.analyzers import normalised, words
 
 Severity = Literal["ok", "warning", "unsound"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "unsound")
@@ -66,6 +68,20 @@ class RankRate:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedQuery:
+    """A query text without a single result or click, asked by at least `LEAST_PEOPLE` people."""
+
+    query: str
+    people: int
+    """Number of people who asked it."""
+    searches: int
+    has_results: bool
+    """False if no search of it has a known result list: it found nothing, or its lists were not logged."""
+    nearest: tuple[str, ...]
+    """Words that find something and are near to its words, nearest first; empty if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """Findings about a click log, with the measurements on which they are based."""
 
@@ -74,6 +90,8 @@ class Diagnosis:
     """Counts of rows, result lists, clicks, and people by name."""
     rates: tuple[RankRate, ...]
     """Impressions and clicks by rank, without those of robots."""
+    failed: tuple[FailedQuery, ...] = ()
+    """Queries that find nothing or get no click, the most frequent first; at most `MAX_FAILED`."""
 
     def sentences(self, severity: Severity) -> tuple[str, ...]:
         """Return the sentences of the findings of one severity."""
@@ -91,6 +109,7 @@ class Diagnosis:
             "findings": [asdict(finding) for finding in self.findings],
             "numbers": dict(self.numbers),
             "click_rate_by_rank": [{**asdict(rate), "rate": rate.rate} for rate in self.rates],
+            "failed_queries": [asdict(query) for query in self.failed],
         }
 
 
@@ -414,6 +433,10 @@ CHECKS: dict[str, Callable[[Numbers], CheckResult]] = {
 IDS_ASKED = 1_000
 """Maximum number of shown ids that are looked up in the index. They are sampled by their hash."""
 MAX_RANKS = 50
+MAX_FAILED = 50
+"""Maximum number of queries without results or clicks that are reported."""
+LEAST_PEOPLE = 5
+"""Minimum number of people who must have asked a query before its text is shown to the operators of the search."""
 
 _STATUSES = "SELECT status, COUNT(*) FROM statuses GROUP BY status"
 _RATES = """SELECT rank, COUNT(*), COUNT(*) FILTER (clicked) FROM impressions WHERE rank BETWEEN 1 AND {ranks}
@@ -456,6 +479,7 @@ def examine(
             numbers |= {name: value for name, value in columns if value is not None}  # NULL: an undated log's time
         numbers |= {str(status): n for status, n in connection.execute(_STATUSES).fetchall()}
         rates = tuple(RankRate(*row) for row in connection.execute(_RATES.format(ranks=MAX_RANKS)).fetchall())
+        failed = _failed(connection.execute(sql_text("answered_queries", least=LEAST_PEOPLE)).fetchall())
         ids = []
         if engine is not None and index is not None:
             ids = [row[0] for row in connection.execute(_IDS.format(n=IDS_ASKED)).fetchall()]
@@ -464,11 +488,20 @@ def examine(
     numbers |= {f"note_{name}": n for name, n in log.manifest.notes.items()}
     findings = [Finding(code, *check(numbers)) for code, check in CHECKS.items() if code != "resolving" or ids]
     findings.append(Finding("shape", *_shape(rates)))
-    return Diagnosis(tuple(findings), numbers, rates)
+    return Diagnosis(tuple(findings), numbers, rates, failed)
 
 
-LEAST_PEOPLE = 5
-"""Minimum number of people who must have asked a query before its text is shown to the operators of the search."""
+def _failed(rows: Sequence[tuple[str, int, int, int, int]]) -> tuple[FailedQuery, ...]:
+    """Return the queries without results or clicks. Near words are those of clicked queries that are spelled alike."""
+    clicked = " ".join(query for query, *_, n_clicked in rows if n_clicked)
+    known = sorted(set(words(normalised(clicked))))
+    failed: list[FailedQuery] = []
+    for query, people, searches, n_listed, n_clicked in rows:
+        if not n_clicked and len(failed) < MAX_FAILED:
+            unknown = [word for word in words(normalised(query)) if word not in known]
+            near = [match for word in unknown for match in get_close_matches(word, known, n=3)]
+            failed.append(FailedQuery(query, people, searches, n_listed > 0, tuple(dict.fromkeys(near))))
+    return tuple(failed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
-from reranker.words import plane, related_words, similar_words, write_words
+from reranker.words import nearest_index_words, plane, related_words, similar_words, write_words
 
 WORDS = ("cat", "cats", "dog", "vet", "rare", "loose")
 V = np.array([[3, 0], [2.5, 0.5], [0, 2], [1, 1], [3, 0.1]], np.float32)
@@ -54,6 +54,14 @@ def test_T10_words_of_another_language_are_found_by_the_query_side() -> None:  #
     assert similar_words(model, "neko", side="queries", n=1, measure="cosine")[0].word == "cat"
     assert similar_words(model, "inu", side="queries", n=1, measure="cosine")[0].word == "dog"
     assert [one.word for one in similar_words(model, "neko", side="queries", among="queries")] == ["inu"]
+
+
+def test_nearest_words_of_the_index_are_related_or_else_spelled_alike() -> None:
+    """U of cat is (1, 0): of the words in 3 documents or more, cats (2.5) and vet (1) have positive products."""
+    assert nearest_index_words(model_of(), "cat") == ["cats", "vet"]
+    assert nearest_index_words(model_of(), "cat", n=1) == ["cats"]
+    assert nearest_index_words(model_of(), "dgo") == ["dog"]
+    assert nearest_index_words(model_of(), "zzzz") == []
 
 
 @pytest.mark.parametrize(

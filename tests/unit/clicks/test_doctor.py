@@ -28,8 +28,10 @@ from reranker.clicks.propensities import (
 )
 from reranker.engines.protocol import WriteOp
 from reranker.errors import ConfigError
+from reranker.models.model_folder import save_model
 from tests.click_readers import tables_of
 from tests.engines.memory import memory_engine
+from tests.unit.small_models import small_model
 
 Tables = dict[str, dict[str, list[Any]]]
 K, QUERIES = 5, 8
@@ -299,6 +301,35 @@ def test_the_gates_question_about_propensities_is_asked_before_it_refuses(tmp_pa
     told = json.loads(run("doctor", str(few.folder), "--json").stdout)["findings"][-1]
     assert told["sentence"].startswith("The gate of `ssi retrain` would refuse any model learned from this log: ")
     assert "are too few: 30 are needed" in told["sentence"]
+
+
+def test_queries_without_results_or_clicks_are_listed_with_the_nearest_words(tmp_path: Path) -> None:
+    """Query 0 is misspelled and finds nothing; nobody clicks for query 1; query 2 is of too few people."""
+    names = ["rd shoos", "leather", "secret", "red shoes", *(f"query {n}" for n in range(4, QUERIES))]
+    tables = tables_of(simulated(), names, DOCUMENTS)
+    texts = dict(zip(tables["queries"]["query_id"], tables["queries"]["query"], strict=True))
+    people = dict(zip(tables["queries"]["query_id"], tables["queries"]["user"], strict=True))
+    few = sorted({people[query_id] for query_id, text in texts.items() if text == "secret"})[:4]
+    asked, shown, acted = ([texts[query_id] for query_id in tables[name]["query_id"]] for name in tables)
+    users = list(tables["queries"]["user"])
+    without(tables, "queries", lambda row: asked[row] != "secret" or users[row] in few)
+    without(tables, "hits", lambda row: shown[row] != "rd shoos")
+    without(tables, "events", lambda row: acted[row] not in names[:3])
+    log = ClickLog(tmp_path / "clicks", create=True)
+    log.add([tables], "simulated")
+    failed = examine(log).failed
+    by_query = {one.query: one for one in failed}
+    assert set(by_query) == {"rd shoos", "leather"}
+    nothing, unclicked = by_query["rd shoos"], by_query["leather"]
+    assert (nothing.has_results, nothing.nearest) == (False, ("red", "shoes"))
+    assert nothing.searches == asked.count("rd shoos") and 5 <= nothing.people <= nothing.searches
+    assert (unclicked.has_results, unclicked.nearest) == (True, ())
+    page = run("doctor", str(log.folder)).stdout
+    assert re.search(r"queries without results[^\n]*\n[^\n]*rd shoos .*red, shoes", page)
+    assert re.search(r"queries without a click[^\n]*\n[^\n]*leather", page) and "secret" not in page
+    save_model(small_model(), tmp_path / "model")
+    told = json.loads(run("doctor", str(log.folder), "--json", "--model", str(tmp_path / "model")).stdout)
+    assert {one["query"] for one in told["failed_queries"]} == set(by_query)
 
 
 def test_an_unsound_log_ends_with_status_7(tmp_path: Path) -> None:
