@@ -88,6 +88,8 @@ LEFT_TO_OTHERS = 0.25
 """Share of the queue and of the memory for bodies that a single client cannot occupy."""
 READING = frozenset({"GET", "HEAD"})
 """Methods for which public paths need no key: ``GET /`` is the search page, ``POST /`` ranks."""
+HTTP_METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
+"""Methods that spans name; OpenTelemetry's conventions have ``_OTHER`` for what else a client may send."""
 _METHODS = READING | {"POST", "OPTIONS"}
 _PROCESS = f"{secrets.token_hex(6)}-"
 _NUMBERS = itertools.count(1)
@@ -137,13 +139,14 @@ class AdmissionControl:
             if scope["path"] in NOT_QUEUED:
                 await self._admit(scope, receive, noting, headers)
                 return
-            with traced(scope["method"], _attributes_of(scope), kind="server", caller=passed_headers.get()) as span:
+            method = scope["method"] if scope["method"] in HTTP_METHODS else "HTTP"
+            with traced(method, _attributes_of(scope), kind="server", caller=passed_headers.get()) as span:
                 await self._admit(scope, receive, noting, headers)
                 route = getattr(scope.get("route"), "path", None)
                 span.note({"http.response.status_code": status, "ssi.request_id": context.request_id})
                 if route is not None:
                     span.note({"http.route": route})
-                    span.rename(f"{scope['method']} {route}")
+                    span.rename(f"{method} {route}")
                 if status >= 500:
                     span.fail(str(status))
         finally:
@@ -341,7 +344,8 @@ class AdmissionControl:
 def _attributes_of(scope: Scope) -> Attributes:
     """Return the attributes of a request's span. They contain neither the client nor the URL's parameters."""
     host, port = scope.get("server") or ("", 0)
-    attributes = {"http.request.method": scope["method"], "url.scheme": scope["scheme"], "url.path": scope["path"]}
+    method = scope["method"] if scope["method"] in HTTP_METHODS else "_OTHER"
+    attributes = {"http.request.method": method, "url.scheme": scope["scheme"], "url.path": scope["path"]}
     return {**attributes, "server.address": host, "server.port": port or 0}
 
 

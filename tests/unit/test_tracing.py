@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -256,7 +257,9 @@ def test_a_provider_that_the_process_has_set_stays(exported: InMemorySpanExporte
     assert trace.get_tracer_provider() is provider
 
 
-def test_spans_are_sent_by_otlp_when_the_standard_variable_says_where() -> None:
+@contextmanager
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    """Give the address of a receiver of OTLP, and the list of what it gets: path and body of each request."""
     bodies: list[bytes] = []
 
     class Collector(BaseHTTPRequestHandler):
@@ -269,7 +272,17 @@ def test_spans_are_sent_by_otlp_when_the_standard_variable_says_where() -> None:
             """Write nothing to the log of the tests."""
 
     server = HTTPServer(("127.0.0.1", 0), Collector)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", bodies
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def test_spans_are_sent_by_otlp_when_the_standard_variable_says_where() -> None:
     program = (
         "from reranker.deadline import Deadline\n"
         "from reranker.service.telemetry import configure_tracing, finish_tracing\n"
@@ -277,12 +290,18 @@ def test_spans_are_sent_by_otlp_when_the_standard_variable_says_where() -> None:
         "with Deadline().stage('vectors'): pass\n"
         "finish_tracing()\n"
     )
-    environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}"}
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
-    server.shutdown()
-    server.server_close()
+    with collector() as (address, bodies):
+        environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": address}
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=environment)
     (body,) = bodies
     assert body.startswith(b"/v1/traces") and b"vectors" in body and b"service.name" in body and b"ssi" in body
+
+
+def test_an_unknown_method_does_not_name_a_span(exported: InMemorySpanExporter, tmp_path: Path) -> None:
+    with client_of(service_over(small_index(tmp_path), tmp_path)) as client:
+        client.request("WORD3", "/search")
+    (server,) = [span for span in exported.get_finished_spans() if span.kind is SpanKind.SERVER]
+    assert attributes(server)["http.request.method"] == "_OTHER" and "WORD3" not in server.to_json()
 
 
 def test_a_stage_that_fails_is_timed_too(exported: InMemorySpanExporter) -> None:

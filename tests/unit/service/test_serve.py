@@ -32,6 +32,7 @@ from tests.engines.policy import do_without
 from tests.engines.processes import free_port
 from tests.live.service_process import ServiceProcess
 from tests.services import sibling, small_index
+from tests.unit.test_tracing import collector
 
 SSI = [sys.executable, "-c", "from reranker.cli.main import main; main()"]
 CANARY = "canary-4711@example.org"
@@ -102,6 +103,25 @@ def test_a_service_starts_answers_reloads_and_ends(site: Path, tmp_path: Path) -
         assert status == 0 and seconds < 10
         lines = [json.loads(line) for line in service.log.splitlines()]
         assert {"listening", "draining", "stopped", "request", "version"} <= {line["event"] for line in lines}
+
+
+def test_a_service_that_stops_sends_the_spans_that_wait(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with collector() as (address, bodies):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        with ServiceProcess(*options(site)) as service:
+            assert service.ask("POST", "/search", {"query": "word3 secretword"})[0] == 200
+            assert service.terminate()[0] == 0
+    sent = b"".join(bodies)
+    assert b"POST /search" in sent and b"candidates" in sent and b"secretword" not in sent
+
+
+def test_a_receiver_of_spans_that_is_down_does_not_delay_the_end(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    with ServiceProcess(*options(site)) as service:
+        assert service.ask("POST", "/search", {"query": "word3"})[0] == 200
+        status, seconds = service.terminate()
+        assert status == 0 and seconds < 10
+        assert all(json.loads(line) for line in service.log.splitlines())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
