@@ -363,11 +363,11 @@ def _with_synonym_sets(engine: Engine | None) -> TakesRequests:
 
     if engine is None:
         raise ConfigError("--put writes to an engine: give --engine elasticsearch:URL")
-    kind = engine.capabilities().kind
-    if kind != "elasticsearch" or not isinstance(engine, TakesRequests):
+    able = engine.capabilities()
+    if not able.synonym_sets or not isinstance(engine, TakesRequests):
         raise ConfigError(
-            f"--put needs the `_synonyms` API of Elasticsearch, and {kind} has none: give --out FILE, and name "
-            "the file in `synonyms_path` of the filter"
+            f"--put needs the `_synonyms` API of Elasticsearch (8.10 and later), and {f"{able.kind} {able.version}".strip()} has "
+            "none: give --out FILE, and name the file in `synonyms_path` of the filter"
         )
     return engine
 

@@ -29,6 +29,8 @@ class Dialect:
     """(first version, largest number of vector dimensions), newest version first."""
     rescore_script: tuple[int, ...] | None
     """First version whose ``rescore`` accepts a script; None if no version does."""
+    synonym_sets: tuple[int, ...] | None
+    """First version with the API ``_synonyms``; None if no version has it."""
 
     def capabilities(
         self, version: str, modules: set[str] | None = None, max_bulk_bytes: int | None = None
@@ -47,6 +49,7 @@ class Dialect:
             sparse_terms=sparse[0] if sparse else "",
             painless=has("lang-painless"),
             rescore_script=self.rescore_script is not None and numbers >= self.rescore_script,
+            synonym_sets=self.synonym_sets is not None and numbers >= self.synonym_sets,
             max_bulk_bytes=max_bulk_bytes or self.least.max_bulk_bytes,
             max_dims=next(dims for since, dims in self.max_dims if numbers >= since),
             modules=None if modules is None else frozenset(modules),
@@ -65,6 +68,7 @@ ELASTICSEARCH = Dialect(
     sparse_types=(("sparse_vector", "", (8, 11)), ("rank_features", "mapper-extras", ())),
     max_dims=(((8, 11), 4096), ((), 2048)),
     rescore_script=(9, 2),
+    synonym_sets=(8, 10),
 )
 OPENSEARCH = Dialect(
     least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True),
@@ -75,6 +79,7 @@ OPENSEARCH = Dialect(
     sparse_types=(("rank_features", "mapper-extras", ()),),
     max_dims=(((), 16000),),
     rescore_script=None,
+    synonym_sets=None,
 )
 
 

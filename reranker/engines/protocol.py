@@ -42,6 +42,8 @@ class Capabilities:
     """Whether a search can find documents by their vectors."""
     rescore_script: bool = False
     """Whether a ``rescore`` accepts a script, which can read the first-stage score."""
+    synonym_sets: bool = False
+    """Whether sets of synonyms can be stored by the API ``_synonyms``."""
     max_bulk_bytes: int = 100 * 1024 * 1024
     """Largest request body accepted (``http.max_content_length``)."""
     max_dims: int = 4096
