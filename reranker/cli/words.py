@@ -364,9 +364,10 @@ def _with_synonym_sets(engine: Engine | None) -> TakesRequests:
     if engine is None:
         raise ConfigError("--put writes to an engine: give --engine elasticsearch:URL")
     able = engine.capabilities()
+    named = f"{able.kind} {able.version}".strip()
     if not able.synonym_sets or not isinstance(engine, TakesRequests):
         raise ConfigError(
-            f"--put needs the `_synonyms` API of Elasticsearch (8.10 and later), and {f"{able.kind} {able.version}".strip()} has "
+            f"--put needs the `_synonyms` API of Elasticsearch (8.10 and later), and {named} has "
             "none: give --out FILE, and name the file in `synonyms_path` of the filter"
         )
     return engine
