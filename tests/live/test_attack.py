@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import re
 import os
 import statistics
 import time
@@ -242,7 +243,15 @@ def test_urls_and_headers_of_searches_reach_no_other_index(site: Site, proxy: Se
         for method in ("GET", "POST"):
             _, answer = proxy.ask(method, path, body)
             text = answer if isinstance(answer, str) else json.dumps(answer)
-            assert CANARY not in text and other not in text.replace(path, ""), (path, body, text[:500])
+            assert CANARY not in text, (path, body, text[:500])
+            if other in text:
+                # A refusal may repeat a name of the request, if it says the same of an index that does not exist.
+                absent = other[::-1]
+                sent = None if body is None else body.replace(other.encode(), absent.encode())
+                _, same = proxy.ask(method, path.replace(other, absent), sent)
+                said = same if isinstance(same, str) else json.dumps(same)
+                timeless = [re.sub(r'"took": \d+', "", one) for one in (text.replace(other, absent), said)]
+                assert timeless[0] == timeless[1], (path, body, text[:500])
             n += 1
     record("requests", n)
 
