@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import re
 import os
+import re
 import statistics
 import time
 import uuid
