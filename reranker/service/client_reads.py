@@ -203,8 +203,9 @@ def _found(
     documents: dict[str, dict[str, Any]] = {}
     # An alias of several indexes can have the same id in each: the first index by name wins.
     for hit in sorted(answer["hits"]["hits"], key=lambda hit: str(hit["_index"])):
-        kept = {name: value for name, value in shown(hit).items() if name not in ("_score", "sort", "_source")}
-        content = {} if source is False else {"_source": shown(hit).get("_source", {})}
+        visible = shown(hit)
+        kept = {name: value for name, value in visible.items() if name not in ("_score", "sort", "_source")}
+        content = {} if source is False else {"_source": visible.get("_source", {})}
         documents.setdefault(hit["_id"], {**kept, "found": True, **content})
     return documents
 
