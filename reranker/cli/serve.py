@@ -261,7 +261,7 @@ def command(**options: Any) -> None:
         golden=golden,
         work=inherited_folder(),
     )
-    parts = all_parts(options["challenger"], settings.index if settings.proxy else None)
+    parts = all_parts(options["challenger"], with_proxy=settings.proxy)
     run_server(create_app(settings, state, parts), state, settings, shared)
     end_process()
 

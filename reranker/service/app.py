@@ -650,18 +650,18 @@ OWN_PARTS = (
 """The parts that every service has."""
 
 
-def all_parts(challenger: str | None = None, proxied: str | None = None) -> tuple[ServicePart, ...]:
+def all_parts(challenger: str | None = None, *, with_proxy: bool = False) -> tuple[ServicePart, ...]:
     """Return the parts that `ssi serve` offers in addition to `OWN_PARTS`.
 
     Parameters
     ----------
     challenger : str, optional
         Version whose hits are interleaved with those of the live version.
-    proxied : str, optional
-        Index whose clients get answers in the engine's own format.
+    with_proxy : bool
+        Whether the engine's own requests are answered too, in the engine's format.
     """
     modes = {} if challenger is None else {INTERLEAVE: Interleaving(challenger)}
-    more = () if proxied is None else proxy_parts()
+    more = proxy_parts() if with_proxy else ()
     page = ServicePart(page_router, public=(CONFIG, *FILES))
     return ServicePart(search.events_router, modes=modes), page, ServicePart(operate.router), *more
 

@@ -164,7 +164,7 @@ class TrainResult:
 
 def steps_of(problem: Problem) -> int:
     """Return the steps of an epoch: one a tuple but at most 20 a query, at least 5,000 and at most a million."""
-    n_queries = np.count_nonzero(np.bincount(problem.tuples.query))  # much faster than sorting millions
+    n_queries = int(np.count_nonzero(np.bincount(problem.tuples.query)))  # much faster than sorting millions
     return int(np.clip(min(len(problem.tuples.query), STEPS_OF_QUERY * n_queries), MIN_STEPS, MAX_STEPS))
 
 

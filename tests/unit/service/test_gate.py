@@ -279,7 +279,7 @@ def filled(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def taking_bodies() -> Iterator[APIRoute]:
-    for part in (*OWN_PARTS, *all_parts("1" * 12, "docs")):
+    for part in (*OWN_PARTS, *all_parts("1" * 12, with_proxy=True)):
         for route in part.router.routes:
             if isinstance(route, APIRoute) and (route.methods or set()) - {"GET", "HEAD"}:
                 yield route
@@ -305,7 +305,7 @@ def test_no_route_sends_a_hostile_body_to_the_engine(index: Served, tmp_path: Pa
     engine: Any = Remote(index.engine)
     served = Served(engine, index.index, index.model, index.documents, index.store_path)
     state = service_over(served, tmp_path, proxy=proxy)
-    client = client_of(state, *all_parts(proxied="docs" if proxy else None))
+    client = client_of(state, *all_parts(with_proxy=proxy))
     engine.bodies.clear()
     for path in BODIES if proxy else ["/search"]:
         for body in HOSTILE:

@@ -143,7 +143,7 @@ def sink() -> ListSink:
 @pytest.fixture
 def client(index: Served, engine: Any, sink: ListSink, tmp_path: Path) -> Any:
     served = Served(engine, index.index, index.model, index.documents, index.store_path)
-    return client_of(service_over(served, tmp_path, sink=sink, proxy=True), *all_parts(proxied="docs"))
+    return client_of(service_over(served, tmp_path, sink=sink, proxy=True), *all_parts(with_proxy=True))
 
 
 def checked(body: Any) -> CheckedBody:
@@ -348,14 +348,14 @@ def test_what_is_no_list_of_searches_is_refused(client: Any, content: bytes) -> 
 
 
 def test_an_embedded_engine_has_no_clients(index: Served, tmp_path: Path) -> None:
-    client = client_of(service_over(index, tmp_path, proxy=True), *all_parts(proxied="docs"))
+    client = client_of(service_over(index, tmp_path, proxy=True), *all_parts(with_proxy=True))
     assert client.post("/docs/_search", json={}).status_code == 400
 
 
 def test_a_proxy_can_close_search_to_bodies_from_outside(index: Served, engine: Any, tmp_path: Path) -> None:
     served = Served(engine, index.index, index.model, index.documents, index.store_path)
     state = service_over(served, tmp_path, proxy=True, fixed_body=True, body=TEMPLATE)
-    client = client_of(state, *all_parts(proxied="docs"))
+    client = client_of(state, *all_parts(with_proxy=True))
     assert client.post("/search", json={"query": TEXT, "body": TEMPLATE}).status_code == 403
     assert client.post("/search", json={"query": TEXT}).status_code == 200
     assert client.post("/docs/_search", json=BODY).status_code == 200
@@ -637,7 +637,7 @@ def test_reasons_of_the_engine_are_an_option(index: Served, engine: Remote, tmp_
         ),
     ):
         state = service_over(served, tmp_path / str(shown), proxy=True, engine_reasons=shown)
-        client = client_of(state, *all_parts(proxied="docs"))
+        client = client_of(state, *all_parts(with_proxy=True))
         answer = client.post("/docs/_search", json={"query": {"match_all": {}}})
         assert answer.json() == {"error": {"root_cause": [cause], **cause}, "status": 400}
         several = client.post("/docs/_msearch", content=b"{}\n{}\n").json()["responses"]
@@ -664,7 +664,7 @@ def test_a_key_is_asked_for(index: Served, engine: Any, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(line + "\n")
     served = Served(engine, index.index, index.model, index.documents, index.store_path)
     state = service_over(served, tmp_path, proxy=True, api_keys=tmp_path / "keys")
-    client = client_of(state, *all_parts(proxied="docs"))
+    client = client_of(state, *all_parts(with_proxy=True))
     refused = client.post("/docs/_search", json=BODY)
     assert refused.status_code == 401 and refused.json()["error"]["type"] == "unauthorized"
     assert client.post("/docs/_search", json=BODY, headers={"Authorization": f"ApiKey {key}"}).status_code == 200

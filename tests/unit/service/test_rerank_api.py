@@ -101,7 +101,7 @@ def test_whoever_posts_to_the_root_shows_a_key_and_gets_what_rerank_answers(
     (key, line), (events_key, second) = new_key("shop", "search"), new_key("site", "events")
     (tmp_path / "keys").write_text(f"{line}\n{second}\n")
     state = service_over(served, tmp_path, route="beside", rerank=PATIENT, api_keys=tmp_path / "keys")
-    client = client_of(state, *all_parts(proxied=proxied))
+    client = client_of(state, *all_parts(with_proxy=proxied is not None))
     body = {"query": QUERY, "texts": TEXTS, "return_text": True, "top_n": 3}
     for shown, status in ((None, 401), ("wrong", 401), (events_key, 403), (key, 200)):
         headers = {} if shown is None else {"Authorization": f"Bearer {shown}"}
