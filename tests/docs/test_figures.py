@@ -60,7 +60,7 @@ def test_the_program_of_a_result_changes_only_with_the_code_that_it_depends_on(
 
     known = program("bench.py")
     assert program("bench.py", other="two = 3\n") == known
-    assert program("bench.py", helper="def work():\n    from reranker import used\n    return used.one + 1\n") != ""
+    assert program("bench.py", helper="def work():\n    from reranker.used import one\n    return one + 1\n") == known
     assert program("bench.py", used='"""Another text."""\none   =   1  # a comment\n') == known
     assert program("bench.py", used="one = 2\n") != known
     assert program("command.py", other="two = 3\n") != program("command.py")
