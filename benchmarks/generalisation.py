@@ -40,7 +40,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ import numpy as np
 import numpy.typing as npt
 from generalisation_data import JUDGED, LINKED, MEASURES, Corpus, arguments, learning_from, read_corpus
 from generalisation_peers import PEERS, Rivals
-from provenance import write_results
+from provenance import program_of, write_results
 
 from reranker.evaluation import evaluate_run, paired_test, standard_error
 
@@ -117,7 +116,7 @@ class Study:
         self.files = {name: arguments(corpus, name, self.work) for name in corpus.splits}
         own = [Path(__file__).with_name(f"generalisation_{part}.py") for part in ("data", "peers")]
         self.rivals_version = _digest(own)
-        self.version = f"{metadata.version('ssi-reranker')}+{_digest(sorted((ROOT / 'reranker').rglob('*.py')))}"
+        self.version = program_of(Path(__file__).resolve())
 
     def kind(self, row: Row) -> str:
         """Return what asks in a row."""
