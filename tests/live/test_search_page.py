@@ -6,7 +6,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +164,19 @@ def test_filters_back_links_and_narrow_screens(browser: Any, engine: Engine, tmp
         engine.delete_index(index)
 
 
+@contextmanager
+def small_service(folder: Path) -> Iterator[ServiceProcess]:
+    """Start a service over an embedded index of 20 random documents in a folder."""
+    documents = random_documents(20)
+    model = model_of(documents)
+    save_model(model, folder / "model")
+    spec = f"tantivy:{folder / 'index'}"
+    with closing(open_engine(spec)) as engine:
+        serve(engine, "docs", folder / "store", documents, model)
+    with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(folder / "model")) as service:
+        yield service
+
+
 ALIKE = """
 const [done, hits, others] = [arguments[arguments.length - 1], arguments[0], arguments[1]];
 const of = (brands) => brands.map((brand) => ({ source: { brand } }));
@@ -172,13 +185,7 @@ import("/page/rows.js").then((rows) => done(rows.sameFacts(of(hits), of(others),
 
 
 def test_a_page_of_one_brand_is_noted(browser: Any, tmp_path: Path) -> None:
-    documents = random_documents(20)
-    model = model_of(documents)
-    save_model(model, tmp_path / "model")
-    spec = f"tantivy:{tmp_path / 'index'}"
-    with closing(open_engine(spec)) as engine:
-        serve(engine, "docs", tmp_path / "store", documents, model)
-    with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model")) as service:
+    with small_service(tmp_path) as service:
         browser.get(f"http://127.0.0.1:{service.port}/")
         (said,) = browser.execute_async_script(ALIKE, ["Acme"] * 10, ["Acme"] * 7 + ["Umbrella"] * 3)
         assert said.startswith("All 10 reranked hits of this page have brand “Acme”") and "2 values" in said
@@ -191,13 +198,7 @@ def test_a_page_of_one_brand_is_noted(browser: Any, tmp_path: Path) -> None:
 
 
 def test_the_api_describes_itself_without_the_internet(browser: Any, tmp_path: Path) -> None:
-    documents = random_documents(20)
-    model = model_of(documents)
-    save_model(model, tmp_path / "model")
-    spec = f"tantivy:{tmp_path / 'index'}"
-    with closing(open_engine(spec)) as engine:
-        serve(engine, "docs", tmp_path / "store", documents, model)
-    with ServiceProcess("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model")) as service:
+    with small_service(tmp_path) as service:
         browser.get(f"http://127.0.0.1:{service.port}/docs")
         until(lambda: "routes in openapi.json" in browser.find_element("id", "status").text, "the routes")
         titles = [title.text for title in browser.find_elements("css selector", "#routes h2")]
