@@ -184,7 +184,8 @@ def _parameters(
     options = {common.option_key(option): option for option in common.options_of(command)} if command else {}
     reject_unknown(table.keys(), options.keys(), where)
     # One model of several is served: the folder of all of them takes the place of the model of the other commands.
-    shared = {key: value for key, value in default.items() if key in options and f"{key}s" not in table}
+    replaced = {"model"} if "models" in table else set()
+    shared = {key: value for key, value in default.items() if key in options and key not in replaced}
     return {str(options[key].name): _placed(options[key], value, path) for key, value in {**shared, **table}.items()}
 
 
