@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -174,7 +175,11 @@ def tuned_weights(
     from reranker.engines.bodies import default_query_body
     from reranker.evaluation import evaluate_run
 
-    grades = {query: {id_: float(rating) for id_, rating in judged.items()} for query, judged in ratings.items()}
+    grades: dict[str, dict[str, float]] = {}
+    for query, judged in ratings.items():
+        for id_, rating in judged.items():
+            with suppress(ValueError):  # `ssi train` rejects the line of qrels.tsv, and counts it
+                grades.setdefault(query, {})[id_] = float(rating)
     relevant = sorted(query for query, judged in grades.items() if any(grade > 0 for grade in judged.values()))
     asked = relevant[:: max(1, -(-len(relevant) // JUDGED))]
     weights = dict.fromkeys(paths, 1.0)

@@ -196,6 +196,7 @@ def test_the_weights_of_the_body_are_those_of_the_best_order_of_the_judged_queri
         {"query": f"thing{number}", "ratings": [{"docId": f"thing{number}-wanted", "rating": "1"}]}
         for number in range(12)
     ]
+    rated.append({"query": "shelf", "ratings": [{"docId": "thing0-1", "rating": "unknown"}]})
     fill(engine, JUDGEMENTS, {"dynamic": False, "properties": {}}, {"list": {"judgmentRatings": rated}})
     engine.close()
     report = json.loads(run(folder, "init", "--engine", "tantivy:index", "--index", "store", "--json").stdout)
