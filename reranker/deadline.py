@@ -25,7 +25,7 @@ class Deadline:
     Attributes
     ----------
     stages_ms : dict of str to float
-        Milliseconds by stage, as recorded by `stage` and `note_stage`.
+        Milliseconds by stage, as recorded by `stage`.
     """
 
     def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
@@ -65,15 +65,11 @@ class Deadline:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Run the block as the stage ``name``: in a span, and with its time added by `note_stage` even if it fails."""
+        """Run the block as the stage ``name``, in a span; the time since the last stage is added, even if it fails."""
         try:
             with traced(name):
                 yield
         finally:
-            self.note_stage(name)
-
-    def note_stage(self, name: str) -> None:
-        """Add the time since the end of the last stage to the stage ``name``."""
-        now = self.now()
-        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
-        self._noted = now
+            now = self.now()
+            self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
+            self._noted = now
