@@ -42,6 +42,7 @@ from reranker.arrays import (
     pair_keys,
 )
 from reranker.errors import ConfigError, InputError, ShapeMismatch
+from reranker.kernels.rows import dense_products
 from reranker.text.rows import compact_columns, keep_values, row_of, with_data
 from reranker.text.vocabulary import Vocabulary, hashed_id
 
@@ -626,13 +627,12 @@ class InnerProducts:
         if self.query_vectors is not None and self.document_vectors is not None:
             scores = np.asarray(self.query_vectors[start:stop] @ self.document_vectors.T, dtype=np.float32)
         if self._rows is not None and self._postings is not None:
-            products = self._rows[start:stop] @ self._postings
+            of_rows = dense_products(self._rows[start:stop], self._postings)
+            if self.row_weight != 1.0:
+                of_rows *= np.float32(self.row_weight)
             if scores is None:
-                dense: Float32 = products.toarray()
-                return dense if self.row_weight == 1.0 else dense * np.float32(self.row_weight)
-            for row in range(len(scores)):
-                span = slice(products.indptr[row], products.indptr[row + 1])
-                scores[row, products.indices[span]] += np.float32(self.row_weight) * products.data[span]
+                return of_rows
+            scores += of_rows
         if scores is None:
             raise ShapeMismatch("a scorer needs vectors or rows")
         return scores

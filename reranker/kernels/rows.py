@@ -11,7 +11,7 @@ order that depends only on lengths, so equal inputs give equal bits in any batch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple, TypeAlias
 
 import numba as nb
@@ -50,15 +50,18 @@ class Rows(NamedTuple):
     """Weights, (nnz,) float32."""
 
 
-def _compile(signatures: list[object]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _compile(
+    signatures: list[object], fastmath: Collection[str] = _FASTMATH
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return numba's decorator, with the cache on disk if a directory for it is writable."""
+    options: dict[str, Any] = {"nogil": True, "fastmath": set(fastmath)}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         kernel: Callable[..., Any]
         try:
-            kernel = nb.njit(signatures, cache=True, nogil=True, fastmath=_FASTMATH)(function)
+            kernel = nb.njit(signatures, cache=True, **options)(function)
         except RuntimeError:  # numba found no writable cache directory (a read-only container): compile in each process
-            kernel = nb.njit(signatures, cache=False, nogil=True, fastmath=_FASTMATH)(function)
+            kernel = nb.njit(signatures, cache=False, **options)(function)
         return kernel
 
     return decorate
@@ -259,6 +262,26 @@ def _row_dots(
         out[row] = total
 
 
+@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, _OUT)], fastmath=())
+def _products(
+    indptr: AnyArray,
+    words: AnyArray,
+    values: AnyArray,
+    list_ptr: AnyArray,
+    documents: AnyArray,
+    weights: AnyArray,
+    out: AnyArray,
+) -> None:
+    for row in range(len(out)):
+        scores = out[row]
+        for place in range(indptr[row], indptr[row + 1]):
+            value, first, end = values[place], list_ptr[words[place]], list_ptr[words[place] + 1]
+            of_word, weighted = documents[first:end], weights[first:end]
+            for p in range(len(of_word)):
+                # An unsigned index skips the check for negative (from the end) indices: three times as fast.
+                scores[np.uint32(of_word[p])] += value * weighted[p]
+
+
 def embed_rows(rows: sp.csr_matrix | Rows, E: Float32) -> Float32:
     """Return the embedding of each row, (n_rows, N) float32; see `tests.reference.rows.embed_rows`."""
     check_rows(rows.indptr, rows.indices, rows.data)
@@ -291,6 +314,22 @@ def score_rows(  # noqa: PLR0913, PLR0917 - every route passes flat arrays
     pointers = np.ascontiguousarray(indptr, np.int32 if indptr.dtype == np.int32 else np.int64)
     if not _score_rows(*query, rows, V_docs, pointers, _ids(indices), _floats(data), out):
         raise InputError("the store's row pointers are damaged (they decrease or exceed the data); rebuild the store")
+    return out
+
+
+def dense_products(rows: sp.csr_matrix, postings: sp.csr_matrix) -> Float32:
+    """Return the product of rows and postings (words by documents), (n_rows, n_documents) float32, dense.
+
+    Each sum is computed in the order of the row's words, as scipy's product of the two computes it, bit for bit.
+    """
+    for part in (rows, postings):
+        check_rows(part.indptr, part.indices, part.data)
+    n_words, n_documents = postings.shape
+    for ids, n in ((rows.indices, n_words), (postings.indices, n_documents)):
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+            raise ShapeMismatch(f"ids from {ids.min()} to {ids.max()} do not fit {n} columns; build both from one task")
+    out = np.zeros((rows.shape[0], n_documents), np.float32)
+    _products(*_arrays(rows), *_arrays(postings), out)
     return out
 
 

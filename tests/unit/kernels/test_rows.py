@@ -188,3 +188,27 @@ def test_embed_refuses_other_tables(kernels: ModuleType) -> None:
         kernels.embed_rows(damaged, np.ones((2, 2), np.float32))
     with pytest.raises(ShapeMismatch, match="paired"):
         kernels.dots(row, word_rows([0, 0, 1], [0], [1]))
+
+
+def test_dense_products_known_answer() -> None:
+    rows = sp.csr_matrix(np.array([[2, 0, 3], [0, 0, 0]], np.float32))
+    postings = sp.csr_matrix(np.array([[1, 0], [5, 5], [0, 10]], np.float32))
+    np.testing.assert_array_equal(compiled.dense_products(rows, postings), [[2, 30], [0, 0]])
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), n_words=st.integers(1, 200), share=st.floats(0, 0.5))
+def test_dense_products_are_those_of_scipy_bit_for_bit(seed: int, n_words: int, share: float) -> None:
+    shapes = ((20, n_words), (n_words, 30))
+    rows, postings = (
+        sp.random(*shape, share, format="csr", random_state=(seed + place) % 2**32, dtype=np.float32)
+        for place, shape in enumerate(shapes)
+    )
+    np.testing.assert_array_equal(compiled.dense_products(rows, postings), (rows @ postings).toarray())
+
+
+@pytest.mark.parametrize("ids", [[0, 3], [-1, 0]])
+def test_dense_products_refuse_ids_outside_of_the_other_side(ids: list[int]) -> None:
+    postings = sp.csr_matrix(np.ones((3, 2), np.float32))
+    with pytest.raises(ShapeMismatch, match="do not fit 3 columns"):
+        compiled.dense_products(word_rows([0, 2], ids, [1, 1]), postings)
