@@ -6,7 +6,10 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Final, TypeVar
+
+from threadpoolctl import threadpool_limits
 
 Result = TypeVar("Result")
 GoOn = Callable[..., None]
@@ -17,6 +20,17 @@ RUNS_MB: Final = 400
 
 class RunStopped(Exception):
     """The runs were abandoned before this one ended."""
+
+
+@contextmanager
+def one_core_a_product() -> Iterator[None]:
+    """Compute products of dense matrices on one core each while the context lasts.
+
+    The products of a run are small: sharing one among cores takes longer than the product, and takes the cores from the
+    runs beside it. The sums, too, would depend on the number of cores.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
 
 
 def n_cores() -> int:

@@ -41,6 +41,7 @@ from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.progress import RunProgress
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import TrainedParameters
+from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import FormChoice, ScoreForm, VectorWeights, chosen_form
 from reranker.training.given_vectors import GivenVectors, field_of
 from reranker.training.judging import compared
@@ -229,6 +230,7 @@ class _Chosen:
     """The part of the given vectors."""
 
 
+@one_core_a_product()
 def train_model(
     corpus: DocumentSource,
     evidence: TrainingSet,

@@ -25,6 +25,7 @@ from reranker.text.rows import combine, inner_products
 from reranker.text.tfidf import TfIdf
 from reranker.training.config import TrainConfig, kept_settings
 from reranker.training.context import spread_of
+from reranker.training.cores import one_core_a_product
 from reranker.training.form_choice import GIVEN_WEIGHTS
 from reranker.training.linear import words_only
 from reranker.training.reading import (
@@ -61,6 +62,7 @@ class UnlabelledReport:
     """Time and memory of each stage, in order."""
 
 
+@one_core_a_product()
 def train_unlabelled(
     corpus: DocumentSource, config: TrainConfig | None = None, *, listener: Listener | None = None
 ) -> tuple[RankingModel, UnlabelledReport]:
