@@ -52,14 +52,17 @@ RUNGS = (
 )
 """The rounds. Short runs have three epochs, because one does not show the value of hard negatives. They all have the
 same number, so that no round repeats the run that the round before has kept."""
-MILESTONES = (5, 10)
-"""Epochs after which a run as long as the training gives up if it is behind the first such run."""
+TIE = 0.015
+"""Relative difference of validation MAP that two runs may have by chance."""
+MILESTONES: Mapping[int, float] = {5: 0.0, 10: TIE}
+"""Epochs after which a run as long as the training gives up unless it is ahead of the first such run by this share.
+
+In the end it must be ahead by more than `TIE` to be chosen.
+"""
 RACE_STEPS = 20_000
 """Steps of an epoch of a short run at most."""
 LONG_STEPS = 100_000
 """Steps of an epoch up to which the best long run is the training itself; with more, long runs have `RACE_STEPS`."""
-TIE = 0.015
-"""Relative difference of validation MAP that two runs may have by chance."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +271,7 @@ class _LongRun:
         self.best = Outcome(value, scale, done) if is_better else self.best._replace(epochs=done)
         if self._leads:
             self._leader.add(value)
-        elif done in MILESTONES and self.best.map < self._leader.at(done):
+        elif done in MILESTONES and self.best.map < (1 + MILESTONES[done]) * self._leader.at(done):
             raise _GaveUp(self.best)
         return value
 

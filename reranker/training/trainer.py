@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -118,10 +119,12 @@ def remove_checkpoints(folder: Path) -> None:
             shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
 
 
+CHECKPOINT_SECONDS = 10.0
+"""Least time between two checkpoints: writing one may take as long as a short epoch."""
 CHUNKS = 4
 MIN_STEPS = 5_000
 MAX_STEPS = 1_000_000
-STEPS_OF_QUERY = 20
+STEPS_OF_QUERY = 10
 """Steps of an epoch for each query at most. With more, queries with many relevant documents take most of the time."""
 MAX_HALVINGS = 6
 LOOK_UPS: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93})
@@ -163,7 +166,7 @@ class TrainResult:
 
 
 def steps_of(problem: Problem) -> int:
-    """Return the steps of an epoch: one a tuple but at most 20 a query, at least 5,000 and at most a million."""
+    """Return the steps of an epoch: one a tuple but at most 10 a query, at least 5,000 and at most a million."""
     n_queries = int(np.count_nonzero(np.bincount(problem.tuples.query)))  # much faster than sorting millions
     return int(np.clip(min(len(problem.tuples.query), STEPS_OF_QUERY * n_queries), MIN_STEPS, MAX_STEPS))
 
@@ -201,7 +204,7 @@ class Trainer:
     nearest : NegativeMiner, optional
         Finds hard negatives before the epochs of `LOOK_UPS`, for the schedule's share of the steps.
     checkpoint : TrainingCheckpoint, optional
-        Keeps the state after each epoch.
+        Keeps the state after an epoch, see `CHECKPOINT_SECONDS`.
     say, progress : callable
         Receive one line of text; (steps done, steps in all).
     max_steps : int, optional
@@ -236,6 +239,7 @@ class Trainer:
         self.rate_factor = 1.0
         self.longest = 0.0
         self._cache: Float32 | None = None
+        self._kept_at = -math.inf
 
     def run(self, U: Float32, V: Float32) -> TrainResult:
         """Return the best state reached from U and V, which are changed in place.
@@ -284,7 +288,7 @@ class Trainer:
             spent += time.perf_counter() - started
             stats += part
             hinge = part[2] / max(part[0], 1.0)
-            if not (np.isfinite(hinge) and is_finite(U) and is_finite(V)):
+            if not np.isfinite(hinge) or (chunk == CHUNKS - 1 and not (is_finite(U) and is_finite(V))):
                 return None
             if first is not None and hinge > DIVERGED * max(first, 1.0):
                 return None
@@ -352,7 +356,7 @@ class Trainer:
         )
 
     def _keep(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> None:
-        if self.checkpoint is None:
+        if self.checkpoint is None or time.monotonic() < self._kept_at + CHECKPOINT_SECONDS:
             return
         arrays: dict[str, AnyArray] = {"U": U, "best_U": result.U}
         if U is not V:
@@ -369,6 +373,7 @@ class Trainer:
             "history": [asdict(line) for line in result.history],
         }
         self.checkpoint.write(epoch, arrays, values)
+        self._kept_at = time.monotonic()
 
     def _resume(self, U: Float32, V: Float32, result: TrainResult) -> int:
         """Restore the last state of this run, and return the number of epochs done."""

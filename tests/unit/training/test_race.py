@@ -329,7 +329,12 @@ def test_a_curve_waits_for_an_epoch_and_knows_the_best_until_then() -> None:
 
 
 def test_a_run_behind_the_leader_gives_up_at_a_milestone(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    curves = {54.0: [0.1 * n for n in range(16)], 18.0: [0.05 * n for n in range(16)]}
+    curves = {
+        54.0: [0.1 * n for n in range(16)],
+        18.0: [0.05 * n for n in range(16)],
+        6.0: [0.101 * n for n in range(16)],
+        2.0: [0.11 * n for n in range(16)],
+    }
     run = Race(monkeypatch, problem, TrainConfig())
 
     class Run:
@@ -341,7 +346,7 @@ def test_a_run_behind_the_leader_gives_up_at_a_milestone(monkeypatch: pytest.Mon
                 self.evaluate(NONE, NONE)
 
     monkeypatch.undo()
-    at = {54.0: iter(curves[54.0]), 18.0: iter(curves[18.0])}
+    at = {identity: iter(curve) for identity, curve in curves.items()}
     monkeypatch.setattr(module, "trainer_of", lambda _context, schedule, evaluate, **_: Run(schedule, evaluate))
     monkeypatch.setattr(module, "_best_scale", lambda _context, schedule, *_: (next(at[schedule.identity_scale]), 1.0))
     leader = module._Curve()
@@ -350,9 +355,11 @@ def test_a_run_behind_the_leader_gives_up_at_a_milestone(monkeypatch: pytest.Mon
     def tried(identity: float, leads: bool) -> Outcome:
         return module._try(on[0], {"identity_scale": identity}, 15, on[1], on[2], leads=leads)
 
-    first, second = tried(54.0, True), tried(18.0, False)
-    assert (first.epochs, first.map) == (15, curves[54.0][15])
-    assert (second.epochs, second.map) == (module.MILESTONES[0], curves[18.0][5])
+    leading, behind, hardly_ahead, ahead = (tried(identity, identity == 54.0) for identity in curves)
+    assert (leading.epochs, leading.map) == (15, curves[54.0][15])
+    assert (behind.epochs, behind.map) == (5, curves[18.0][5])
+    assert (hardly_ahead.epochs, hardly_ahead.map) == (10, curves[6.0][10])
+    assert (ahead.epochs, ahead.map) == (15, curves[2.0][15])
 
 
 def test_the_best_long_run_is_the_training(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:

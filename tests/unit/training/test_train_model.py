@@ -297,7 +297,10 @@ def test_the_query_side_alone_starts_at_the_base(path: Path, links: Links) -> No
     np.testing.assert_allclose(model.U, base.U * np.float32(report.scale), atol=1e-5)
 
 
-def test_killed_query_side_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
+def test_killed_query_side_runs_go_on_to_the_identical_model(
+    path: Path, links: Links, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reranker.training.trainer.CHECKPOINT_SECONDS", 0.0)
     base = forgetful(train(path, from_links(links), dim=16)[0])
     options: dict[str, Any] = {"base": base, "query_side_only": True, "epochs": 4, "patience": 4}
     whole = train(path, from_links(links), **options)[0].model_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ def test_steps_of_an_epoch(problem: Problem) -> None:
     many = np.arange(1_200_000) // 10
     assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:7_000]))) == 7_000
     assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many))) == 1_000_000
-    assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:120_000] // 10))) == 20 * 1_200
+    assert steps_of(replace(problem, tuples=problem.tuples._replace(query=many[:120_000] // 10))) == 10 * 1_200
 
 
 def test_progress_reaches_the_end(problem: Problem) -> None:
@@ -176,6 +177,13 @@ def stopping_at(step: int) -> Callable[[int, int | None], None]:
     return progress
 
 
+@pytest.fixture
+def every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the state after each epoch, however short it is."""
+    monkeypatch.setattr("reranker.training.trainer.CHECKPOINT_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("every_epoch")
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_run_stopped_anywhere_goes_on_to_the_same_bytes(problem: Problem, tmp_path: Path, tied: bool) -> None:
     numbers = schedule(epochs=4)
@@ -196,6 +204,16 @@ def test_a_run_stopped_anywhere_goes_on_to_the_same_bytes(problem: Problem, tmp_
         assert [replace(line, seconds=0) for line in result.history] == [
             replace(line, seconds=0) for line in whole.history
         ]
+
+
+def test_short_epochs_share_a_checkpoint(problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([0.0, 0.0, 4.0, 9.9, 10.0, 10.0])  # an epoch asks once, or twice if it writes
+    monkeypatch.setattr("reranker.training.trainer.time", SimpleNamespace(monotonic=now.__next__, perf_counter=int))
+    checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
+    written: list[int] = []
+    monkeypatch.setattr(checkpoint, "write", lambda epoch, *_: written.append(epoch))
+    train(problem, schedule(epochs=4), checkpoint=checkpoint)
+    assert written == [1, 4]
 
 
 def test_a_run_that_slowed_down_goes_on_to_the_same_bytes(problem: Problem, tmp_path: Path) -> None:
