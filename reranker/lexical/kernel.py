@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from reranker.arrays import AnyArray, AnyInt, Float32, Float64, Int32, Int64
+from reranker.arrays import AnyArray, AnyInt, Bool, Float32, Float64, Int32, Int64, offsets_of
 
 _OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "boundscheck": False}
 
@@ -148,17 +148,23 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
 
 
 @njit(**_OPTIONS)
-def _precision(scores: Float32, query: int, relevant: Int32, judged: Judged, depth: int) -> float:
-    """Return a query's average precision to ``depth``; sets the scores of excluded documents to minus infinity."""
-    for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
-        scores[judged.excluded[place]] = -np.inf
-    ranks = _ranks(scores, relevant)
+def _precision_of(ranks: Int64, depth: int) -> float:
+    """Return the average precision to ``depth`` of relevant documents at these ranks, ascending."""
     total = 0.0
     for number in range(len(ranks)):
         if ranks[number] > depth:
             break
         total += (number + 1) / ranks[number]
-    return total / len(ranks)
+    return float(total / len(ranks))
+
+
+@njit(**_OPTIONS)
+def _precision(scores: Float32, query: int, relevant: Int32, judged: Judged, depth: int) -> float:
+    """Return a query's average precision to ``depth``; sets the scores of excluded documents to minus infinity."""
+    for place in range(judged.excluded_offsets[query], judged.excluded_offsets[query + 1]):
+        scores[judged.excluded[place]] = -np.inf
+    precision: float = _precision_of(_ranks(scores, relevant), depth)
+    return precision
 
 
 @njit(**_OPTIONS)
@@ -208,6 +214,144 @@ def average_precision(
                 # An unsigned index skips the check for negative (from the end) indices: three times as fast.
                 scores[np.uint32(documents[place])] += value * of_documents[place]
         result[query] = _precision(scores, query, relevant, judged, depth)
+    return result
+
+
+class RankedPlaces(NamedTuple):
+    """The documents that are ranked for each query, and the words that each shares with it.
+
+    A place is a document of a query; the places of a query follow one another, its documents ascending.
+    """
+
+    queries: Int64
+    """First place of each query, and the end of the last, (n_queries + 1,) int64."""
+    relevant: Bool
+    """Whether the document at a place is relevant, (n_places,) bool."""
+    offsets: Int64
+    """Start of the shared words of each place, and the end of the last, (n_places + 1,) int64."""
+    words: Int32
+    """Word numbers in the order of the query's words, (n,) int32."""
+    postings: Int32
+    """Number of the posting of each shared word, (n,) int32."""
+
+
+@njit(**_OPTIONS)
+def score_all(
+    offsets: AnyInt, words: AnyInt, values: Float32, postings: Postings, weights: Float32, n_documents: int
+) -> Float32:
+    """Return the scores of all documents for each query, (n_queries, n_documents) float32, as `average_precision`."""
+    scores = np.zeros((len(offsets) - 1, n_documents), np.float32)
+    for query in range(len(offsets) - 1):
+        for entry in range(offsets[query], offsets[query + 1]):
+            for place in range(postings.offsets[words[entry]], postings.offsets[words[entry] + 1]):
+                scores[query, np.uint32(postings.documents[place])] += values[entry] * weights[place]
+    return scores
+
+
+@njit(**_OPTIONS)
+def _count_shared(
+    offsets: AnyInt, words: AnyInt, postings: Postings, queries: Int64, documents: Int64, n_documents: int
+) -> Int64:
+    """Return the number of words that the document of each place shares with its query, (n_places,) int64."""
+    counts = np.zeros(len(documents), np.int64)
+    place_of = np.full(n_documents, -1, np.int64)
+    for query in range(len(queries) - 1):
+        for place in range(queries[query], queries[query + 1]):
+            place_of[documents[place]] = place
+        for word in words[offsets[query] : offsets[query + 1]]:
+            for document in postings.documents[postings.offsets[word] : postings.offsets[word + 1]]:
+                if place_of[document] >= 0:
+                    counts[place_of[document]] += 1
+        for place in range(queries[query], queries[query + 1]):
+            place_of[documents[place]] = -1
+    return counts
+
+
+@njit(**_OPTIONS)
+def _fill_shared(
+    offsets: AnyInt,
+    words: AnyInt,
+    postings: Postings,
+    queries: Int64,
+    documents: Int64,
+    n_documents: int,
+    starts: Int64,
+) -> tuple[Int32, Int32]:
+    """Return the words and postings that `_count_shared` has counted; those of a place begin at its ``starts``."""
+    shared, numbers = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int32)
+    ends = starts.copy()
+    place_of = np.full(n_documents, -1, np.int64)
+    for query in range(len(queries) - 1):
+        for place in range(queries[query], queries[query + 1]):
+            place_of[documents[place]] = place
+        for word in words[offsets[query] : offsets[query + 1]]:
+            for number in range(postings.offsets[word], postings.offsets[word + 1]):
+                place = place_of[postings.documents[number]]
+                if place >= 0:
+                    shared[ends[place]], numbers[ends[place]] = word, number
+                    ends[place] += 1
+        for place in range(queries[query], queries[query + 1]):
+            place_of[documents[place]] = -1
+    return shared, numbers
+
+
+def collect_places(offsets: AnyInt, words: AnyInt, postings: Postings, chosen: Bool, relevant: Bool) -> RankedPlaces:
+    """Return the words that chosen documents share with their queries.
+
+    Parameters
+    ----------
+    offsets, words : array
+        Words of the queries as in CSR, (n_queries + 1,) and (m,).
+    postings : Postings
+        Inverted lists.
+    chosen, relevant : array
+        Which documents are ranked for each query and which are relevant to it, (n_queries, n_documents) bool.
+    """
+    documents = np.nonzero(chosen)[1].astype(np.int64)
+    queries = offsets_of(np.count_nonzero(chosen, axis=1))
+    of_places = (offsets, words, postings, queries, documents, chosen.shape[1])
+    starts = offsets_of(_count_shared(*of_places))
+    return RankedPlaces(queries, relevant[chosen], starts, *_fill_shared(*of_places, starts))
+
+
+@njit(**_OPTIONS)
+def candidate_precision(
+    offsets: AnyInt,
+    words: AnyInt,
+    values: Float32,
+    candidates: RankedPlaces,
+    weights: Float32,
+    chosen: Int64,
+    n_words: int,
+    depth: int,
+) -> Float64:
+    """Return the average precision of the ``chosen`` queries, as `average_precision`, among their candidates only.
+
+    ``offsets``, ``words`` and ``values`` are the rows of all queries.
+    """
+    result = np.zeros(len(chosen), np.float64)
+    asked = np.zeros(n_words, np.float32)
+    scores = np.empty(0, np.float32)
+    for row in range(len(chosen)):
+        query = chosen[row]
+        first, last = candidates.queries[query], candidates.queries[query + 1]
+        relevant = np.flatnonzero(candidates.relevant[first:last]).astype(np.int32)
+        if len(relevant) == 0:
+            continue
+        for entry in range(offsets[query], offsets[query + 1]):
+            asked[words[entry]] = values[entry]
+        if len(scores) < last - first:
+            scores = np.empty(last - first, np.float32)
+        for place in range(first, last):
+            total = np.float32(0)
+            begin, end = candidates.offsets[place], candidates.offsets[place + 1]
+            of_words, numbers = candidates.words[begin:end], candidates.postings[begin:end]
+            for shared in range(end - begin):
+                total += asked[np.uint32(of_words[shared])] * weights[np.uint32(numbers[shared])]
+            scores[place - first] = total
+        for entry in range(offsets[query], offsets[query + 1]):
+            asked[words[entry]] = np.float32(0)
+        result[row] = _precision_of(_ranks(scores[: last - first], relevant), depth)
     return result
 
 

@@ -26,8 +26,8 @@ class RunStopped(Exception):
 def one_core_a_product() -> Iterator[None]:
     """Compute products of dense matrices on one core each while the context lasts.
 
-    The products of a run are small: sharing one among cores takes longer than the product, and takes the cores from the
-    runs beside it. The sums, too, would depend on the number of cores.
+    The products of a run are small: sharing one among cores takes longer than the product, and takes the cores from
+    other runs. The sums, too, would depend on the number of cores.
     """
     with threadpool_limits(limits=1, user_api="blas"):
         yield

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,44 @@ def tied_corpus(n: int = 60, n_words: int = 9) -> tuple[LexicalCorpus, LexicalTa
         corpus.document_queries(np.arange(n)),
         np.arange(n),
     )
+
+
+@pytest.mark.parametrize("form", ["bm25", "tfidf"])
+def test_values_among_all_documents_are_the_exact_ones(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    corpus, task = tied_corpus()
+    measure, rng = LexicalMeasure(corpus, task, form), seeded_rng()
+    settings = LexicalSettings(form, (2.0, 1.0), (0.7, 1.0), k1=1.5, b=(0.1, 0.8), mean_lengths=corpus.mean_lengths)
+    monkeypatch.setattr(lexical, "N_CANDIDATES", len(task.documents))
+    everything = measure.among([replace(settings, field_weights=(0.0, 1.0))])
+    np.testing.assert_array_equal(everything.values(settings), measure.values(settings))
+    some = np.sort(rng.permutation(measure.n_queries)[:17])
+    np.testing.assert_array_equal(everything.values(settings, some), measure.values(settings, some))
+
+
+def test_values_among_few_candidates_are_not_below_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, task = tied_corpus()
+    measure = LexicalMeasure(corpus, task, "bm25")
+    near, far = (
+        LexicalSettings("bm25", (weight, 1.0), (1.0, 1.0), b=(0.5, 0.5), mean_lengths=corpus.mean_lengths)
+        for weight in (1.0, 50.0)
+    )
+    monkeypatch.setattr(lexical, "N_CANDIDATES", 10)
+    of_near, of_both = measure.among([near]), measure.among([near, far])
+    for settings in (near, far):
+        exact = measure.values(settings)
+        assert (of_near.values(settings) >= of_both.values(settings)).all()
+        assert (of_both.values(settings) >= exact).all()
+        assert of_near.values(settings).sum() > exact.sum(), "documents that are no candidates are not ranked"
+
+
+def test_a_search_among_candidates_ends_where_the_exact_value_is_not_worse(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, task = titles_matter()
+    monkeypatch.setattr(lexical, "N_CANDIDATES", 2)
+    start = LexicalSettings("bm25", (30.0, 1.0), (1.0, 1.0), b=(0.5, 0.5), mean_lengths=corpus.mean_lengths)
+    tuned = tune_lexical(corpus, [task], seeded_rng(), ("bm25",), start=start)["bm25"]
+    before = LexicalMeasure(corpus, task, "bm25").values(start).mean()
+    assert tuned.value is not None
+    assert tuned.value >= before
 
 
 @pytest.mark.parametrize("query_tf", QUERY_TF)
