@@ -24,9 +24,9 @@ from reranker.kernels.rows import dots
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
 from reranker.lexical.kernel import (
-    RankedPlaces,
     Judged,
     Postings,
+    RankedPlaces,
     average_precision,
     candidate_precision,
     collect_places,
