@@ -58,7 +58,11 @@ class Dialect:
 
 ELASTICSEARCH = Dialect(
     least=Capabilities(
-        "elasticsearch", vector_product="dotProduct(params.u, '@VECTOR@')", hnsw=True, product="Elasticsearch"
+        "elasticsearch",
+        vector_product="dotProduct(params.u, '@VECTOR@')",
+        hnsw=True,
+        doc_value_hits=True,
+        product="Elasticsearch",
     ),
     shard_doc_pit=True,
     # Since 9.2, true omits vectors: a document read and written back would lose them.
@@ -71,7 +75,9 @@ ELASTICSEARCH = Dialect(
     synonym_sets=(8, 10),
 )
 OPENSEARCH = Dialect(
-    least=Capabilities("opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True),
+    least=Capabilities(
+        "opensearch", vector_product="innerProduct(params.u, doc['@VECTOR@'])", hnsw=True, doc_value_hits=True
+    ),
     shard_doc_pit=False,
     whole_source=True,
     vector_type="knn_vector",

@@ -44,6 +44,8 @@ class Capabilities:
     """Whether a ``rescore`` accepts a script, which can read the first-stage score."""
     synonym_sets: bool = False
     """Whether sets of synonyms can be stored by the API ``_synonyms``."""
+    doc_value_hits: bool = False
+    """Whether a search can return hits from doc values only, without reading stored fields (`SearchesDocValues`)."""
     max_bulk_bytes: int = 100 * 1024 * 1024
     """Largest request body accepted (``http.max_content_length``)."""
     max_dims: int = 4096
@@ -149,6 +151,33 @@ class TakesRequests(Protocol):
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
         """Return the JSON object that answers a request; an error status raises an `EngineError`."""
+
+
+@runtime_checkable
+class SearchesDocValues(Protocol):
+    """An engine that can return hits from doc values, without reading stored fields such as ``_id`` and ``_source``."""
+
+    def search_doc_values(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        id_field: str,
+        *,
+        preference: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SearchAnswer:
+        """Run a search body whose hits have only doc values: those of ``id_field`` and of its ``docvalue_fields``.
+
+        The id of a hit is its value of ``id_field``; "" if the document has no such value.
+        """
+
+    def field_mappings(
+        self, index: str, prefix: str, *, timeout_s: float | None = None
+    ) -> dict[str, dict[str, Mapping[str, Any]]]:
+        """Return concrete index → name → mapping of the top-level fields whose names begin with ``prefix``.
+
+        An index without such a field has an empty entry.
+        """
 
 
 @runtime_checkable

@@ -31,7 +31,7 @@ from reranker.engines.protocol import (
     version_numbers,
 )
 from reranker.engines.retry import VIEW_LOST, Attempts
-from reranker.engines.wire import check_name, json_bytes, quoted
+from reranker.engines.wire import check_name, failed_shards, json_bytes, quoted
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -414,6 +414,46 @@ class RestEngine:
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; the ``index`` is ignored for a body with its own ``pit``, which determines the indexes."""
+        return self._search(index, body, _hit, preference, timeout_s)
+
+    def search_doc_values(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        id_field: str,
+        *,
+        preference: str | None = None,
+        timeout_s: float | None = None,
+    ) -> SearchAnswer:
+        """Run a search body without stored fields; the id of a hit is its doc value of ``id_field``, "" without one."""
+        request = {
+            **body,
+            "_source": False,
+            "stored_fields": "_none_",
+            "docvalue_fields": [id_field, *body.get("docvalue_fields", ())],
+        }
+        return self._search(index, request, lambda raw: _hit_of_values(raw, id_field), preference, timeout_s)
+
+    def field_mappings(
+        self, index: str, prefix: str, *, timeout_s: float | None = None
+    ) -> dict[str, dict[str, Mapping[str, Any]]]:
+        """Return concrete index → name → mapping of the top-level fields whose names begin with ``prefix``."""
+        # Not _mapping/field, because that needs another privilege.
+        answer = self._client.call("GET", f"/{quoted(index)}/_mapping", timeout_s=timeout_s)
+        properties = {name: (about.get("mappings") or {}).get("properties") or {} for name, about in answer.items()}
+        return {
+            name: {field: how for field, how in fields.items() if field.startswith(prefix)}
+            for name, fields in properties.items()
+        }
+
+    def _search(
+        self,
+        index: str,
+        body: Mapping[str, Any],
+        hit_of: Callable[[dict[str, Any]], Hit],
+        preference: str | None,
+        timeout_s: float | None,
+    ) -> SearchAnswer:
         path = "/_search" if "pit" in body else f"/{quoted(index)}/_search"
         params = {"preference": preference} if preference is not None and "pit" not in body else None
         answer = self._client.call("POST", path, body, params=params, timeout_s=timeout_s, repeatable=True)
@@ -422,7 +462,7 @@ class RestEngine:
         if not isinstance(part, dict) or not isinstance(raw_hits, list):
             raise self._client.unusable(f"POST {path}", "no list of hits")
         try:
-            hits = tuple(_hit(raw) for raw in raw_hits)
+            hits = tuple(map(hit_of, raw_hits))
         except (KeyError, TypeError, AttributeError):
             raise self._client.unusable(f"POST {path}", "a hit without _id or _index") from None
         total = part.get("total")
@@ -649,14 +689,15 @@ def _hash_of(document: StoredDocument) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
-def failed_shards(answer: Mapping[str, Any]) -> int:
-    """Return the number of failed shards in an answer."""
-    shards = answer.get("_shards")
-    return int(shards.get("failed", 0)) if isinstance(shards, Mapping) else 0
-
-
 def _hit(raw: dict[str, Any]) -> Hit:
     return Hit(raw["_id"], raw["_index"], raw.get("_score"), raw.get("_source") or {}, raw.get("fields") or {}, raw)
+
+
+def _hit_of_values(raw: dict[str, Any], id_field: str) -> Hit:
+    """Return a hit without stored fields; its ``raw`` has the id in the usual place, and no doc values."""
+    fields = raw.pop("fields", None) or {}
+    raw["_id"] = identifier = str(fields.get(id_field, ("",))[0])
+    return Hit(identifier, raw["_index"], raw.get("_score"), {}, fields, raw)
 
 
 def _stored(raw: dict[str, Any]) -> StoredDocument:

@@ -95,3 +95,9 @@ def flat_settings(settings: Mapping[str, Any] | None) -> dict[str, str]:
 
     walk(settings or {}, "")
     return flat
+
+
+def failed_shards(answer: Mapping[str, Any]) -> int:
+    """Return the number of failed shards in an answer."""
+    shards = answer.get("_shards")
+    return int(shards.get("failed", 0)) if isinstance(shards, Mapping) else 0

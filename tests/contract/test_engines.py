@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
 
 from reranker.engines import EngineSettings, WriteOp, open_engine
-from reranker.engines.protocol import Engine, WriteResult
+from reranker.engines.protocol import Engine, SearchesDocValues, WriteResult
 from reranker.engines.stored_ids import stored_ids
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
 from tests.engines.memory import memory_engine
@@ -822,6 +823,38 @@ def test_doc_values_come_without_the_source(engine: Engine, new_name: Callable[[
     assert found["b"] == {"long": [12], "date": ["-2678400000"]}
     with pytest.raises(EngineRejected):
         engine.search(index, {"query": {"match_all": {}}, "docvalue_fields": ["text"]})
+
+
+def test_hits_come_from_doc_values_without_stored_fields(engine: Engine, new_name: Callable[[str], str]) -> None:
+    assert isinstance(engine, SearchesDocValues) == engine.capabilities().doc_value_hits
+    if not isinstance(engine, SearchesDocValues):
+        return
+    first, second = new_name("values-1"), new_name("values-2")
+    mapping = {
+        "name": {"type": "keyword", "index": False},
+        "packed": {"type": "binary", "doc_values": True},
+        "title": {"type": "text"},
+    }
+    engine.create_index(first, {"properties": mapping})
+    engine.create_index(second, {"properties": {"title": {"type": "text"}}})
+    packed = base64.b64encode(bytes(range(200))).decode()
+    whole = {"title": "red", "name": "a", "packed": packed}
+    engine.bulk(first, [WriteOp("index", "a", whole), WriteOp("index", "b", {"title": "red red"})])
+    engine.bulk(second, [WriteOp("index", "c", {"title": "red"})])
+    engine.swap_alias(alias := new_name("both"), first)
+    engine.swap_alias(alias, second)
+    for index in (first, second):
+        engine.refresh(index)
+    body = {"query": {"match": {"title": "red"}}, "docvalue_fields": ["packed"]}
+    answer = engine.search_doc_values(alias, body, "name", preference="p", timeout_s=60.0)
+    found = {(hit.index, hit.id): hit for hit in answer.hits}
+    assert found.keys() == {(first, "a"), (first, ""), (second, "")}
+    assert found[first, "a"].fields == {"name": ["a"], "packed": [packed]}
+    assert found[first, "a"].raw.keys() == {"_index", "_id", "_score"}
+    assert found[first, "a"].source == {}
+    plain = engine.search(alias, body)
+    assert [hit.score for hit in plain.hits] == [hit.score for hit in answer.hits]
+    assert engine.field_mappings(alias, "pack") == {first: {"packed": mapping["packed"]}, second: {}}
 
 
 def test_no_hits_but_a_total(engine: Engine, library: str) -> None:
