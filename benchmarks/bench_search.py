@@ -78,13 +78,14 @@ def fill(engine: Engine, plain: str, full: str, sources: Sources, model: Ranking
     fields = version_fields(model.encoder_id, encoder.n_dims, engine.capabilities(), ("fetch",))
     engine.create_index(plain, {"properties": TEXTS})
     engine.create_index(full, {"properties": {**TEXTS, **fields}})
-    writer = FieldWriter(model.encoder_id, encoder.quantisation)
+    with_ids = engine.capabilities().doc_value_hits
+    writer = FieldWriter(model.encoder_id, encoder.quantisation, with_ids=with_ids)
     names = list(sources)
     with StoreWriter(store, model.encoder_id, encoder.n_dims, quantisation=encoder.quantisation) as rows:
         for start in range(0, len(names), BATCH):
             part = names[start : start + BATCH]
             encoded = encoder.encode([sources[name] for name in part], part)
-            values = writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
+            values = writer.fields(part, encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
             rows.add(part, encoded.vectors, encoded.rows, encoded.source_hashes)
             engine.bulk(plain, [WriteOp("index", name, sources[name]) for name in part])
             engine.bulk(full, [WriteOp("index", n, {**sources[n], **v}) for n, v in zip(part, values, strict=True)])

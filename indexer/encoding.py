@@ -19,6 +19,7 @@ from reranker.engines.vectors import (
 )
 from reranker.errors import ConfigError
 from reranker.models.ranking_model import EncodedDocuments, Encoder
+from reranker.records import StoredDocument
 from reranker.store import MANIFEST, StoreWriter, VectorStore
 
 ENCODE_BATCH = 256
@@ -76,7 +77,11 @@ class VersionEncoder:
         self._sparse = field_name(encoder.encoder_id, "terms_sparse")
         if "terms_sparse" in native:
             self.read_fields.append(self._sparse)
-        self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm)
+        with_ids = capabilities is not None and capabilities.doc_value_hits
+        self._id_field = field_name(encoder.encoder_id, "id")
+        if with_ids:
+            self.read_fields.append(self._id_field)
+        self._writer = FieldWriter(encoder.encoder_id, encoder.quantisation, routes, native, norm, with_ids)
         self._store: StoreWriter | None = None
         self._published: VectorStore | None = None
         # Documents that were encoded but not acknowledged, by key: id, batch, and row of the batch.
@@ -119,20 +124,27 @@ class VersionEncoder:
         if self._store is not None:
             pairs = zip(ids if keys is None else keys, ids, strict=True)
             self._waiting.update((key, (identifier, encoded, row)) for row, (key, identifier) in enumerate(pairs))
-        return list(self._writer.fields(encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
+        return list(self._writer.fields(ids, encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text))
 
     def update_fields(self, ids: Sequence[str], sources: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return the fields for a partial update: as `fields`, with null for fields that the document loses.
 
         A document whose text was emptied must not keep the vector of its old text.
         """
-        parts = ("src", *(("vec", "terms") if "fetch" in self.routes else ()), *self._writer.native)
-        names = [field_name(self.encoder_id, part) for part in parts]
+        names = [field_name(self.encoder_id, part) for part in self._writer.parts]
         updates = []
         for source, values in zip(sources, self.fields(ids, sources), strict=True):
             renewed = source.get(self.src_field) is not None
             updates.append({**({name: nothing(name) for name in names} if renewed else {}), **values})
         return updates
+
+    def is_current(self, document: StoredDocument, source_hash: str) -> bool:
+        """Return whether a document has the fields of a text with this hash, and not those of another document.
+
+        A copy of a document under another id has the id of its original.
+        """
+        copied_from = document.source.get(self._id_field, document.id)
+        return document.source.get(self.src_field) == source_hash and copied_from == document.id
 
     def must_clear(self, source: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the update that must be sent before another one, or None.

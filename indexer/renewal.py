@@ -372,7 +372,7 @@ class Renewer:
         stale: list[StoredDocument] = []
         for document in batch:
             digest = self._hash_of(document)
-            if document.source.get(self.version.src_field) == digest and not self._force:
+            if self.version.is_current(document, digest) and not self._force:
                 current.append(document)
                 hashes.append(digest)
             elif document.id in self._refused:

@@ -144,12 +144,13 @@ class Served:
     def put(self, documents: Mapping[str, Mapping[str, Any]], *, vectors: bool = True) -> None:
         """Write documents, with their vectors in index and store or without."""
         encoded = self.model.encoder.encode(list(documents.values()), list(documents))
-        parts = (encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
+        parts = (list(documents), encoded.vectors, encoded.rows, encoded.source_hashes, encoded.has_text)
         native: tuple[str, ...] = ()
         if set(NATIVE_ROUTES) & set(self.routes):
             native = native_parts(self.routes, self.engine.capabilities())
-        encoder = self.model.encoder
-        writer = FieldWriter(self.model.encoder_id, encoder.quantisation, self.routes, native, encoder.norm_bound)
+        encoder, with_ids = self.model.encoder, self.engine.capabilities().doc_value_hits
+        head = (self.model.encoder_id, encoder.quantisation, self.routes, native, encoder.norm_bound)
+        writer = FieldWriter(*head, with_ids=with_ids)
         fields: Sequence[dict[str, Any]] = list(writer.fields(*parts)) if vectors else [{}] * len(documents)
         ops = [
             WriteOp("index", name, {**source, **extra})

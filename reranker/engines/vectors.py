@@ -6,8 +6,10 @@ The fields of a version are called ``ssi_<first 12 hex digits of the encoder id>
 part             content                                    mapping                               used by
 ================ ========================================== ===================================== ======================
 ``src``          hash of the encoded text                   ``keyword``                           every version
-``vec``          Vd, packed, base64                         ``binary`` (kept in _source only)     *fetch*
-``terms``        d's word ids and weights, packed, base64   ``binary``                            *fetch*
+``id``           the document's ``_id``                     ``keyword``, doc values only          every version, if the
+                                                                                                  engine can use it
+``vec``          Vd, packed, base64                         ``binary``, doc values too            *fetch*
+``terms``        d's word ids and weights, packed, base64   ``binary``, doc values too            *fetch*
 ``vec_dense``    Vd                                         ``dense_vector``, ``knn_vector``      scripts; OpenSearch's
                                                                                                   first stage
 ``terms_long``   d, each word id and weight in one integer  ``long``, doc values only             scripts
@@ -16,10 +18,16 @@ part             content                                    mapping             
 ``terms_sparse`` d, words and weights, see `sparse_value`   ``sparse_vector``                     no scripts
 ================ ========================================== ===================================== ======================
 
-A document without ``src`` has no vector of that version. The last four, the native parts, are used by the engine
-itself. Scripts read d from ``terms_long`` because it is exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a
-weight. M is an upper bound of |Vd| for every document that a model can encode (`Encoder.norm_bound`). It is stored in
-the mapping of ``vec_unit`` itself, so that it cannot be separated from the vectors.
+A document without ``src`` has no vector of that version.
+
+Stored fields (``_id``, ``_source``) are compressed, and decompressing them for every hit takes most of the time of a
+request for a whole window. Doc values are not. ``_id`` has none itself, so that ``id`` repeats it. Indexes with older
+mappings have no ``id``, and no doc values of ``vec`` and ``terms``: their candidates are read from stored fields.
+
+The last four fields, the native parts, are used by the engine itself. Scripts read d from ``terms_long`` because it is
+exact: ``sparse_vector`` and ``rank_features`` keep 9 bits of a weight. M is an upper bound of |Vd| for every document
+that a model can encode (`Encoder.norm_bound`). It is stored in the mapping of ``vec_unit`` itself, so that it cannot be
+separated from the vectors.
 
 On route *inside* the engine computes f(q, d). The fields of the index decide which of two methods is used:
 
@@ -57,12 +65,15 @@ import scipy.sparse as sp
 from reranker.arrays import AnyFloat, Bool, Float32, Float64, Int32
 from reranker.config import STORED_ROUTES
 from reranker.engines.bodies import candidate_body, query_of_ids
+from reranker.engines.language import property_type
 from reranker.engines.protocol import MAX_HITS, Capabilities, version_numbers
 from reranker.errors import ConfigError, InputError, ShapeMismatch, Unsupported
 from reranker.kernels.packing import Quantisation, pack_rows, pack_vectors, to_text
 
 NATIVE_ROUTES = ("inside", "first-stage")
-PARTS = ("src", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+PARTS = ("src", "id", "vec", "terms", "vec_dense", "terms_long", "vec_unit", "terms_sparse")
+PACKED_PARTS = ("vec", "terms")
+"""Parts that route *fetch* reads of every candidate."""
 FIELD_PREFIX = "ssi_"
 """Prefix of the names of all fields that this project adds."""
 ID_DIGITS = 12
@@ -111,7 +122,7 @@ def version_fields(
     capabilities : Capabilities
         Those of the engine that gets the mapping.
     routes : Collection[str]
-        Some of `STORED_ROUTES`. ``beside`` needs only the hash; the last two need native parts.
+        Some of `STORED_ROUTES`. ``beside`` needs only the hash and the id; the last two need native parts.
     norm : float
         M, the upper bound of |Vd| (`Encoder.norm_bound`), for native parts.
 
@@ -124,8 +135,12 @@ def version_fields(
     """
     _check_routes(routes)
     properties: dict[str, Any] = {field_name(encoder_id, "src"): {"type": "keyword"}}
+    packed: dict[str, Any] = {"type": "binary"}
+    if capabilities.doc_value_hits:
+        properties[field_name(encoder_id, "id")] = {"type": "keyword", "index": False}
+        packed["doc_values"] = True
     if "fetch" in routes:
-        properties |= {field_name(encoder_id, part): {"type": "binary"} for part in ("vec", "terms")}
+        properties |= {field_name(encoder_id, part): packed for part in PACKED_PARTS}
     for part in native_parts(routes, capabilities):
         properties[field_name(encoder_id, part)] = _native_mapping(part, dims, capabilities, routes, norm)
     return properties
@@ -207,6 +222,29 @@ def _native_mapping(
     return {"type": capabilities.dense_vector, "dimension": dims, **({"method": method} if first_stage else {})}
 
 
+class DocValueFields(NamedTuple):
+    """The fields of a version from whose doc values a search returns candidates, without reading stored fields."""
+
+    id: str
+    """Field with the document's ``_id``."""
+    packed: tuple[str, ...]
+    """Fields with the packed vector and the packed words; empty if the route needs only ids."""
+
+
+def doc_value_fields(
+    properties: Mapping[str, Any], encoder_id: str, packed_parts: Sequence[str] = ()
+) -> DocValueFields | None:
+    """Return the fields of an index that candidates can be read from; None if one is missing or has no doc values.
+
+    ``packed_parts`` are the parts needed besides the id, some of `PACKED_PARTS`.
+    """
+    identifier, packed = field_name(encoder_id, "id"), tuple(field_name(encoder_id, part) for part in packed_parts)
+    # By default, keywords have doc values and binary fields have none.
+    has_id = property_type(properties.get(identifier, {})) == "keyword"
+    complete = all(str(properties.get(name, {}).get("doc_values", "")).lower() == "true" for name in packed)
+    return DocValueFields(identifier, packed) if has_id and complete else None
+
+
 def native_settings(routes: Collection[str], capabilities: Capabilities) -> dict[str, str]:
     """Return the index settings needed at creation: OpenSearch cannot change ``index.knn`` later."""
     knn = "first-stage" in routes and capabilities.dense_vector == "knn_vector"
@@ -236,17 +274,27 @@ class FieldWriter:
     """The `native_parts` of these routes in the engine."""
     norm: float = 1.0
     """M, the upper bound of |Vd|, for native parts."""
+    with_ids: bool = False
+    """Whether documents get the part ``id``, which needs its mapping (`Capabilities.doc_value_hits`)."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts that a document with text gets."""
+        ids = ("id",) if self.with_ids else ()
+        return "src", *ids, *(PACKED_PARTS if "fetch" in self.routes else ()), *self.native
 
     def __post_init__(self) -> None:
         _check_routes(self.routes)
 
     def fields(
-        self, vectors: Float32, rows: sp.csr_matrix, source_hashes: list[str], has_text: Bool
+        self, ids: Sequence[str], vectors: Float32, rows: sp.csr_matrix, source_hashes: list[str], has_text: Bool
     ) -> Iterator[dict[str, Any]]:
-        """Yield the fields of each document; a document without text only gets its hash.
+        """Yield the fields of each document; a document without text only gets its hash and its id.
 
         Parameters
         ----------
+        ids : Sequence[str]
+            n values of ``_id``.
         vectors : numpy.ndarray
             (n, N) float32: Vd.
         rows : scipy.sparse.csr_matrix
@@ -262,22 +310,25 @@ class FieldWriter:
             If the lengths differ.
         """
         n = len(source_hashes)
-        if not n == len(vectors) == rows.shape[0] == len(has_text):
-            raise ShapeMismatch(f"{len(vectors)} vectors, {rows.shape[0]} rows, {n} hashes, {len(has_text)} flags")
+        if not n == len(ids) == len(vectors) == rows.shape[0] == len(has_text):
+            lengths = f"{len(vectors)} vectors, {rows.shape[0]} rows, {n} hashes, {len(has_text)} flags"
+            raise ShapeMismatch(f"{len(ids)} ids, {lengths}")
         fetch = "fetch" in self.routes
         packed_vectors = pack_vectors(vectors, self.quantisation) if fetch else []
         packed_rows = pack_rows(rows, self.quantisation) if fetch else []
         names = {part: field_name(self.encoder_id, part) for part in PARTS}
         for place in range(n):
             values: dict[str, Any] = {names["src"]: source_hashes[place]}
+            if self.with_ids:
+                values[names["id"]] = ids[place]
             if has_text[place] and fetch:
                 values[names["vec"]] = to_text(packed_vectors[place])
                 values[names["terms"]] = to_text(packed_rows[place])
             if has_text[place] and self.native:
                 words = slice(rows.indptr[place], rows.indptr[place + 1])
-                ids, weights = rows.indices[words], rows.data[words]
+                term_ids, weights = rows.indices[words], rows.data[words]
                 for part in self.native:
-                    values[names[part]] = self._native_value(part, vectors[place], ids, weights)
+                    values[names[part]] = self._native_value(part, vectors[place], term_ids, weights)
             yield values
 
     def _native_value(self, part: str, vector: Float32, term_ids: Int32, term_weights: Float32) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -91,6 +93,28 @@ def test_mappings() -> None:
     assert version_fields(ENCODER, 4, OPENSEARCH, ("first-stage",))[dense]["method"]["engine"] == "lucene"
 
 
+def test_ids_and_packed_values_have_doc_values_where_hits_can_be_read_from_them() -> None:
+    able = replace(FULL_ES, doc_value_hits=True)
+    src, own_id, vec, terms = (field_name(ENCODER, part) for part in ("src", "id", "vec", "terms"))
+    packed = {"type": "binary", "doc_values": True}
+    by_id = {src: {"type": "keyword"}, own_id: {"type": "keyword", "index": False}}
+    assert version_fields(ENCODER, 4, able, ("beside",)) == by_id
+    assert version_fields(ENCODER, 4, able, ("fetch",)) == {**by_id, vec: packed, terms: packed}
+    plain = {src: {"type": "keyword"}, vec: {"type": "binary"}, terms: {"type": "binary"}}
+    assert version_fields(ENCODER, 4, replace(able, doc_value_hits=False), ("fetch",)) == plain
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_a_document_has_its_id_among_its_fields_even_without_text(with_ids: bool) -> None:
+    writer = FieldWriter(ENCODER, with_ids=with_ids)
+    matrix = sp.csr_matrix((np.array([0.5], np.float32), np.array([7], np.int32), [0, 1, 1]), shape=(2, 10))
+    head = (["one", "two"], np.ones((2, 3), np.float32), matrix, ["a", "b"])
+    fields = list(writer.fields(*head, np.array([True, False])))
+    name = field_name(ENCODER, "id")
+    assert [each.get(name) for each in fields] == (["one", "two"] if with_ids else [None, None])
+    assert fields[0].keys() == {field_name(ENCODER, part) for part in writer.parts}
+
+
 def test_vectors_with_too_many_numbers_are_refused() -> None:
     version_fields(ENCODER, 4095, BARE_ES, ("inside",))
     with pytest.raises(Unsupported, match="4097 numbers"):
@@ -164,7 +188,7 @@ def test_stored_words_of_others_are_refused(bad: object) -> None:
 def test_a_document_gets_the_native_parts_and_one_without_text_does_not() -> None:
     writer = FieldWriter(ENCODER, "float32", ("inside",), ("vec_unit", "terms_sparse"), 2.0)
     matrix = sp.csr_matrix((np.array([0.5], np.float32), [7], [0, 1, 1]), shape=(2, 2**31 - 1))
-    one, none = writer.fields(np.ones((2, 3), np.float32), matrix, ["a", "b"], np.array([True, False]))
+    one, none = writer.fields(["1", "2"], np.ones((2, 3), np.float32), matrix, ["a", "b"], np.array([True, False]))
     assert one[field_name(ENCODER, "terms_sparse")] == {"t7": 0.5}
     assert len(one[field_name(ENCODER, "vec_unit")]) == 4
     assert none == {field_name(ENCODER, "src"): "b"}

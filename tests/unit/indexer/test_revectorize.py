@@ -87,6 +87,19 @@ def test_many_documents_whose_words_are_replaced_in_two_steps_all_take_the_secon
     assert all_current(engine)
 
 
+def test_a_copy_with_the_fields_of_another_document_is_written_again() -> None:
+    version = VersionEncoder(MODEL.encoder, capabilities=Capabilities("elasticsearch", doc_value_hits=True))
+    engine = filled()
+    engine.put_properties("shop", version.properties(Capabilities("elasticsearch", doc_value_hits=True)))
+    Renewer(engine, "shop", version).run()
+    (original,) = engine.get("shop", ["d1"])
+    assert original is not None
+    engine.bulk("shop", [WriteOp("index", "copy", original.source)])
+    assert Renewer(engine, "shop", version).run().written == 1
+    name = field_name(MODEL.encoder_id, "id")
+    assert [each.source[name] for each in engine.get("shop", ["d1", "copy"]) if each is not None] == ["d1", "copy"]
+
+
 def test_a_rival_that_never_rests_is_told_not_followed_for_ever() -> None:
     def rival(engine: Engine, index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
         engine.bulk(index, [WriteOp("update", op.id, {"text": f"{op.if_seq_no}"}) for op in ops])
