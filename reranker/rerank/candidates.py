@@ -18,9 +18,10 @@ from msgspec import structs
 from reranker.arrays import N_TERM_IDS, AnyFloat, Float32, Float64, Int64
 from reranker.deadline import Deadline
 from reranker.engines.bodies import candidate_body
-from reranker.engines.protocol import MAX_HITS, Capabilities, Engine
+from reranker.engines.protocol import MAX_HITS, Capabilities, Engine, SearchesDocValues
 from reranker.engines.vectors import (
     ID_DIGITS,
+    PACKED_PARTS,
     InsideFields,
     QueryVectors,
     field_name,
@@ -34,6 +35,7 @@ from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
 from reranker.kernels.rows import score_rows
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
+from reranker.rerank.doc_values import DocValueSearch
 from reranker.store import VectorStore
 
 Fields = TypeVar("Fields")
@@ -157,7 +159,14 @@ class LocalStore:
 
     source_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of ``_source`` that the candidates must include; empty: ids are enough."""
+    packed_parts: ClassVar[tuple[str, ...]] = ()
+    """Parts of the encoder's fields that the candidates must include, some of `PACKED_PARTS`."""
     store: VectorStore
+
+    @property
+    def encoder_id(self) -> str:
+        """The encoder of the store."""
+        return self.store.encoder_id
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the store's vectors for these hits."""
@@ -191,11 +200,12 @@ class StoredFields:
 
     encoder_id: str
     dims: int
+    packed_parts: ClassVar[tuple[str, ...]] = PACKED_PARTS
 
     @property
     def source_fields(self) -> tuple[str, ...]:
         """Names of the fields with the packed vector and the packed words."""
-        return field_name(self.encoder_id, "vec"), field_name(self.encoder_id, "terms")
+        return tuple(field_name(self.encoder_id, part) for part in self.packed_parts)
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
@@ -203,7 +213,7 @@ class StoredFields:
         whole = [
             (place, a, b)
             for place, hit in enumerate(hits)
-            if isinstance(a := hit.source.get(vec), str) and isinstance(b := hit.source.get(terms), str)
+            if isinstance(a := _packed(hit, vec), str) and isinstance(b := _packed(hit, terms), str)
         ]
         vectors = CandidateVectors(len(hits))
         if not self._unpack(whole, vectors):
@@ -225,6 +235,11 @@ class StoredFields:
         return True
 
 
+def _packed(hit: Hit, name: str) -> object:
+    """Return the value of a field of ``_source``, or else its first doc value; None if there is neither."""
+    return hit.source.get(name) or next(iter(hit.fields.get(name, ())), None)
+
+
 @dataclass(slots=True)
 class EngineScript:
     """Route *inside*: a second request asks the engine for f of the candidates' ids.
@@ -237,6 +252,7 @@ class EngineScript:
     encoder_id: str
     _fields: InsideFields | None = field(init=False, default=None)
     source_fields: ClassVar[tuple[str, ...]] = ()
+    packed_parts: ClassVar[tuple[str, ...]] = ()
 
     def fields(self) -> InsideFields:
         """Return the fields from which the engine computes f. They are read once; errors as in `fields_of_index`."""
@@ -388,6 +404,24 @@ def fields_of_index(
     return kinds[0]
 
 
+def needs_no_stored_fields(body: Mapping[str, Any]) -> bool:
+    """Return whether the candidates of a body can be read from doc values.
+
+    They cannot if the hits are shown as they are (``_source: false``), grouped, or searched again for inner hits, or if
+    a search pipeline processes them.
+    """
+    if body.get("_source") is False or "collapse" in body or "search_pipeline" in body:
+        return False
+    return not any(has_key(body.get(part), {"inner_hits"}) for part in ("query", "knn", "retriever"))
+
+
+def has_key(node: Any, names: set[str]) -> bool:
+    """Return whether an object inside a JSON value has a key among ``names``."""
+    if isinstance(node, Mapping):
+        return any(name in names or has_key(value, names) for name, value in node.items())
+    return isinstance(node, (list, tuple)) and any(has_key(item, names) for item in node)
+
+
 def check_unscored(n_unscored: int, n: int, allowed: float, remedy: str) -> None:
     """Raise `FallbackError` if the share of candidates without a score is larger than ``allowed``."""
     if n_unscored > allowed * n:
@@ -510,6 +544,14 @@ class Candidates:
     engine: Engine
     index: str
     route: Route | None
+    doc_values: DocValueSearch | None = field(init=False)
+    """Search by doc values; None if the engine has none, or if there is no route."""
+
+    def __post_init__(self) -> None:
+        route, by_doc_values = self.route, None
+        if route is not None and isinstance(self.engine, SearchesDocValues):
+            by_doc_values = DocValueSearch(self.engine, self.index, route.encoder_id, route.packed_parts)
+        object.__setattr__(self, "doc_values", by_doc_values)
 
     def search(
         self,
@@ -524,11 +566,17 @@ class Candidates:
     ) -> SearchAnswer:
         """Return the engine's first ``size`` hits with the fields that the route needs.
 
-        Doc values are in ``fields`` of each hit. ``with_source`` adds the ``_source`` that the body shows. ``answers``
-        keeps the parts of the body that are not about hits (aggregations).
+        The hits are read from doc values if the index has them and nothing else is needed of the hits.
+
+        ``doc_values`` are further ones, which are in ``fields`` of each hit. ``with_source`` adds the ``_source`` that
+        the body shows. ``answers`` keeps the parts of the body that are not about hits (aggregations).
         """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
+        if self.doc_values is not None and not with_source and needs_no_stored_fields(body):
+            answer = self.doc_values.search(request, doc_values, preference, deadline)
+            if answer is not None:
+                return answer
         request["_source"] = self.source_of(body, with_source=with_source)
         if not doc_values:
             return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())

@@ -69,6 +69,7 @@ from reranker.rerank.candidates import (
     documents_of,
     encode_query,
     fields_of_index,
+    has_key,
     route_of,
 )
 from reranker.rerank.explain import Explanation, explanations_of
@@ -744,13 +745,7 @@ def shows_source_alone(body: Mapping[str, Any]) -> bool:
 
 def needs_the_query(body: Mapping[str, Any]) -> bool:
     """Return True if the displayed parts depend on the query: highlights, explanations, inner hits, named clauses."""
-    return any(name in body for name in _OF_THE_QUERY) or _has_key(body.get("query"), {"inner_hits", "_name"})
-
-
-def _has_key(node: Any, names: set[str]) -> bool:
-    if isinstance(node, Mapping):
-        return any(name in names or _has_key(value, names) for name, value in node.items())
-    return isinstance(node, (list, tuple)) and any(_has_key(item, names) for item in node)
+    return any(name in body for name in _OF_THE_QUERY) or has_key(body.get("query"), {"inner_hits", "_name"})
 
 
 class SourceSizes:

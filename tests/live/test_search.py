@@ -14,6 +14,7 @@ import psutil  # type: ignore[import-untyped, unused-ignore]
 import pytest
 
 from reranker.cli.calibrate import _accepted_weights
+from reranker.config import RouteName
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.bodies import fill_template
 from reranker.engines.protocol import Engine
@@ -21,6 +22,7 @@ from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibrate import OrderComparison, Topic, engine_run, fit_alpha
+from reranker.rerank.doc_values import DocValueSearch
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
 from tests.served import BM25, Served, model_of, random_documents, serve
@@ -70,6 +72,37 @@ def test_the_body_with_the_field_weights_is_measured_as_the_engine_answers_it(se
     compared = OrderComparison.of(fit_alpha(reranker, topics, "nDCG@10", filtered), topics, run)
     assert compared.means.keys() == {"engine", "weights", "model"}
     assert all(test.n == 20 for tests in compared.differences.values() for test in tests.values())
+
+
+@pytest.mark.parametrize("route", ["fetch", "beside"])
+def test_candidates_from_doc_values_are_those_from_stored_fields(
+    served: Served, route: RouteName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A document that nobody has encoded has no doc values, so that the search is repeated."""
+
+    def opened() -> Reranker:
+        store = served.store if route == "beside" else None
+        options = RerankSettings(window=30, deadline_ms=None, alpha=0.7, one_request_bytes=0)
+        return Reranker(served.engine, served.index, served.model, route=route, store=store, settings=options)
+
+    by_doc_values, by_stored_fields = opened(), opened()
+    monkeypatch.setattr(DocValueSearch, "_read", lambda *_: None)
+    stored = by_stored_fields.search(QUERY, BODY)
+    monkeypatch.undo()
+    page = by_doc_values.search(QUERY, BODY)
+    search = by_doc_values._candidates.doc_values
+    assert search is not None and search._fields is not None
+    assert (page.hits, page.n_encoded, search.n_repeated) == (stored.hits, 0, 0)
+    assert page.hits[0].source == served.documents[page.hits[0].id]
+
+    first = page.hits[0].id
+    served.put({first: served.documents[first]}, vectors=False)
+    try:
+        again = by_doc_values.search(QUERY, BODY)
+        assert [hit.id for hit in again.hits] == [hit.id for hit in page.hits]
+        assert (again.n_encoded, search.n_repeated) == (int(route == "fetch"), 1)
+    finally:
+        served.put({first: served.documents[first]})
 
 
 def test_highlights_fields_and_aggregations_arrive(served: Served) -> None:
