@@ -2,12 +2,11 @@
 
 Reranking sends two requests. `candidate_body` asks for ids and scores of a whole window. `page_body` asks for whatever
 the original body shows of hits, only for the few hits on the page. Everything that decides *which* documents match
-stays in the first request.
+stays in the first request. The bodies share parts with the original, so that nobody may change these.
 """
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import re
@@ -271,11 +270,11 @@ def candidate_body(
     if window < 1:
         raise InputError(f"window is {window}; it must be at least 1")
     dropped = _SHOWN_ONLY if answers else _SHOWN_ONLY | _ANSWERS
-    result = {name: copy.deepcopy(value) for name, value in body.items() if name not in dropped}
+    result = {name: value for name, value in body.items() if name not in dropped}
     collapse = result.get("collapse")
-    if isinstance(collapse, dict):
+    if isinstance(collapse, Mapping):
         # Inner hits cost one search per group, so they are only requested for the page.
-        collapse.pop("inner_hits", None)
+        result["collapse"] = {name: value for name, value in collapse.items() if name != "inner_hits"}
     return {**result, "from": 0, "size": window, "_source": list(source_fields) or False}
 
 
@@ -317,7 +316,7 @@ def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     ``ids`` are the ``_id`` of the hits on the page. The original query is an optional clause, so that highlights, inner
     hits and named queries work while every id is returned, even if it was found only by ``knn``.
     """
-    result = {name: copy.deepcopy(body[name]) for name in _PAGE_KEYS if name in body}
+    result = {name: body[name] for name in _PAGE_KEYS if name in body}
     result["query"] = query_of_ids(body, ids)
     source = result.get("_source", True)
     return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
@@ -325,5 +324,5 @@ def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
 
 def query_of_ids(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
     """Return a query for documents with these ids, scored by the query of ``body``; 0 if a document does not match."""
-    query = copy.deepcopy(body.get("query"))
+    query = body.get("query")
     return {"bool": {"filter": [{"ids": {"values": list(ids)}}], **({"should": [query]} if query else {})}}
