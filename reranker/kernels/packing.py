@@ -221,6 +221,11 @@ def to_text(packed: bytes) -> str:
     return base64.b64encode(packed).decode("ascii")
 
 
+def with_padding(text: str) -> str:
+    """Return base64 with its padding (``=``), without which OpenSearch returns doc values of binary fields."""
+    return text + "=" * (-len(text) % 4)
+
+
 def from_texts(texts: Sequence[str]) -> list[bytes]:
     """Return the bytes of base64 texts; raises `InputError` if a text is not base64."""
     try:

@@ -31,7 +31,7 @@ from reranker.engines.vectors import (
     unpacked_terms,
 )
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
-from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
+from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors, with_padding
 from reranker.kernels.rows import score_rows
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
@@ -236,8 +236,10 @@ class StoredFields:
 
 
 def _packed(hit: Hit, name: str) -> object:
-    """Return the value of a field of ``_source``, or else its first doc value; None if there is neither."""
-    return hit.source.get(name) or next(iter(hit.fields.get(name, ())), None)
+    """Return the first doc value of a field, or else its value in ``_source``; None if there is neither."""
+    if name in hit.fields:
+        return with_padding(str(hit.fields[name][0]))
+    return hit.source.get(name)
 
 
 @dataclass(slots=True)
