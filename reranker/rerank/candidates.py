@@ -575,7 +575,9 @@ class Candidates:
         """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)
-        if self.doc_values is not None and not with_source and needs_no_stored_fields(body):
+        if self.doc_values is not None and with_source:
+            self.doc_values.skip()
+        elif self.doc_values is not None and needs_no_stored_fields(body):
             answer = self.doc_values.search(request, doc_values, preference, deadline)
             if answer is not None:
                 return answer

@@ -61,6 +61,15 @@ class DocValueSearch:
         self._read_at: float | None = None
         self._pause = self._left = 0
 
+    @property
+    def is_promising(self) -> bool:
+        """Whether the next search is by doc values, as far as the mapping is known."""
+        return self._left == 0 and (self._fields is not None or self._is_unread())
+
+    def skip(self) -> None:
+        """Count a search that was by stored fields."""
+        self._left = max(self._left - 1, 0)
+
     def search(
         self, body: Mapping[str, Any], doc_values: Sequence[Mapping[str, str]], preference: str, deadline: Deadline
     ) -> SearchAnswer | None:
@@ -70,7 +79,7 @@ class DocValueSearch:
         does not answer.
         """
         if self._left > 0:
-            self._left -= 1
+            self.skip()
             return None
         fields = self._known_fields(deadline)
         if fields is None:
@@ -98,12 +107,16 @@ class DocValueSearch:
 
     def _known_fields(self, deadline: Deadline) -> DocValueFields | None:
         """Return the fields if every index has them; they are read again after a repetition, or if some are missing."""
-        now = self._now()
-        if self._read_at is None or (self._fields is None and now - self._read_at >= READ_AGAIN_S):
+        if self._is_unread():
             # Noted first, so that other threads do not read the mapping too, nor again at once if it cannot be read.
-            self._read_at = now
+            self._read_at = self._now()
             self._fields = self._read(deadline)
         return self._fields
+
+    def _is_unread(self) -> bool:
+        """Return whether the mapping must be read before the next search by doc values."""
+        read_at = self._read_at
+        return read_at is None or (self._fields is None and self._now() - read_at >= READ_AGAIN_S)
 
     def _read(self, deadline: Deadline) -> DocValueFields | None:
         prefix = field_prefix(self._encoder_id)

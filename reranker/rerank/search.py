@@ -651,6 +651,10 @@ class Reranker:
 
     def _comes_at_once(self, request: Request, depth: int) -> bool:
         """Return True if it costs less to get the shown documents with the candidates than by a second request."""
+        by_doc_values = self._candidates.doc_values
+        # Reading the stored fields of the window takes longer than a second request for the page.
+        if by_doc_values is not None and by_doc_values.is_promising:
+            return False
         wants_fields = self._candidates.route is not None and bool(self._candidates.route.source_fields)
         # For an embedded engine, a second request costs less than one additional document.
         if not wants_fields and self.engine.in_process:
