@@ -311,3 +311,13 @@ def test_a_stage_that_fails_is_timed_too(exported: InMemorySpanExporter) -> None
     with pytest.raises(ZeroDivisionError), deadline.stage("score"):
         json.dumps(1 / 0)
     assert deadline.stages_ms["score"] > 0 and attributes(named(exported, "score"))["error.type"] == "ZeroDivisionError"
+
+
+def test_without_a_provider_no_span_is_started(exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch) -> None:
+    with traced("seen"):
+        pass
+    monkeypatch.setattr(trace, "get_tracer_provider", trace.ProxyTracerProvider)
+    with traced("unseen") as span:
+        span.note({"ssi.index": "docs"})
+        span.fail("EngineUnavailable")
+    assert [one.name for one in exported.get_finished_spans()] == ["seen"]
