@@ -53,6 +53,7 @@ BULK_FILTER = (
 """Parts of a bulk answer that are used; the others are not transferred."""
 BATCH_UNITS = 9_000
 """UTF-16 units per analysis request: an engine returns at most 10,000 tokens (``index.analyze.max_token_count``)."""
+_NOTHING: Mapping[str, Any] = {}
 _NODE_PARTS = (
     "nodes.*.version,nodes.*.modules.name,nodes.*.plugins.name,nodes.*.http.max_content_length_in_bytes,"
     "nodes.*.settings.script"
@@ -695,9 +696,10 @@ def _hit(raw: dict[str, Any]) -> Hit:
 
 def _hit_of_values(raw: dict[str, Any], id_field: str) -> Hit:
     """Return a hit without stored fields; its ``raw`` has the id in the usual place, and no doc values."""
-    fields = raw.pop("fields", None) or {}
-    raw["_id"] = identifier = str(fields.get(id_field, ("",))[0])
-    return Hit(identifier, raw["_index"], raw.get("_score"), {}, fields, raw)
+    fields = raw.pop("fields", None)
+    identifier = fields[id_field][0] if fields and id_field in fields else ""
+    raw["_id"] = identifier
+    return Hit(identifier, raw["_index"], raw.get("_score"), _NOTHING, fields or _NOTHING, raw)
 
 
 def _stored(raw: dict[str, Any]) -> StoredDocument:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from fastapi import APIRouter, Request, Response
+from starlette.background import BackgroundTask
 
 from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
 from reranker.engines.scripts import requests_of
@@ -369,8 +370,14 @@ async def proxied_search(request: Request) -> Response:
         return encode(_as_asked(answer.values, params)), answer
 
     encoded, answer = await run_proxied(state, context, work)
-    _keep(state, context, answer)
-    return _response(state, encoded, answer)
+
+    async def keep_sent() -> None:
+        _keep(state, context, answer)
+
+    response = _response(state, encoded, answer)
+    # Counted and logged after the answer is sent, so that the client does not wait for that.
+    response.background = BackgroundTask(keep_sent)
+    return response
 
 
 def _keep(state: ServiceState, context: RequestContext, answer: Answer) -> None:
