@@ -55,7 +55,7 @@ kernels: $(VENV)/.dev ## the tests of the kernels and of what stands next to the
 unit: kernels ## the tests that need no search engine, but the slow ones
 	$(OTHERS)
 
-test: $(VENV)/.dev ## lint, types, documentation, unit tests, and what every engine must do (15 minutes)
+test: $(VENV)/.dev ## lint, types, documentation, unit tests, and what every engine must do
 	$(MAKE) --no-print-directory -j $(JOBS) --output-sync=target check kernels
 	$(OTHERS)
 	$(PYTEST) -m "live and not slow" $(PYTEST_ARGS)
