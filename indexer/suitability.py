@@ -21,9 +21,9 @@ SAMPLE = 100
 MIN_KNOWN_SHARE = 0.40
 """Smallest share of words in the model's vocabulary that is not noted.
 
-Measured on samples of the data sets in SSI_DATA, for models with a vocabulary of 1,000 words or more: texts of the
-model's own corpus have 63 % or more, Japanese texts at most 15 % with a model of English texts. English texts of
-another subject have 47 % or more with a full vocabulary of English texts.
+It was chosen between the shares of texts in another language, which are lower, and those of texts of the model's own
+corpus, which are higher, for models with a vocabulary of 1,000 words or more. English texts of another subject are not
+noted by a model with a full vocabulary of English texts.
 """
 
 

@@ -12,8 +12,8 @@ read without its model::
     terms         uint32 n_short, uint32 n_long, n_short uint16 ids, n_long uint32 ids, [float32 scale] n values
 
 All numbers are little-endian. Ids below 65,536 take two bytes; in a vocabulary of 30,000 words these are all ids except
-the hashed ones. Measured, rows are a third smaller than with four bytes per id, without the slow decoding of a
-variable-length code.
+the hashed ones. With float16 values, rows are then a third smaller than with four bytes per id, without the slow
+decoding of a variable-length code.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _OUT = nb.types.Array(nb.float32, 2, "C")
 _BYTES = nb.types.Array(nb.uint8, 1, "C", readonly=True)
 _TABLE = nb.types.Tuple((nb.int32[::1], nb.float32[::1], nb.uint32, nb.uint32, nb.int64))
 _LINE = 16  # values of 4 bytes in a cache line
-_AHEAD = 2  # candidates between prefetching a row and reading it; 1 to 8 are equally fast, 0 is twice as slow
+_AHEAD = 2  # candidates between prefetching a row and reading it
 _ASKED_TERMS = 1024  # prefetched terms of a row; the processor's own prefetching covers the rest
 _CHECKED_ROWS = 1 << 14
 

@@ -479,7 +479,7 @@ class RankingModel:
 
         q' is computed from all fields read as one text, at unit length: unlike in d', fields are weighted by their
         length and not by the view's weights. A query that gives its title the weight of a document's title finds its
-        own title, which is seldom what the document refers to (MAP .27 instead of .38 on a linked documentation). For q
+        own title, which is seldom what the document refers to. For q
         the lexical settings have weights of their own.
         """
         view = self.query_view or self.encoder.view
