@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from provenance import program_of
+from reproduced import DEFAULT_CORPUS, IN_OTHER_RUNS, RUNS, heading, option, task_of
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -128,17 +129,57 @@ def rendered(study: Mapping[str, Any]) -> str:
         f"`{known['command']}`{seed}, version {known['version']}, {programs_sentence(content)}, {known['date']}, "
         f"{known['machine']}",
     ]
+    if "as_printed" in study:
+        parts.append(of_tasks(content["runs"]))
     named = ""
     for passed, printed in rows_at(content, study["as_printed"]) if "as_printed" in study else ():
         if passed[0] != named:
             named = passed[0]
-            run = content["runs"][named]
-            parts.append(f"**{named}.** `{run['command']}`, measured with program {run['version']}, {run['date']}")
+            parts.append(described_run(named, content))
         rows = [[shown(text) for text in row] for row in printed["rows"]]
         title = f"**{passed[0]}: {printed['title']}.** {printed['note']}"
         parts += [title.rstrip(), table(printed["columns"], rows)]
     parts += [of_rows(content, part) for part in study.get("table", ())]
     return "\n\n".join(parts)
+
+
+def described_run(name: str, content: Mapping[str, Any]) -> str:
+    """Return the command of a run of the papers' systems, its program, corpus and size, and the number of seeds."""
+    run = content["runs"][name]
+    earlier = (
+        "" if run["version"] == content["about"]["program"] else ", an earlier program than that of the newest run"
+    )
+    options = run["command"].removeprefix("ssi reproduce ")
+    n_seeds = int(option(options, "--seeds", "1"))
+    seeds = "one seed (0)" if n_seeds == 1 else f"{n_seeds} seeds (0 to {n_seeds - 1})"
+    sizes = [said for section in run["sections"] for said in section["sentences"] if is_of_size(said)]
+    corpus = option(options, "--corpus", DEFAULT_CORPUS)
+    data = sizes if any(corpus in said for said in sizes) else [f"Corpus {corpus}.", *sizes]
+    return (
+        f"**{name}.** `{run['command']}`, measured with program {run['version']}, {run['date']}{earlier}, {seeds}. "
+        f"{' '.join(data)}"
+    )
+
+
+def is_of_size(sentence: str) -> bool:
+    """Return whether a sentence of a run tells how much data it used."""
+    return bool(re.search(r"\d (?:documents|queries to tune on|validation queries)", sentence))
+
+
+def of_tasks(runs: Mapping[str, Any]) -> str:
+    """Return a table of all tasks: where their figures are, or the command that would measure them."""
+    rows = []
+    for run in RUNS:
+        measured = runs.get(heading(run))
+        command = measured["command"].removeprefix("ssi reproduce ") if measured else run
+        found = "below" if command == run else f"below, by an earlier command; the present one: `ssi reproduce {run}`"
+        if not measured:
+            found = f"not measured yet: `ssi reproduce {run}`"
+        n_seeds, corpus = option(command, "--seeds", "1"), option(command, "--corpus", DEFAULT_CORPUS)
+        program = [measured["version"], measured["date"]] if measured else ["", ""]
+        rows.append([task_of(run), corpus, n_seeds, *program, found])
+    rows += [[task, "", "", "", "", place] for task, place in IN_OTHER_RUNS.items()]
+    return table(["task", "corpus", "seeds", "program", "date", "figures"], rows)
 
 
 def of_rows(content: Mapping[str, Any], part: Mapping[str, Any]) -> str:

@@ -113,6 +113,7 @@ def run_nearest(request: TaskRequest, progress: Progress) -> Section:
         tables += _across(request, progress, failed)
     sentences = (
         *(("Small run: the words mean nothing.",) if request.small else ()),
+        f"Corpus {corpus.name}: {len(corpus.ids):,} documents; {len(study.documents.words):,} words.",
         "Words are evenly spaced in log frequency rank; nearest by Euclidean distance between the columns of V, as in "
         "the paper (A31). Across languages, the columns of U and V are first scaled to unit length, because words of "
         "two languages have vectors of different lengths.",

@@ -81,6 +81,33 @@ def test_each_run_of_the_papers_systems_names_its_command_and_its_program() -> N
         assert f"**{name}.** `{run['command']}`, measured with program {run['version']}, {run['date']}" in page
 
 
+def test_each_run_of_the_papers_systems_names_its_corpus_its_size_and_its_seeds() -> None:
+    page = (ROOT / "docs" / "figures" / "papers.md").read_text(encoding="utf-8")
+    content = json.loads((ROOT / "benchmarks" / "results" / "reproduced.json").read_text(encoding="utf-8"))
+    for name, run in content["runs"].items():
+        line = next(line for line in page.splitlines() if line.startswith(f"**{name}.** "))
+        corpus = re.search(r"--corpus (\S+)", run["command"])
+        seeds = re.search(r"--seeds (\d+)", run["command"])
+        said = line.partition("`, measured with ")[2]
+        assert (corpus[1] if corpus else "cppdocs") in said, name
+        assert (f"{seeds[1]} seeds" if seeds else "one seed") in said, name
+        assert re.search(r"[\d,]+ documents", said), name
+        assert ("an earlier program" in said) == (run["version"] != content["about"]["program"]), name
+
+
+def test_the_list_of_earlier_programs_and_the_page_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    figures = importlib.import_module("figures")
+    page = (ROOT / "docs" / "figures" / "papers.md").read_text(encoding="utf-8").partition("earlier runs")[0]
+    on_page = set(re.findall(r"measured with program ([0-9a-f]{12})", page))
+    assert on_page == set(figures.programs_of(figures.load("reproduced")))
+    listed = [line for line in figures.of_earlier_programs() if line.startswith("reproduced:")]
+    earlier = on_page - {figures.program_of(ROOT / "benchmarks" / "reproduced.py")}
+    assert bool(listed) == bool(earlier)
+    if len(earlier) > 1:
+        assert f"{len(earlier)} earlier programs" in listed[0]
+
+
 def test_rows_of_earlier_runs_that_disagree_are_shown() -> None:
     page = (ROOT / "docs" / "figures" / "papers.md").read_text(encoding="utf-8")
     earlier = page.partition("## The papers' systems: earlier runs")[2]

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from papers import registry
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -37,6 +39,21 @@ def test_a_small_run_is_kept_with_its_p_values_and_gathered(ssi_data: Path, tmp_
     assert "seconds" not in loss["columns"]
     assert [row[0] for row in loss["rows"]] == ["TF-IDF", "UᵀV + I (PSI k = 2)", "p against TF-IDF"]
     assert all(loss["rows"][2])
+
+
+def test_every_task_has_a_run_or_a_place_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    benchmark = importlib.import_module("reproduced")
+    ran = {benchmark.task_of(run) for run in benchmark.RUNS}
+    assert ran | set(benchmark.IN_OTHER_RUNS) == set(registry.tasks())
+    assert not ran & set(benchmark.IN_OTHER_RUNS)
+    for run in benchmark.RUNS:
+        corpus = benchmark.option(run, "--corpus", benchmark.DEFAULT_CORPUS)
+        assert corpus in registry.task(benchmark.task_of(run)).corpora, run
+        names = benchmark.option(run, "--systems", "")
+        assert registry.chosen([name for name in names.split(",") if name], ["tf-idf"]), run
+        if "--corpus" not in run:
+            assert registry.task(benchmark.task_of(run)).corpora[0] == benchmark.DEFAULT_CORPUS
 
 
 def test_the_papers_own_systems_are_in_their_tables(monkeypatch: pytest.MonkeyPatch) -> None:
