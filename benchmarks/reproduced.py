@@ -7,8 +7,9 @@ with the p-values of their tests, what was chosen on validation, and the sentenc
 ``--out`` is used again, and what is there by then is kept in the file with what the file has of other runs: so runs
 made at the same time, each with its own ``--only``, are gathered by a last one. Give a folder of its own to each
 program. A run that is no longer in the list stays in the file until one of the same task and corpus with several seeds
-takes its place. Each run names the program and the day of its measurement. ``--small`` takes minutes, and its figures
-mean nothing.
+takes its place. Each run names the program and the day of its measurement. By the seconds of short runs, each takes up
+to about eight minutes of a free core, and all of them about an hour and a half with two jobs. ``--small`` takes
+minutes, and its figures mean nothing.
 """
 
 from __future__ import annotations
@@ -28,39 +29,41 @@ from typing import Any
 from provenance import program_of, write_results
 
 RUNS = (
-    "T1a --steps 2000000 --systems tf-idf,query-expansion,lsi,lsi-tf-idf,bm25,diagonal,margin-ranking-perceptron,"
+    "T1a --steps 2000000 --rates 0.1 --systems tf-idf,query-expansion,lsi,lsi-tf-idf,bm25,diagonal,"
     "utu-plus-i,utv,utv-plus-i,psi-3",
-    "T1a --seeds 3 --steps 500000"
+    "T1a --seeds 2 --steps 200000 --rates 0.1 --systems tf-idf,margin-ranking-perceptron,utv-plus-i",
+    "T1a --seeds 3 --steps 500000 --rates 0.1"
     " --systems tf-idf,bm25,bm25-anchors,bm25-pagerank,diagonal,utu-plus-i,utv,utv-plus-i,psi-3",
-    "T1b --steps 400000 --systems tf-idf,utv-plus-i,restricted-utv-plus-i,hash-kernels-3m,cfh-1-grams",
-    "T2 --steps 500000",
-    "T3a --steps 500000",
-    "T3b --steps 2000000 --systems tf-idf,query-expansion,lsi-tf-idf,bm25,utu-plus-i,utv-plus-i,psi-3,psi-3-separate",
-    "T3c --steps 500000",
-    "T3d --steps 300000",
-    "T13 --steps 500000",
-    "T9 --steps 500000",
-    "T12 --dims 500 --steps 1000000",
+    "T1b --steps 400000 --rates 0.1 --systems tf-idf,utv-plus-i,restricted-utv-plus-i,hash-kernels-3m,cfh-1-grams",
+    "T2 --steps 500000 --rates 0.1",
+    "T3a --steps 1000000 --rates 0.1",
+    "T3b --steps 1000000 --rates 0.1"
+    " --systems tf-idf,query-expansion,lsi-tf-idf,bm25,utu-plus-i,utv-plus-i,psi-3,psi-3-separate",
+    "T3c --steps 1000000 --rates 0.1",
+    "T3d --steps 400000 --rates 0.1",
+    "T13 --steps 1000000 --rates 0.1",
+    "T9 --steps 500000 --rates 0.1",
+    "T12 --dims 500 --steps 500000 --rates 0.1",
     "T4 --steps 500000",
-    "T5 --seeds 3 --dims 100 --steps 200000 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-s2net,"
+    "T5 --seeds 3 --dims 100 --steps 100000 --rates 0.1 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-s2net,"
     "mates-s2net-cl-lsi,psi-cross,psi-cross-cl-lsi",
-    "T6 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-plsa,mates-jplsa,mates-cplsa,mates-hdlr,mates-s2net,"
-    "mates-s2net-cl-lsi,mates-s2net-pca,mates-s2net-random,mates-s2net-squared,mates-s2net-beta,psi-cross-cl-lsi",
-    "T12-T6 --dims 200 --steps 100000",
-    "T10 --dims 100 --steps 300000",
+    "T6 --dims 100 --steps 100000 --rates 0.1 --systems cl-lsi,mates-opca,mates-cca,mates-pca,mates-plsa,mates-jplsa,"
+    "mates-cplsa,mates-hdlr,mates-s2net,mates-s2net-cl-lsi,mates-s2net-pca,mates-s2net-random,mates-s2net-squared,"
+    "mates-s2net-beta,psi-cross-cl-lsi",
+    "T12-T6 --dims 200 --steps 50000 --rates 0.1",
+    "T10 --dims 100 --steps 1000000",
     "T11",
-    "T12-T7 --corpus esci_sample --dims 500 --steps 100000",
+    "T12-T7 --corpus esci_sample --dims 500 --steps 50000 --rates 0.1",
     "T7a --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
     "graded-pca,graded-ssi,graded-s2net,graded-s2net-pseudo,graded-ranking-svm",
-    "T7b --corpus esci_sample --dims 50 --steps 100000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
+    "T7b --corpus esci_sample --dims 50 --steps 30000 --rates 0.1 --systems graded-tfidf,graded-bm25,graded-likelihood,"
     "graded-expansion,graded-lsi-tfidf,graded-pca,graded-opca,graded-cca,graded-plsa,graded-jplsa,graded-cplsa,graded-hdlr,"
     "graded-diagonal,graded-hash,graded-ssi,graded-s2net,graded-s2net-tfidf,graded-pointwise-svm,graded-ranking-svm,"
     "graded-rsvm-ir,graded-combination",
     *(
-        f"T7b-judged --corpus {corpus} --steps 200000 --systems graded-tfidf,graded-bm25,graded-likelihood,"
+        f"T7b-judged --corpus {corpus} --steps 100000 --rates 0.1 --systems graded-tfidf,graded-bm25,graded-likelihood,"
         "graded-expansion,graded-lsi-tfidf,graded-pca,graded-opca,graded-diagonal,graded-ssi-pca,graded-s2net,"
-        "graded-s2net-tfidf,"
-        "graded-ranking-svm,graded-rsvm-ir"
+        "graded-s2net-tfidf,graded-ranking-svm,graded-rsvm-ir"
         for corpus in ("cranfield", "cisi", "msrd_movies", "wikimedia_discernatron")
     ),
     "T8 --corpus trec_session_2013 --dims 50 --steps 200000",

@@ -34,7 +34,7 @@ def test_a_small_run_is_kept_with_its_p_values_and_gathered(ssi_data: Path, tmp_
     kept = {**earlier, "version": "0123456789ab", "date": "2026-01-02"}
     assert content["runs"]["T8 trec_session_2013"] == kept, "an earlier run keeps its program and day"
     assert content["runs"]["T9"]["version"] == content["about"]["program"] != "0123456789ab"
-    assert content["runs"]["T9"]["command"] == "ssi reproduce T9 --steps 500000"
+    assert content["runs"]["T9"]["command"] == "ssi reproduce T9 --steps 500000 --rates 0.1"
     loss = content["runs"]["T9"]["sections"][0]["tables"][0]
     assert "seconds" not in loss["columns"]
     assert [row[0] for row in loss["rows"]] == ["TF-IDF", "UᵀV + I (PSI k = 2)", "p against TF-IDF"]
@@ -64,5 +64,6 @@ def test_the_papers_own_systems_are_in_their_tables(monkeypatch: pytest.MonkeyPa
     systems = {name: set(run.split("--systems ")[1].split(",")) for name, run in runs.items() if "--systems" in run}
     assert {"mates-s2net", "psi-cross", "psi-cross-cl-lsi"} <= systems["T5 3 seeds"]
     assert {"graded-s2net", "graded-s2net-pseudo", "graded-ssi"} <= systems["T7a esci_sample"]
+    assert {"margin-ranking-perceptron", "utv-plus-i"} <= systems["T1a 2 seeds"]
     assert {"utu-plus-i", "utv-plus-i", "psi-3"} <= systems["T1a"] & systems["T1a 3 seeds"]
     assert {"graded-s2net", "graded-opca"} <= systems["T7b-judged cisi"] & systems["T7b-judged cranfield"]
