@@ -261,7 +261,7 @@ class Trainer:
                 continue
             epoch += 1
             result.history.append(line)
-            if line.map is None or result.best_map is None or line.map > result.best_map:
+            if is_taken(line, result):
                 result.U, result.V, result.best_epoch, result.best_map = U.copy(), V.copy(), epoch, line.map
             self._keep(epoch, U, V, result)
         if U is V:
@@ -395,6 +395,18 @@ class Trainer:
         result.history = [Epoch(**line) for line in values["history"]]
         self.say(f"going on after epoch {values['epoch']} of an earlier run")
         return int(values["epoch"])
+
+
+LATER: Final = 0.003
+"""Relative difference of validation MAP below which a later epoch is taken: its rate is lower, its rows vary less."""
+
+
+def is_taken(line: Epoch, result: TrainResult) -> bool:
+    """Return whether the last epoch of a curve is the best so far, or almost as good (`LATER`)."""
+    if line.map is None or result.best_map is None:
+        return True
+    highest = max([result.best_map, *(each.map for each in result.history[:-1] if each.map is not None)])
+    return line.map >= (1 - LATER) * highest and (line.map > highest or result.best_epoch > 0)
 
 
 def is_finite(E: Float32) -> bool:

@@ -227,6 +227,20 @@ def test_a_run_that_slowed_down_goes_on_to_the_same_bytes(problem: Problem, tmp_
     assert result.U.tobytes() == whole.U.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("values", "taken"),
+    [
+        ([0.1, 0.4, 0.3, 0.3995, 0.2], 3),  # almost as good as the best, and later
+        ([0.1, 0.4, 0.3995, 0.3975, 0.2], 2),  # what is compared is the best of all, not the one before
+        ([0.1, 0.0999, 0.0999, 0.05, 0.02], 0),  # nothing is learned that is not better than the start
+        ([0.1, 0.0999, 0.2, 0.1, 0.1], 2),
+    ],
+)
+def test_of_almost_equal_epochs_the_last_is_taken(problem: Problem, values: list[float], taken: int) -> None:
+    result = train(problem, schedule(epochs=4), evaluate=Planned(values))
+    assert (result.best_epoch, result.best_map) == (taken, values[taken])
+
+
 def test_a_finished_run_is_taken_as_it_is(problem: Problem, tmp_path: Path) -> None:
     checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
     first = train(problem, schedule(epochs=2), checkpoint=checkpoint)
