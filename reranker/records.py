@@ -117,6 +117,8 @@ class SearchAnswer:
     """True if the engine reports that the response is partial."""
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The whole body of the response."""
+    ids_are_values: bool = False
+    """True if the ids of hits are values of a field, which whoever writes documents can set."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,14 +310,19 @@ def _milliseconds(timeout: Any) -> float:
     return math.inf if match is None else float(match[1]) * units[match[2]]
 
 
-def page_body(body: Mapping[str, Any], ids: Sequence[str]) -> dict[str, Any]:
+def page_body(
+    body: Mapping[str, Any], ids: Sequence[str], conditions: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
     """Return the body that fetches the content of these documents; the order of its hits has no meaning.
 
     ``ids`` are the ``_id`` of the hits on the page. The original query is an optional clause, so that highlights, inner
-    hits and named queries work while every id is returned, even if it was found only by ``knn``.
+    hits and named queries work while every id is returned, even if it was found only by ``knn``. Documents that do not
+    satisfy the ``conditions``, which are queries, are not returned.
     """
     result = {name: body[name] for name in _PAGE_KEYS if name in body}
-    result["query"] = query_of_ids(body, ids)
+    query = query_of_ids(body, ids)
+    query["bool"]["filter"] += conditions
+    result["query"] = query
     source = result.get("_source", True)
     return {**result, "from": 0, "size": len(ids), "_source": source, "track_total_hits": False}
 

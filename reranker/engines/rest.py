@@ -433,7 +433,8 @@ class RestEngine:
             "stored_fields": "_none_",
             "docvalue_fields": [id_field, *body.get("docvalue_fields", ())],
         }
-        return self._search(index, request, lambda raw: _hit_of_values(raw, id_field), preference, timeout_s)
+        answer = self._search(index, request, lambda raw: _hit_of_values(raw, id_field), preference, timeout_s)
+        return replace(answer, ids_are_values=True)
 
     def field_mappings(
         self, index: str, prefix: str, *, timeout_s: float | None = None

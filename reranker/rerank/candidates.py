@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -406,15 +406,19 @@ def fields_of_index(
     return kinds[0]
 
 
+_NEED_STORED_FIELDS: Final = frozenset({"collapse", "search_pipeline", "knn", "retriever", "rank", "sub_searches"})
+
+
 def needs_no_stored_fields(body: Mapping[str, Any]) -> bool:
     """Return whether the candidates of a body can be read from doc values.
 
     They cannot if the hits are shown as they are (``_source: false``), grouped, or searched again for inner hits, or if
-    a search pipeline processes them.
+    a search pipeline processes them. Neither can hits that do not satisfy the query, such as those of ``knn``: the page
+    could not confirm their ids.
     """
-    if body.get("_source") is False or "collapse" in body or "search_pipeline" in body:
+    if body.get("_source") is False or not _NEED_STORED_FIELDS.isdisjoint(body):
         return False
-    return not any(has_key(body.get(part), {"inner_hits"}) for part in ("query", "knn", "retriever"))
+    return not has_key(body.get("query"), {"inner_hits", "knn", "hybrid"})
 
 
 def has_key(node: Any, names: set[str]) -> bool:
@@ -589,6 +593,11 @@ class Candidates:
         # The body did not request these doc values, so they are removed from what is shown.
         shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
         return replace(answer, hits=tuple(map(lambda hit, raw: structs.replace(hit, raw=raw), answer.hits, shown)))
+
+    def forget_doc_values(self) -> None:
+        """Read the next candidates from stored fields: an id among the doc values was not that of its document."""
+        if self.doc_values is not None:
+            self.doc_values.note_failure()
 
     def source_of(self, body: Mapping[str, Any], *, with_source: bool) -> bool | list[str]:
         """Return the ``_source`` option with which candidates are requested."""

@@ -25,9 +25,12 @@ class DocValueSearch:
     """Searches one index or alias for candidates by doc values, if all indexes behind the name have the fields.
 
     A search is repeated by stored fields (`search` returns None) if a hit has no id among its doc values, because
-    nobody has encoded the document yet, or if the engine refuses the request. Then the mapping is read again before the
-    next attempt. After such a repetition, the next search is by stored fields; after two in a row the next 2, then 4,
-    and so on, so that an index where many documents have no id costs nearly no additional requests.
+    nobody has encoded the document yet, or if the engine refuses the request. So it is if the page does not confirm an
+    id (`note_failure`): a copy of a document has the id of its original, which the query may exclude.
+
+    Then the mapping is read again before the next attempt. After such a repetition, the next search is by stored
+    fields; after two in a row the next 2, then 4, and so on, so that an index where many documents have no id costs
+    nearly no additional requests.
 
     Threads may share an instance: its state decides only which of two equal ways is tried.
 
@@ -92,15 +95,16 @@ class DocValueSearch:
         except EngineError as error:
             if error.status not in _REPEATED_STATUS:
                 raise
-            self._note_failure()
+            self.note_failure()
             return None
         if failed_shards(answer.raw) or not _are_identified(answer.hits):
-            self._note_failure()
+            self.note_failure()
             return None
         self._pause = 0
         return answer
 
-    def _note_failure(self) -> None:
+    def note_failure(self) -> None:
+        """Count a search whose answer cannot be used; the next ones are by stored fields."""
         self.n_repeated += 1
         self._read_at = None
         self._pause = self._left = min(max(2 * self._pause, 1), LONGEST_PAUSE)

@@ -538,7 +538,11 @@ class Reranker:
         if not at_once and not shows_nothing(request.body):
             try:
                 with request.deadline.stage("page"):
-                    page = fetch_page(self.engine, self.index, request, page)
+                    full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
+                if full is None:
+                    self._candidates.forget_doc_values()
+                    return self._reranked_page(request, explain)
+                page = full
             except Exception as error:
                 # Without the page's documents only ids could be shown, so fall back to the engine's order.
                 reason = reason or _reason_of(error)
@@ -782,21 +786,27 @@ def without_own_fields(hit: RankedHit) -> RankedHit:
     return structs.replace(hit, source=source)
 
 
-def fetch_page(engine: Engine, index: str, request: Request, page: Sequence[RankedHit]) -> tuple[RankedHit, ...]:
+def fetch_page(
+    engine: Engine, index: str, request: Request, page: Sequence[RankedHit], *, confirm: bool = False
+) -> tuple[RankedHit, ...] | None:
     """Return the page's hits with the ``_source``, highlights and inner hits that the team's body requests.
 
-    A document deleted since the first request keeps its place, with an empty source. Raises `EngineError` if the engine
-    does not answer.
+    A document deleted since the first request keeps its place, with an empty source. With ``confirm``, the ids are only
+    claimed by the hits: the result is None if a document of these ids is missing or does not satisfy the body's query
+    and ``post_filter``. Raises `EngineError` if the engine does not answer.
     """
     if not page:
         return ()
     shown = request.body
+    conditions = [shown[name] for name in ("query", "post_filter") if confirm and shown.get(name)]
     if not needs_the_query(shown):
         shown = {name: value for name, value in shown.items() if name != "query"}
     # Our own fields are removed here. An exclusion in the request would make the engine parse each document.
-    body = page_body(shown, [hit.id for hit in page])
+    body = page_body(shown, [hit.id for hit in page], conditions)
     timeout_s = request.deadline.timeout_s(at_least=MIN_PAGE_SECONDS)
     documents = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
+    if confirm and any((hit.index, hit.id) not in documents for hit in page):
+        return None
     full = []
     for hit in page:
         document = documents.get((hit.index, hit.id))

@@ -17,7 +17,7 @@ from reranker.cli.calibrate import _accepted_weights
 from reranker.config import RouteName
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.bodies import fill_template
-from reranker.engines.protocol import Engine
+from reranker.engines.protocol import Engine, WriteOp
 from reranker.errors import EngineUnavailable
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
@@ -103,6 +103,30 @@ def test_candidates_from_doc_values_are_those_from_stored_fields(
         assert (again.n_encoded, search.n_repeated) == (int(route == "fetch"), 1)
     finally:
         served.put({first: served.documents[first]})
+
+
+@pytest.mark.parametrize("part", ["query", "post_filter"])
+def test_a_copy_does_not_show_an_original_that_the_search_excludes(served: Served, part: str) -> None:
+    """A copy has the fields of its original, the id among them, and other conditions than the original satisfies."""
+    options = RerankSettings(window=30, deadline_ms=None, alpha=0.7, one_request_bytes=0)
+    reranker = Reranker(served.engine, served.index, served.model, route="fetch", settings=options)
+    found = reranker.search(QUERY, BODY).hits[0].id
+    (stored,) = served.engine.get(served.index, [found])
+    assert stored is not None
+    served.put({"copy": {**stored.source, "tag": "copied"}}, vectors=False)
+    try:
+        only: dict[str, Any] = {"term": {"tag": "copied"}}
+        body = {**BODY, "post_filter": only}
+        if part == "query":
+            body = {"query": {"bool": {"must": [BODY["query"]], "filter": [only]}}}
+        page = reranker.search(QUERY, body)
+        search = reranker._candidates.doc_values
+        assert search is not None and search.n_repeated == 1
+        assert [(hit.id, hit.source["tag"]) for hit in page.hits] == [("copy", "copied")]
+        assert page.reranked
+    finally:
+        served.engine.bulk(served.index, [WriteOp("delete", "copy")])
+        served.engine.refresh(served.index)
 
 
 def test_highlights_fields_and_aggregations_arrive(served: Served) -> None:

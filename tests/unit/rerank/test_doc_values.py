@@ -58,7 +58,8 @@ class DocValuesEngine:
             fields = {name: [value] for name, value in hit.source.items()}
             identifier = hit.source.get(id_field, "")
             hits.append(Hit(identifier, hit.index, hit.score, {}, fields, {"_index": hit.index, "_id": identifier}))
-        return replace(answer, hits=tuple(hits), raw={**answer.raw, "_shards": {"total": 2, "failed": self.failed}})
+        raw = {**answer.raw, "_shards": {"total": 2, "failed": self.failed}}
+        return replace(answer, hits=tuple(hits), raw=raw, ids_are_values=True)
 
     def field_mappings(self, index: str, prefix: str, **options: Any) -> dict[str, dict[str, Mapping[str, Any]]]:
         return {
@@ -124,6 +125,22 @@ def test_a_copy_with_the_id_of_its_original_repeats_the_search(served: Served) -
     served.put({"copy": stored.source}, vectors=False)
     page = reranker.search(QUERY, BODY, size=30)
     assert {found.id, "copy"} <= {hit.id for hit in page.hits}
+
+
+def test_a_copy_does_not_show_an_original_that_the_search_excludes(served: Served) -> None:
+    """A copy claims the id of a document that the search must not find; only the copy is shown."""
+    engine, reranker = engine_of(served), reranker_of(served, "beside")
+    found = reranker.search(QUERY, BODY).hits[0]
+    (stored,) = engine.get("docs", [found.id])
+    assert stored is not None
+    engine.put_properties("docs", {"seen_by": {"type": "keyword"}})
+    served.put({"copy": {**stored.source, "seen_by": "all"}}, vectors=False)
+    body = {"query": {"bool": {"must": [BODY["query"]], "filter": [{"term": {"seen_by": "all"}}]}}}
+    before = engine.n_by_doc_values
+    page = reranker.search(QUERY, body)
+    assert [hit.id for hit in page.hits] == ["copy"]
+    assert page.hits[0].source["seen_by"] == "all"
+    assert engine.n_by_doc_values == before + 1
 
 
 @pytest.mark.parametrize(
@@ -237,6 +254,8 @@ def test_fields_with_doc_values() -> None:
         ({"_source": False}, False),
         ({"collapse": {"field": "tag"}}, False),
         ({"search_pipeline": "mine"}, False),
+        ({"knn": {"field": "v"}}, False),
+        ({"query": {"hybrid": {"queries": []}}}, False),
         ({"query": {"bool": {"must": [{"nested": {"inner_hits": {}}}]}}}, False),
     ],
 )
