@@ -1,12 +1,15 @@
 """`ssi train` with its defaults by several versions of the program: time, memory, test MAP.
 
     git worktree add --detach ../before COMMIT
-    python benchmarks/training_time.py --tree ../before --tree . --out FILE [--corpora aws,nfcorpus]
+    python benchmarks/training_time.py --tree ../before --tree . --out FILE [--corpora aws,nfcorpus] [--json RESULTS]
 
 Each tree trains on each corpus of SSI_DATA, with the corpus's own validation data, and is asked for the test links
 (whole pages, 5 words) or test queries. The trees take turns, corpus by corpus. A line of JSON is added to FILE after
 each training: wall time and processor time in seconds, peak memory in MiB, seconds of each stage where the program
 tells them, and MAP. What is in FILE is not measured again; a tree is known by the digest of its program.
+
+With --json, the rows of the last tree are written as results, each with those of the first tree as ``before``. The last
+tree must be the one that this script is in: the results are of its program.
 
 With --beside, the seconds of other systems on the same corpus are printed, but not kept: the index of bm25s, LightFM
 with as many epochs as the last training chose, and LambdaMART by LightGBM on lexical features. `generalisation_peers`
@@ -29,6 +32,7 @@ from typing import Any
 
 from generalisation_data import MEASURES, Corpus, arguments, read_corpus
 from generalisation_peers import Rivals
+from provenance import write_results
 
 DATA = Path(os.environ.get("SSI_DATA", "../shared/data"))
 CORPORA = ("aws", "nfcorpus", "mdn", "insuranceqa", "cppdocs", "rfc")
@@ -85,6 +89,12 @@ def row_of(tree: Path, corpus: Corpus, work: Path) -> dict[str, Any]:
     return {"corpus": corpus.name, **cost, **found}
 
 
+def published(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what the results keep of a row: cost and MAP, and no stages, which older versions do not tell."""
+    maps = {kind: values["model"] for kind, values in row["MAP"].items()}
+    return {**{name: row[name] for name in ("corpus", "wall_s", "processor_s", "peak_mb", "epochs")}, "MAP": maps}
+
+
 def rivals_sentence(corpus: Corpus, epochs: int, work: Path) -> str:
     """Return the seconds in which other systems learn from the same training data."""
     split, kind = ("links", "document") if corpus.linked else ("split", "text")
@@ -99,6 +109,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--tree", type=Path, action="append", required=True, help="folder of a version; several times")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE")
     parser.add_argument("--corpora", default=",".join(CORPORA))
+    parser.add_argument("--json", type=Path, metavar="RESULTS", help="write the results of the last tree here")
     parser.add_argument("--beside", action="store_true", help="print the seconds of bm25s, LightFM and LambdaMART too")
     options = parser.parse_args(given)
     known = [json.loads(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
@@ -114,11 +125,17 @@ def main(given: Sequence[str] | None = None) -> None:
             epochs[name] = row["epochs"]
             with options.out.open("a") as file:
                 file.write(json.dumps({"version": version, "tree": tree.name, **row}) + "\n")
+            known.append({"version": version, **row})
             print(f"{name:12} {tree.name:10} {row['wall_s']:7.1f} s {row['peak_mb']:6,} MiB  {row['MAP']}", flush=True)
         if options.beside:
             with tempfile.TemporaryDirectory() as folder:
                 corpus = read_corpus(DATA / name, Path(folder), False)
                 print(rivals_sentence(corpus, epochs.get(name) or DEFAULT_EPOCHS, Path(folder)), flush=True)
+    if options.json is not None:
+        of = {(row["version"], row["corpus"]): published(row) for row in known}
+        first, last = digest_of(options.tree[0]), digest_of(options.tree[-1])
+        names = options.corpora.split(",")
+        write_results(options.json, {"rows": [{**of[last, name], "before": of[first, name]} for name in names]})
 
 
 if __name__ == "__main__":
