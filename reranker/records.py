@@ -118,7 +118,7 @@ class SearchAnswer:
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The whole body of the response."""
     ids_are_values: bool = False
-    """True if the ids of hits are values of a field, which whoever writes documents can set."""
+    """True if the ids of hits are values of a field, which a client that writes documents can set."""
 
 
 @dataclass(frozen=True, slots=True)
