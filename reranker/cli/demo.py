@@ -75,7 +75,7 @@ Examples:
 def command(
     folder: Path, dim: int, seed: int, engine_spec: str, once: bool, wait_s: float, run_by: str, as_json: bool
 ) -> None:
-    """Train a model to search the documentation of the installed Python. This takes about two minutes.
+    """Train a model to search the documentation of the installed Python. This takes about a minute.
 
     The documents are the docstrings of the modules, classes and functions of the standard library. The links are
     references in their code and texts. The command trains on most of the links, indexes the documents into the embedded
