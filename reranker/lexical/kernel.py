@@ -236,19 +236,6 @@ class RankedPlaces(NamedTuple):
 
 
 @njit(**_OPTIONS)
-def score_all(
-    offsets: AnyInt, words: AnyInt, values: Float32, postings: Postings, weights: Float32, n_documents: int
-) -> Float32:
-    """Return the scores of all documents for each query, (n_queries, n_documents) float32, as `average_precision`."""
-    scores = np.zeros((len(offsets) - 1, n_documents), np.float32)
-    for query in range(len(offsets) - 1):
-        for entry in range(offsets[query], offsets[query + 1]):
-            for place in range(postings.offsets[words[entry]], postings.offsets[words[entry] + 1]):
-                scores[query, np.uint32(postings.documents[place])] += values[entry] * weights[place]
-    return scores
-
-
-@njit(**_OPTIONS)
 def _count_shared(
     offsets: AnyInt, words: AnyInt, postings: Postings, queries: Int64, documents: Int64, n_documents: int
 ) -> Int64:

@@ -20,7 +20,7 @@ from scipy.stats import qmc
 
 from reranker.arrays import Bool, Float32, Float64, Int64, offsets_of
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, standard_error
-from reranker.kernels.rows import dots
+from reranker.kernels.rows import dense_products, dots
 from reranker.lexical.bm25 import QUERY_TF, LexicalSettings, cover_rates, length_norms
 from reranker.lexical.corpus import LexicalCorpus, LexicalQueries, RowNumbers
 from reranker.lexical.kernel import (
@@ -32,7 +32,6 @@ from reranker.lexical.kernel import (
     collect_places,
     collect_postings,
     posting_weights,
-    score_all,
 )
 from reranker.text.rows import row_of, used_columns
 
@@ -295,12 +294,13 @@ class LexicalMeasure:
         excluded, n_documents = self.task.task.excluded, len(self.task.documents)
         highest = np.zeros((rows.shape[0], n_documents), bool)
         n = min(N_CANDIDATES, n_documents)
+        lists, n_words = self._postings, len(self.corpus.columns)
+        weighted = sp.csr_matrix(
+            (self._weights(settings), lists.documents, lists.offsets), shape=(n_words, n_documents)
+        )
         for start in range(0, rows.shape[0], _SCORED_AT_ONCE):
             part = slice(start, start + _SCORED_AT_ONCE)
-            asked, out = rows[part], excluded[part]
-            scores = score_all(
-                asked.indptr, asked.indices, asked.data, self._postings, self._weights(settings), n_documents
-            )
+            scores, out = dense_products(rows[part], weighted), excluded[part]
             scores[row_of(out), out.indices] = -np.inf
             np.put_along_axis(highest[part], np.argpartition(-scores, n - 1, axis=1)[:, :n], True, axis=1)
             highest[part][scores == -np.inf] = False
