@@ -539,15 +539,16 @@ class Reranker:
             try:
                 with request.deadline.stage("page"):
                     full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
-                if full is None:
-                    self._candidates.forget_doc_values()
-                    return self._reranked_page(request, explain)
-                page = full
             except Exception as error:
                 # Without the page's documents only ids could be shown, so fall back to the engine's order.
                 reason = reason or _reason_of(error)
                 ranking = Ranking(answer.hits)
                 page = ranking.page(request.first, last)
+            else:
+                if full is None:
+                    self._candidates.forget_doc_values()
+                    return self._reranked_page(request, explain)
+                page = full
         page = tuple(without_own_fields(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
