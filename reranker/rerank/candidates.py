@@ -574,8 +574,8 @@ class Candidates:
 
         The hits are read from doc values if the index has them and nothing else is needed of the hits.
 
-        ``doc_values`` are further ones, which are in ``fields`` of each hit. ``with_source`` adds the ``_source`` that
-        the body shows. ``answers`` keeps the parts of the body that are not about hits (aggregations).
+        ``doc_values`` are requested in addition, and are in ``fields`` of each hit. ``with_source`` adds the
+        ``_source`` that the body shows. ``answers`` keeps the parts of the body that are not about hits (aggregations).
         """
         fields = self.route.source_fields if self.route else ()
         request = candidate_body(body, size, fields, answers=answers)

@@ -81,7 +81,8 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         asked = replace(schedule, identity_scale=identity, epochs=epochs)
         checkpoint = context.checkpoint_of(SHORT) if is_last else None
         trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
-        trainer.progress, trainer.patience = progress, epochs
+        trainer.progress = progress
+        trainer.patience = epochs  # validation rises unevenly until the rate is low
         result = trainer.run(learned.result.U.copy(), V.copy())
         value, scale = context.best_scale(result.U, documents, identity, validators) if first is None else (0.0, 0.0)
         return value, scale, result

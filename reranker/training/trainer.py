@@ -34,7 +34,7 @@ _STATE = "state.json"
 
 
 class TrainingCheckpoint:
-    """A folder with the state of a run after its last finished epoch.
+    """A folder with the state of a run after a finished epoch.
 
     The arrays are first written to a file named after their epoch, then ``state.json`` is renamed into place. A run
     that is killed at any moment leaves a whole state, the previous or the new one. Only a run of the same fingerprint
@@ -126,6 +126,8 @@ MIN_STEPS = 5_000
 MAX_STEPS = 1_000_000
 STEPS_OF_QUERY = 10
 """Steps of an epoch for each query at most. With more, queries with many relevant documents take most of the time."""
+LATER: Final = 0.003
+"""Relative difference of validation MAP below which a later epoch is taken: its rate is lower, its rows vary less."""
 MAX_HALVINGS = 6
 LOOK_UPS: Final = frozenset({0, 1, 2, 3, 5, 8, 12, 18, 27, 41, 62, 93})
 """Epochs before which hard negatives are looked up again. Each number is about one and a half times the one before:
@@ -397,12 +399,11 @@ class Trainer:
         return int(values["epoch"])
 
 
-LATER: Final = 0.003
-"""Relative difference of validation MAP below which a later epoch is taken: its rate is lower, its rows vary less."""
-
-
 def is_taken(line: Epoch, result: TrainResult) -> bool:
-    """Return whether the last epoch of a curve is the best so far, or almost as good (`LATER`)."""
+    """Return whether the result of a run becomes that of its last epoch, ``line``.
+
+    It does if the epoch is the best so far, or almost as good (`LATER`) as the best and not the first that is taken.
+    """
     if line.map is None or result.best_map is None:
         return True
     highest = max([result.best_map, *(each.map for each in result.history[:-1] if each.map is not None)])
