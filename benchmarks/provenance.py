@@ -12,9 +12,11 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -23,8 +25,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("reranker", "indexer", "papers")
 """Packages whose code counts. Benchmarks and tests are only followed to the code that they import."""
-COMMANDS = ("reranker", "ssi")
-"""Names by which a benchmark runs the program's commands. These load their modules by name, so all of them count."""
+PROGRAMS = ("reranker", "ssi")
+"""Names by which a benchmark starts the program. Then the commands that its files name count, each with its imports."""
+WITHOUT_EFFECT = (
+    "reranker/cli/main.py",
+    "reranker/cli/common.py",
+    "reranker/training/report.py",
+    "papers/report.py",
+)
+"""Files that read options or write pages, and on which no figure depends. They and their imports do not count."""
+MODULE = re.compile(r"(?:reranker|indexer|papers)(?:\.\w+)+(?=:\w+$|$)")
+"""A module that the product loads by name, such as ``"reranker.training.linear:fit_tied"``."""
 
 
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
@@ -60,15 +71,47 @@ def program_of(script: Path, root: Path = ROOT) -> str:
 
 
 def reached_from(script: Path, root: Path = ROOT) -> set[Path]:
-    """Return the project's files that a script imports, directly or by others, with the script itself."""
+    """Return the project's files that a script imports, directly or by others, with the script itself.
+
+    Modules that the product loads by name count too. If the script starts the program, so do the commands that it, or
+    a benchmark that it imports, names.
+    """
+    reached = _reached_from([script], root)
+    words = [word for path in reached if _is_followed(path, root) for word in _texts_of(path)]
+    return reached | _reached_from(_files_of_commands(words, root), root) if set(words) & set(PROGRAMS) else reached
+
+
+def _reached_from(files: Iterable[Path], root: Path) -> set[Path]:
     reached: set[Path] = set()
-    waiting = [script]
+    waiting = list(files)
     while waiting:
         path = waiting.pop()
-        if path not in reached:
+        if path not in reached and path.relative_to(root).as_posix() not in WITHOUT_EFFECT:
             reached.add(path)
             waiting += _imported(path, root)
     return reached
+
+
+def _files_of_commands(words: Iterable[str], root: Path) -> Iterator[Path]:
+    """Yield the files of the commands among some words: of a module of `reranker.cli`, or of an entry point."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    entry_points = project.get("entry-points", {}).get("ssi.commands", {})
+    for word in set(words):
+        if word in entry_points:
+            yield from _files_of(entry_points[word].partition(":")[0], root / "pyproject.toml", root)
+        elif word.isidentifier():
+            yield from _files_of(f"reranker.cli.{word}", root / "pyproject.toml", root)
+
+
+def _is_followed(path: Path, root: Path) -> bool:
+    """Return whether a file is of a benchmark or test, whose own code does not count."""
+    return path.relative_to(root).parts[0] not in PRODUCT and path.name != "provenance.py"
+
+
+@cache
+def _texts_of(path: Path) -> tuple[str, ...]:
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return tuple(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
 
 
 @cache
@@ -78,20 +121,66 @@ def _imported(path: Path, root: Path) -> frozenset[Path]:
 
 
 def _files_named(path: Path, root: Path) -> Iterator[Path]:
-    is_product = path.relative_to(root).parts[0] in PRODUCT
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Yield the project's files that a file names; of a package, those that are loaded with any of its modules."""
+    yield from _files_imported(path, root, with_functions=path.name != "__init__.py")
+    if not _is_followed(path, root) and path.name != "__init__.py":
+        for text in _texts_of(path):
+            if named := MODULE.match(text):
+                yield from _files_of(named[0], path, root)
+
+
+def _files_imported(path: Path, root: Path, with_functions: bool) -> Iterator[Path]:
+    for node in _nodes_that_run(ast.parse(path.read_text(encoding="utf-8")), with_functions):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield from _files_of(alias.name, path, root)
+                if alias.name == "reranker":  # its public names are attributes
+                    yield from (root / "reranker").rglob("*.py")
         elif isinstance(node, ast.ImportFrom) and node.module:
-            if node.module == "reranker" and not is_product:  # its public names are loaded by name
-                yield from (root / "reranker").rglob("*.py")
+            package = root.joinpath(*node.module.split("."), "__init__.py")
+            loaded = _loaded_by_name(package)
             yield from _files_of(node.module, path, root)
             for alias in node.names:
-                yield from _files_of(f"{node.module}.{alias.name}", path, root)
-        elif not is_product and isinstance(node, ast.Constant) and node.value in COMMANDS:
-            for package in ("reranker", "indexer"):
-                yield from (root / package).rglob("*.py")
+                yield from _files_of(loaded.get(alias.name, f"{node.module}.{alias.name}"), path, root)
+                if alias.name in _functions_of(package):
+                    yield from _files_imported(package, root, with_functions=True)
+
+
+def _nodes_that_run(tree: ast.AST, with_functions: bool) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree, without those that only type checkers read, with or without those of functions."""
+    for node in ast.iter_child_nodes(tree):
+        is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if not is_for_types and (with_functions or not isinstance(node, ast.FunctionDef)):
+            yield node
+            yield from _nodes_that_run(node, with_functions)
+
+
+@cache
+def _functions_of(package: Path) -> frozenset[str]:
+    """Return the functions that the ``__init__`` of a package defines; none if there is no such file."""
+    if not package.is_file():
+        return frozenset()
+    body = ast.parse(package.read_text(encoding="utf-8")).body
+    return frozenset(node.name for node in body if isinstance(node, ast.FunctionDef))
+
+
+@cache
+def _loaded_by_name(package: Path) -> dict[str, str]:
+    """Return the public names that a package loads on first use: name → module.
+
+    The package's ``__init__`` has a table of them: module → names.
+    """
+    if not package.is_file():
+        return {}
+    tables = (node for node in ast.walk(ast.parse(package.read_text(encoding="utf-8"))) if isinstance(node, ast.Dict))
+    return {
+        name.value: key.value
+        for table in tables
+        for key, names in zip(table.keys, table.values, strict=True)
+        if isinstance(key, ast.Constant) and isinstance(key.value, str) and MODULE.fullmatch(key.value)
+        for name in ast.walk(names)
+        if isinstance(name, ast.Constant) and isinstance(name.value, str)
+    }
 
 
 def _files_of(module: str, importer: Path, root: Path) -> Iterator[Path]:

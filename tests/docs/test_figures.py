@@ -30,14 +30,28 @@ def project(tmp_path: Path) -> Path:
     files = {
         "benchmarks/bench.py": "import helper\n",
         "benchmarks/helper.py": "def work():\n    from reranker.used import one\n    return one\n",
-        "benchmarks/command.py": 'run = ["-m", "reranker", "train"]\n',
-        "reranker/__init__.py": "",
+        "benchmarks/command.py": 'import plan\nrun = ["-m", "reranker", *plan.words]\n',
+        "benchmarks/plan.py": 'words = ["train"]\n',
+        "benchmarks/papers_command.py": 'run = ["ssi", "reproduce"]\n',
+        "benchmarks/public_name.py": "from reranker import model\n",
+        "pyproject.toml": '[project.entry-points."ssi.commands"]\nreproduce = "papers.command:command"\n',
+        "reranker/__init__.py": (
+            "if TYPE_CHECKING:\n    from reranker.other import two\n"
+            'TABLE = {"reranker.used": ("model",)}\n'
+            "def open_all():\n    from reranker import other\n"
+        ),
+        "benchmarks/opens_all.py": "from reranker import open_all\n",
         "reranker/used.py": '"""One."""\n\none = 1\n',
         "reranker/other.py": "two = 2\n",
-        "indexer/__init__.py": "",
+        "reranker/by_name.py": "three = 3\n",
+        "reranker/cli/__init__.py": "",
+        "reranker/cli/common.py": "from reranker import other\n",
+        "reranker/cli/train.py": 'from reranker.cli import common\nfit = "reranker.by_name:three"\n',
+        "papers/__init__.py": "",
+        "papers/command.py": "from reranker.used import one\n",
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
     return tmp_path
 
@@ -48,9 +62,9 @@ def test_the_program_of_a_result_changes_only_with_the_code_that_it_depends_on(
     def program(script: str, **changed: str) -> str:
         """Return the digest after changes, in a copy of the project: files are read once."""
         root = tmp_path_factory.mktemp("copy")
-        for path in sorted(project.rglob("*.py")):
+        for path in (each for each in sorted(project.rglob("*")) if each.is_file()):
             target = root / path.relative_to(project)
-            target.parent.mkdir(exist_ok=True)
+            target.parent.mkdir(exist_ok=True, parents=True)
             target.write_text(changed.get(path.stem, path.read_text()))
         digest: str = provenance.program_of(root / "benchmarks" / script, root)
         return digest
@@ -60,7 +74,17 @@ def test_the_program_of_a_result_changes_only_with_the_code_that_it_depends_on(
     assert program("bench.py", helper="def work():\n    from reranker.used import one\n    return one + 1\n") == known
     assert program("bench.py", used='"""Another text."""\none   =   1  # a comment\n') == known
     assert program("bench.py", used="one = 2\n") != known
-    assert program("command.py", other="two = 3\n") != program("command.py")
+
+    of_command = program("command.py")
+    assert program("command.py", other="two = 3\n") == of_command, "only the plumbing of commands imports it"
+    assert program("command.py", train="pass\n") != of_command
+    assert program("command.py", by_name="three = 4\n") != of_command
+    assert program("papers_command.py", command="one = 2\n") != program("papers_command.py")
+    assert program("papers_command.py", used="one = 2\n") != program("papers_command.py")
+    assert program("papers_command.py", train="pass\n") == program("papers_command.py")
+    assert program("public_name.py", used="one = 2\n") != program("public_name.py")
+    assert program("public_name.py", other="two = 3\n") == program("public_name.py")
+    assert program("opens_all.py", other="two = 3\n") != program("opens_all.py")
 
 
 def test_links_of_the_pages_of_figures_lead_to_headings() -> None:

@@ -44,7 +44,7 @@ class ServiceProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve"]
+        command = [sys.executable, "-m", "reranker", "serve"]
         self._process = subprocess.Popen(
             [*command, "--port", str(self.port), *self.options],
             cwd=ROOT,
