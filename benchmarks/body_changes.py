@@ -25,10 +25,9 @@ from never_worse import files_of
 from provenance import write_results
 
 from indexer.build import build_index
-from reranker.baselines.comparison import read_judgements
 from reranker.engines import open_engine
 from reranker.evaluation import evaluate_run
-from reranker.formats import read_queries
+from reranker.formats import read_judgements, read_queries
 from reranker.rerank import Calibration, Reranker, RerankSettings
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.rerank.calibration import body_hash, signature_of

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from reranker.baselines.comparison import read_judgements
-from reranker.formats import read_documents, read_links, read_queries
+from reranker.formats import read_documents, read_judgements, read_links, read_queries
 
 TRAIN_SHARE, N_PARTS = 60, 5
 LINKED_QUERY_WORDS = 30

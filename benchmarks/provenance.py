@@ -34,8 +34,13 @@ WITHOUT_EFFECT = (
     "papers/report.py",
 )
 """Files that read options or write pages, and on which no figure depends. They and their imports do not count."""
+LOADED_BY_NAME = {
+    "papers/registry.py": "papers/registry.py",
+    "reranker/training/context.py": "reranker/models/model_classes.py",
+}
+"""A file that loads modules by name → the file that names them, such as ``"reranker.training.linear:fit_tied"``."""
 MODULE = re.compile(r"(?:reranker|indexer|papers)(?:\.\w+)+(?=:\w+$|$)")
-"""A module that the product loads by name, such as ``"reranker.training.linear:fit_tied"``."""
+"""A module's name in a text."""
 
 
 def write_results(path: Path, results: Mapping[str, Any]) -> None:
@@ -123,8 +128,8 @@ def _imported(path: Path, root: Path) -> frozenset[Path]:
 def _files_named(path: Path, root: Path) -> Iterator[Path]:
     """Yield the project's files that a file names; of a package, those that are loaded with any of its modules."""
     yield from _files_imported(path, root, with_functions=path.name != "__init__.py")
-    if not _is_followed(path, root) and path.name != "__init__.py":
-        for text in _texts_of(path):
+    if names := LOADED_BY_NAME.get(path.relative_to(root).as_posix()):
+        for text in _texts_of(root / names):
             if named := MODULE.match(text):
                 yield from _files_of(named[0], path, root)
 

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from papers.click_tasks import agreement, stated_pairs
-from reranker.baselines.comparison import MODEL, compare_systems, experiment_of, read_corpus, read_judgements
+from reranker.baselines.comparison import MODEL, compare_systems, experiment_of, read_corpus
 from reranker.baselines.fitted import fit_baselines
 from reranker.clicks.importing import open_logs
 from reranker.clicks.log import ClickLog
@@ -40,7 +40,7 @@ from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, impr
 from reranker.clicks.schema import Impression
 from reranker.errors import TrainingError
 from reranker.evaluation import evaluate_run, paired_test, qrels_task, standard_error
-from reranker.formats import RejectLog, read_queries
+from reranker.formats import RejectLog, read_judgements, read_queries
 from reranker.records import Pair
 from reranker.training import DocumentSource, TrainConfig, from_pairs, train_model
 

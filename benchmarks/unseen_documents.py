@@ -58,7 +58,8 @@ from reranker.training.problem import (
 )
 from reranker.training.race import race
 from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_corpus_once
-from reranker.training.s2net import IDENTITIES, S2NetSettings, fit_siamese, iterations_of, start_of_texts
+from reranker.training.s2net import S2NetSettings
+from reranker.training.s2net_class import IDENTITIES, fit_siamese, iterations_of, start_of_texts
 from reranker.training.trainer import NegativeMiner, TrainResult, start_parameters
 from reranker.training.training_set import Split, split_training_set
 

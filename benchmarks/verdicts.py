@@ -26,10 +26,10 @@ from generalisation_data import read_corpus
 from never_worse import files_of
 from provenance import write_results
 
-from reranker.baselines.comparison import experiment_of, read_judgements
+from reranker.baselines.comparison import experiment_of
 from reranker.baselines.comparison import read_corpus as encoded_by
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
-from reranker.formats import read_queries
+from reranker.formats import read_judgements, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, from_pairs

@@ -19,10 +19,9 @@ import scipy.sparse as sp
 from papers.methods.lexical import fit_okapi
 from papers.study import Study, StudyTrial, Texts, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
-from reranker.baselines.comparison import read_judgements
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation import RankingTask, draw_tuples
-from reranker.formats import RejectLog, read_documents, read_ids, read_links, read_queries
+from reranker.formats import RejectLog, read_documents, read_ids, read_judgements, read_links, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.vocabulary import Vocabulary
 

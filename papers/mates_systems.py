@@ -38,7 +38,6 @@ from papers.study import Study, Texts
 from reranker.arrays import Float64
 from reranker.errors import TrainingError
 from reranker.kernels.singular_vectors import singular_vectors
-from reranker.lexical.tuning import TENTHS
 from reranker.models.scorers import Activation, Projection, Scorer
 from reranker.training.s2net import S2NetSettings
 
@@ -348,7 +347,7 @@ def _mix(job: FitInput, first: str, second: str) -> Fitted:
         weights = (alpha / spreads[0], (1.0 - alpha) / spreads[1])
         return {"first": first, "second": second, "alpha": alpha}, lambda: Mix(tuple(seen), weights)
 
-    return tuned(job, map(option, some(TENTHS, job.budget.grid)), BESIDE, counted=True)
+    return tuned(job, map(option, some([step / 10 for step in range(11)], job.budget.grid)), BESIDE, counted=True)
 
 
 def part(job: FitInput, name: str) -> Fitted:

@@ -719,6 +719,14 @@ def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Ju
     return (one for one in read_records(path, _comma_judgements(), rejects=rejects) if one is not None)
 
 
+def read_judgements(path: _Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:
+    """Return query id -> document id -> grade; of a pair judged twice the last grade counts."""
+    qrels: dict[str, dict[str, float]] = {}
+    for judgement in read_qrels(path, rejects=rejects):
+        qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+    return qrels
+
+
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
     """Yield the ids of a file with one id per line."""
     return read_records(path, lambda line: check_id(decoded(line.data)), rejects=rejects)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from indexer.build import BuildReport, build_index
-from reranker.baselines.comparison import read_judgements
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import TrainingError
-from reranker.formats import read_links, read_pairs, read_queries
+from reranker.formats import read_judgements, read_links, read_pairs, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import ControlRecord, read_control
 from reranker.rerank.answer import RerankedPage

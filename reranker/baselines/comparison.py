@@ -35,7 +35,7 @@ from reranker.evaluation import (
     paired_test,
     write_qrels,
 )
-from reranker.formats import RejectSink, read_documents, read_qrels
+from reranker.formats import RejectSink, read_documents
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries, RowNumbers
 from reranker.lexical.tuning import LexicalTask
 from reranker.models.ranking_model import EncodedQueries, RankingModel
@@ -287,14 +287,6 @@ def tuning_pool(judged: Mapping[str, int], ids: Collection[str], pool: Collectio
     inside = set(pool)
     n_inside = sum(n for document, n in judged.items() if document in inside)
     return inside if 2 * n_inside >= sum(judged.values()) else set(ids) - inside
-
-
-def read_judgements(path: Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:
-    """Return query id -> document id -> grade; of a pair judged twice the last grade counts."""
-    qrels: dict[str, dict[str, float]] = {}
-    for judgement in read_qrels(path, rejects=rejects):
-        qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
-    return qrels
 
 
 def _in_batches(encode: Callable[[Sequence[Any]], EncodedQueries], inputs: Sequence[Any]) -> EncodedQueries:

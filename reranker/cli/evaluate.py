@@ -266,10 +266,10 @@ def _judged(
     """
     import numpy as np
 
-    from reranker.baselines.comparison import experiment_of, lexical_task, read_judgements, remembering, tuning_pool
+    from reranker.baselines.comparison import experiment_of, lexical_task, remembering, tuning_pool
     from reranker.baselines.fitted import REMEMBERING
     from reranker.evaluation import Links, qrels_task
-    from reranker.formats import read_queries
+    from reranker.formats import read_judgements, read_queries
 
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
     judged = read_judgements(options["qrels"], rejects)

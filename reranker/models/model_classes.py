@@ -51,7 +51,9 @@ _CLASSES = (
     ModelClass(
         "low_rank", "q'(U'V + I)d", "reranker.training.linear:fit_low_rank", can_continue=True, has_own_query_side=True
     ),
-    ModelClass("s2net", "q.d plus the cosine of projected texts", "reranker.training.s2net:fit_s2net_class", "unit"),
+    ModelClass(
+        "s2net", "q.d plus the cosine of projected texts", "reranker.training.s2net_class:fit_s2net_class", "unit"
+    ),
     ModelClass("cubic", "low_rank with pairs of words of a document", "reranker.training.cubic:fit_cubic", "cubic"),
 )
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from reranker.accounts import InputAccount, account_of_ids, summed
 from reranker.arrays import Int64
-from reranker.baselines.comparison import read_judgements
 from reranker.clicks.doctor import Finding, examine
 from reranker.clicks.log import DAY_MS, ClickLog
 from reranker.clicks.pairs import LogFiles, PairConfig, Rating, impressions, make_pairs, ratings
@@ -28,7 +27,7 @@ from reranker.engines.protocol import Engine
 from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
 from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.evaluation import Links
-from reranker.formats import RejectLog, RejectSink, read_documents, read_links, read_queries
+from reranker.formats import RejectLog, RejectSink, read_documents, read_judgements, read_links, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair

@@ -13,12 +13,11 @@ from reranker.baselines.comparison import (
     experiment_of,
     lexical_task,
     read_corpus,
-    read_judgements,
     tuning_task,
 )
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import link_task, qrels_task
-from reranker.formats import RejectLog
+from reranker.formats import RejectLog, read_judgements
 from reranker.models.ranking_model import RankingModel
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 

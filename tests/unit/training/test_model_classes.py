@@ -24,7 +24,7 @@ from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
 from reranker.training.context import TrainedParameters, simplest
 from reranker.training.problem import as_trained, csr_of, two_rows
-from reranker.training.s2net import ITERATIONS, NEGATIVES, iterations_of
+from reranker.training.s2net_class import ITERATIONS, NEGATIVES, iterations_of
 from reranker.training.trainer import TrainResult
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import STATED, Links, Said, synonyms, write_documents
