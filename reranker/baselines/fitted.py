@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,8 @@ BASELINES: dict[str, str] = {
     "lsi:K": "latent semantic indexing with K dimensions, mixed with tf-idf",
 }
 """Baselines that `--baselines` accepts, with their descriptions."""
+_FORM_OF = {"tfidf": "tfidf", "bm25": "bm25", REMEMBERING: "bm25", "lsi": "tfidf"}
+"""Kind of a baseline → the form of the lexical score that it needs."""
 
 
 @dataclass(frozen=True)
@@ -139,30 +141,32 @@ def fit_baselines(
     rng : numpy.random.Generator
         Draws the tuning sample, which is the same for every baseline, and the start vector of LSI.
     progress : callable
-        Receives the name of each baseline before it is fitted.
+        Receives the names of baselines before they are fitted.
     known : mapping, optional
         Forms that are already tuned, for instance those of the model's own lexical part.
     """
     seed = int(rng.integers(2**63))
-    texts = corpus.texts
+    texts, tasks = corpus.texts, [] if tuning is None else [tuning]
+    forms = dict.fromkeys(_FORM_OF[name.partition(":")[0]] for name in names)
+    unknown = [form for form in forms if form not in (known or {})]
+    if unknown:
+        progress(" and ".join(unknown))
+    tuned = {**(known or {}), **tune_lexical(texts, tasks, np.random.default_rng(seed), unknown)}
 
-    @cache
-    def tuned(name: str) -> TunedLexical:
-        if known is not None and name in known:
-            return known[name]
-        tasks = [] if tuning is None else [tuning]
+    def lexical_of(name: str) -> TunedLexical:
+        form = _FORM_OF[name]
         if name != REMEMBERING:
-            return tune_lexical(texts, tasks, np.random.default_rng(seed), (name,))[name]
-        start = tuned("bm25").settings
-        return tune_lexical(corpus, tasks, np.random.default_rng(seed), ("bm25",), start=start)["bm25"]
+            return tuned[form]
+        start = tuned[form].settings
+        return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,), start=start)[form]
 
     def fitted(name: str) -> FittedBaseline:
         kind, _, n_dimensions = name.partition(":")
         if kind != "lsi":
-            lexical = tuned(kind)
+            lexical = lexical_of(kind)
             scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
             return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
-        lexical = tuned("tfidf")
+        lexical = lexical_of(kind)
         lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
         alpha, value = 0.5, None
         if tuning is not None:
@@ -175,6 +179,7 @@ def fit_baselines(
 
     baselines = {}
     for name in names:
-        progress(name)
+        if name not in unknown:
+            progress(name)
         baselines[name] = fitted(name)
     return baselines

@@ -82,10 +82,8 @@ def posting_weights(
     field_weights: Float64,
     idf: Float64,
     k1: float,
-    first: int,
-    last: int,
 ) -> Float32:
-    """Return the weights of the postings of the words from ``first`` up to ``last``, excluded, (n,) float32.
+    """Return the weights of the postings, (n,) float32.
 
     A weight is idf_i ((k1 + 1) tf / (k1 + tf) + cover), with tf = sum_k w_k parts_k / norms_k,d; cover is the sum of
     covers_k,d over the fields k that hold the word.
@@ -104,12 +102,10 @@ def posting_weights(
         idf of each word, (n_words,).
     k1 : float
         Saturation.
-    first, last : int
-        Range of word numbers.
     """
-    n_fields, start = len(field_weights), postings.offsets[first]
-    weights = np.empty(postings.offsets[last] - start, np.float32)
-    for word in range(first, last):
+    n_fields = len(field_weights)
+    weights = np.empty(len(postings.documents), np.float32)
+    for word in range(len(idf)):
         scale = idf[word] * (k1 + 1.0)
         for place in range(postings.offsets[word], postings.offsets[word + 1]):
             document = postings.documents[place]
@@ -126,7 +122,7 @@ def posting_weights(
                     if postings.parts[field, place]:
                         total += np.float64(covers[field, document])
                 weight += np.float64(np.float32(total)) * idf[word]
-            weights[place - start] = np.float32(weight)
+            weights[place] = np.float32(weight)
     return weights
 
 

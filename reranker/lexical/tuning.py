@@ -93,12 +93,6 @@ _N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
 _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
 
 
-_POSTINGS_A_CORE = 50_000  # the same for postings that are weighted
-
-
-_SHARED_A_CORE = 200_000  # the same for words that candidates share with their queries
-
-
 N_CANDIDATES = 200
 """Documents of the highest scores that a search of settings ranks for each query."""
 
@@ -208,16 +202,19 @@ def tune_lexical(
     unit = given[corpus.main_field] or 1.0
     weights = tuple(None if each is None else each / unit for each in given)
     seed = int(rng.integers(2**63))
-    if not tasks:
+    if not tasks or not forms:
         return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
     draws = np.random.default_rng(seed)
     samples = [task.sample(draws, MAX_QUERIES * (2 if corpus.without else 1)) for task in tasks]
-    tuned: dict[str, TunedLexical] = {}
-    for form in forms:
+
+    def tuned(form: str) -> dict[str, TunedLexical]:
         covers = with_coverage and form == "bm25"
         known = start if start is None or form in (start.form, "tfidf") else None  # tfidf has no k1 and b to start from
-        tuned |= _tuned(corpus, samples, form, weights, covers, known, floor, np.random.default_rng(seed))
-    return tuned
+        return _tuned(corpus, samples, form, weights, covers, known, floor, np.random.default_rng(seed))
+
+    # The forms are independent of one another, so the results do not depend on the number of cores.
+    with ThreadPoolExecutor(min(_n_cores(), len(forms))) as cores:
+        return {name: each for one in cores.map(tuned, forms) for name, each in one.items()}
 
 
 def best_lexical(tuned: Mapping[str, TunedLexical]) -> TunedLexical:
@@ -257,6 +254,7 @@ class LexicalMeasure:
         self._plain = _plain(corpus, form)
         self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
         fields = [field[task.documents] for field in corpus.fields]
+        self._idf = corpus.rows(self._plain).idf_of(np.arange(len(corpus.columns)))
         self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields]
         self._idf_sums = [corpus.rows(self._plain).idf_sums(field) for field in fields]
         if form == "tfidf":
@@ -325,25 +323,17 @@ class LexicalMeasure:
             return values
 
         # Queries are independent of one another, so the values do not depend on the number of cores.
-        bounds = np.linspace(0, rows.shape[0], 1 + _n_cores(len(rows.data) // _WORDS_A_CORE)).astype(int).tolist()
-        return np.concatenate(_in_parts(part, bounds))
+        n_parts = min(_n_cores(), 1 + len(rows.data) // _WORDS_A_CORE)
+        return np.concatenate(_in_parts(part, np.linspace(0, rows.shape[0], 1 + n_parts).astype(int).tolist()))
 
     def _values_among(
         self, candidates: RankedPlaces, rows: sp.csr_matrix, weights: Float32, chosen: RowNumbers | None
     ) -> Float64:
-        chosen = np.arange(self.n_queries) if chosen is None else chosen
-        n_words = len(self.corpus.columns)
-
-        def part(first: int, last: int) -> Float64:
-            values: Float64 = candidate_precision(
-                rows.indptr, rows.indices, rows.data, candidates, weights, chosen[first:last], n_words, DEPTH
-            )
-            return values
-
-        starts = candidates.offsets[candidates.queries]
-        n_shared = int((starts[chosen + 1] - starts[chosen]).sum())
-        bounds = np.linspace(0, len(chosen), 1 + _n_cores(n_shared // _SHARED_A_CORE)).astype(int).tolist()
-        return np.concatenate(_in_parts(part, bounds))
+        chosen, n_words = np.arange(self.n_queries) if chosen is None else chosen, len(self.corpus.columns)
+        values: Float64 = candidate_precision(
+            rows.indptr, rows.indices, rows.data, candidates, weights, chosen, n_words, DEPTH
+        )
+        return values
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.
@@ -371,29 +361,23 @@ class LexicalMeasure:
         """Return the weight of every posting, equal to `LexicalRows.documents`."""
         postings = self._postings
         if settings.form == "bm25":
-            idf = self.corpus.rows(settings).idf_of(np.arange(len(self.corpus.columns))) * settings.factor
+            idf = self._idf * settings.factor
             fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
             norms = np.array([length_norms(*field) for field in fields])
             covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
             covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
             of_fields = np.array(settings.field_weights)
 
-            def part(first: int, last: int) -> Float32:
-                weights: Float32 = posting_weights(postings, norms, covers, of_fields, idf, settings.k1, first, last)
-                return weights
-
-            n_parts = _n_cores(len(postings.documents) // _POSTINGS_A_CORE)
-            shares = np.arange(1, n_parts) * len(postings.documents) / n_parts
-            borders = np.searchsorted(postings.offsets, shares).tolist()
-            return np.concatenate(_in_parts(part, [0, *borders, len(postings.offsets) - 1]))
+            weights: Float32 = posting_weights(postings, norms, covers, of_fields, idf, settings.k1)
+            return weights
         total = np.zeros(len(postings.documents))
         for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
             total += part_of.astype(np.float64) * weight
         return total.astype(np.float32) * np.float32(settings.factor)
 
 
-def _n_cores(n_useful: int) -> int:
-    return min(os.cpu_count() or 1, 1 + n_useful)
+def _n_cores() -> int:
+    return os.cpu_count() or 1
 
 
 def _in_parts(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
