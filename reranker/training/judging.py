@@ -39,7 +39,7 @@ def compared(
     """Return the model compared with tuned lexical baselines on the validation queries that judge.
 
     Queries of links are whole documents, or keywords where only those were trained on. The baselines are tuned on the
-    training side; those that the lexical part was chosen from, on such queries only, are not tuned a second time.
+    training side; ``forms`` that were tuned on such queries, for the lexical part, are not tuned a second time.
     ``given`` is what the model's vector field stores of each document, (n_documents, K) float32.
     """
     run.listener.say("comparing with the lexical baselines")

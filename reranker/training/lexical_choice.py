@@ -64,7 +64,10 @@ class LexicalChoice:
     bm25: LexicalSettings | None
     """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
     forms: Mapping[str, TunedLexical] | None
-    """Every form tuned, where the baselines would be tuned alike; None: they are tuned for themselves."""
+    """Every form tuned on the queries of one kind that baselines are tuned on, whole documents where there are several.
+
+    None: baselines are tuned for themselves.
+    """
     reading: AnalyzedDocuments
     notes: tuple[str, ...] = ()
     """Notes for the user."""
@@ -78,12 +81,23 @@ def read_by(run: TrainingRun, tokens: DocumentTokens) -> AnalyzedDocuments:
     return AnalyzedDocuments(analyzer, counted(tokens, TfIdf(known, run.corpus.tf), run.query_ids))
 
 
+class _Tuned(NamedTuple):
+    """The lexical forms, tuned for a reading of the documents; without tasks they are the plain ones."""
+
+    tasks: list[LexicalTask]
+    """The tasks that they are tuned on."""
+    forms: dict[str, TunedLexical]
+    """Tuned for all tasks."""
+    of_first: dict[str, TunedLexical]
+    """Tuned for the first task only."""
+
+
 class _Candidate(NamedTuple):
     """A way to read the documents, with the lexical forms tuned for it."""
 
     tokens: DocumentTokens
     reading: AnalyzedDocuments
-    forms: dict[str, TunedLexical]
+    tuned: _Tuned
 
 
 def tuned_lexical(
@@ -102,24 +116,23 @@ def tuned_lexical(
         return LexicalChoice(None, None, None, reading)
     say = run.listener.say
     say("tuning the lexical score")
-    tasks, forms = _tuned(run, reading, division, division.split.train)
+    best = _Candidate(tokens, reading, _tuned(run, reading, division, division.split.train))
     notes: list[str] = []
-    if run.corpus.analyzer is None and tasks:
-        best = _Candidate(tokens, reading, forms)
+    if run.corpus.analyzer is None and best.tuned.tasks:
         best = _better_reading(run, division, best, tokens.stemmed("english"), _STEMS, notes)
         # Pairs of shown documents prefer every other order to the one that was shown, so they cannot prove that a
         # larger vocabulary pays.
         if division.split.train.texts is not None and not division.split.train.shown_only:
             bigrams = best.tokens.with_bigrams()
             best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes, own_settings=True, least=BIGRAM_GAIN)
-        reading, forms = best.reading, best.forms
+    reading, (tasks, forms, of_first) = best.reading, best.tuned
     tuned = best_lexical(forms)
     for note in tuned.notes:
         say(note)
     say(_sentence(run, reading, tuned))
-    alike = len(tasks) == 1 and not any(_stated_weights(run, reading))
+    alike = bool(tasks) and not any(_stated_weights(run, reading))
     bm25 = forms["bm25"].settings if tasks else None
-    return LexicalChoice(tuned.settings, bm25, forms if alike else None, reading, (*notes, *tuned.notes))
+    return LexicalChoice(tuned.settings, bm25, of_first if alike else None, reading, (*notes, *tuned.notes))
 
 
 def retuned(
@@ -129,7 +142,7 @@ def retuned(
 
     The search goes on from the settings that are known or, ``afresh``, does not know them.
     """
-    tasks, forms = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
+    tasks, forms, _ = _tuned(run, lexical.reading, division, evidence, None if afresh else lexical.settings)
     return replace(lexical, settings=best_lexical(forms).settings, bm25=forms["bm25"].settings if tasks else None)
 
 
@@ -228,8 +241,8 @@ def _tuned(
     division: Division,
     evidence: TrainingSet,
     start: LexicalSettings | None = None,
-) -> tuple[list[LexicalTask], dict[str, TunedLexical]]:
-    """Return what the lexical score is tuned on, and its forms tuned on it; without tasks the forms are the plain ones.
+) -> _Tuned:
+    """Return the forms of the lexical score, tuned on some evidence.
 
     Whole pages and keywords share the row of a document, and may want two of them: titles that count for all or for
     nothing. Pages keep `KEPT_OF_PAGES` of what a score of their own reaches on the training links: what they lose to
@@ -245,14 +258,15 @@ def _tuned(
         rng = run.streams.named("lexical tuning")
         return searched(run, reading, corpus, on, rng, with_coverage=True, **more)
 
+    of_first = tuned(tasks[:1], start=start)
     if len(tasks) < 2:
-        return tasks, tuned(tasks, start=start)
-    pages = best_lexical(tuned(tasks[:1], start=start))
+        return _Tuned(tasks, of_first, of_first)
+    pages = best_lexical(of_first)
     both = tuned(tasks, start=pages.settings)
     floor = KEPT_OF_PAGES * pages.values[0]
     if best_lexical(both).values[0] < floor:
         both = tuned(tasks, start=pages.settings, floor=floor)
-    return tasks, both
+    return _Tuned(tasks, both, of_first)
 
 
 def _better_reading(
@@ -277,12 +291,12 @@ def _better_reading(
     `_agreement` with the pairs falls by more than a standard error. MAP would count what only the other reading finds
     as an error, because nobody was shown it.
     """
-    train, forms = division.split.train, known.forms
+    train, forms = division.split.train, known.tuned.forms
     measure = _agreement if train.shown_only else _values
     values = measure(run, known.reading, division, best_lexical(forms).settings)
     other = read_by(run, tokens)
-    again = _tuned(run, other, division, train)[1] if own_settings else forms
-    changed = measure(run, other, division, best_lexical(again).settings)
+    again = _tuned(run, other, division, train) if own_settings else known.tuned
+    changed = measure(run, other, division, best_lexical(again.forms).settings)
     gains = [after - before for after, before in zip(changed, values, strict=True)]
     in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
     share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
@@ -295,7 +309,7 @@ def _better_reading(
     if not is_better:
         return known
     if not own_settings:
-        again = _tuned(run, other, division, train, best_lexical(forms).settings)[1]
+        again = _tuned(run, other, division, train, best_lexical(forms).settings)
     return _Candidate(tokens, other, again)
 
 

@@ -198,6 +198,15 @@ def test_one_row_a_document_serves_texts_and_documents() -> None:
     assert gap == pytest.approx(0.25, rel=0.1)
 
 
+def test_forms_that_are_tuned_at_the_same_time_are_those_tuned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, task = titles_matter()
+    together = tune_lexical(corpus, [task], seeded_rng(), ("tfidf", "bm25"))
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    one_by_one = [tune_lexical(corpus, [task], seeded_rng(), (form,)) for form in ("tfidf", "bm25")]
+    assert together == {**one_by_one[0], **one_by_one[1]}
+    assert list(together) == ["tfidf", "bm25"]
+
+
 def test_nothing_to_tune_on_gives_plain_bm25() -> None:
     corpus, _ = titles_matter()
     best = best_lexical(tune_lexical(corpus, [], seeded_rng()))
