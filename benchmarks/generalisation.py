@@ -192,22 +192,32 @@ class Study:
             print(f"{self.corpus.name}: {row.title}: {name} {entry[self.measure]['mean']:.4f}", flush=True)
 
     def tests(self, entry: dict[str, Any]) -> None:
-        """Set what a row's model is beside each other system on the same queries: means, differences, p."""
+        """Set what a row's model is beside each other system on the same queries: means, differences, p.
+
+        Of a rival that was run earlier, without its values of single queries, only the mean is known: p is None.
+        """
         row = ROWS[entry["key"]]
         own = self._load(row, self._of_model(Job(entry["key"], entry["seed"], entry["set"])))
         if own is None:
             return
-        against = {}
+        against: dict[str, dict[str, float | None]] = {}
+        known = {
+            f"peer {peer['system']}": float(peer[self.measure]["mean"])
+            for peer in self.kept.parts["peers"]
+            if (peer["corpus"], peer["key"]) == (self.corpus.name, entry["key"])
+        }
         for name in (*LEXICAL, *(f"peer {peer}" for peer in PEERS)):
             other = self._load(row, f"ssi {name}" if name in LEXICAL else name)
             if other is not None:
                 test = paired_test(own, other)
                 against[name] = {"mean": float(other.mean()), "difference": test.difference, "p": test.p_t_test}
+            elif name in known:
+                against[name] = {"mean": known[name], "difference": float(own.mean()) - known[name], "p": None}
         entry["against"] = against
         for what, names in (("lexical", [*LEXICAL, "peer joint-bm25"]), ("rival", list(against))):
             there = [name for name in names if name in against]
             if there:
-                best = max(there, key=lambda name: against[name]["mean"])
+                best = max(there, key=lambda name: against[name]["mean"] or 0.0)
                 entry[f"best {what}"] = {"system": best, **against[best]}
 
     def _of_model(self, job: Job) -> str:
@@ -355,7 +365,10 @@ def text_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     for row in parts["rows"]:
         against = row.get("against", {})
         means = [f"{against[name]['mean']:.3f}" if name in against else "" for name in systems]
-        tests = [f"{row[best]['p']:.2g}" if best in row else "" for best in ("best lexical", "best rival")]
+        tests = [
+            f"{row[best]['p']:.2g}" if row.get(best, {}).get("p") is not None else ""
+            for best in ("best lexical", "best rival")
+        ]
         seed = f" (seed {row['seed']})" if row["seed"] else ""
         reached = f"{row['model']['mean']:.3f}{'!' * row['refused']}"
         name = f"{row['row']}{seed} {row['set']}".strip()
