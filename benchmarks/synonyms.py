@@ -32,7 +32,7 @@ from reranker.engines.protocol import Engine, WriteOp
 from reranker.evaluation import evaluate_run, paired_test
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
-from reranker.rerank.ranking import weighted_template
+from reranker.rerank.weighted_template import weighted_template
 from tests.engines.launcher import start_opensearch
 
 CORPORA = ("nfcorpus", "insuranceqa")

@@ -194,7 +194,7 @@ def _accepted_weights(
     """Return the first body with the model's field weights that the engine accepts for a topic; None without one."""
     from reranker.errors import EngineRejected
     from reranker.rerank.calibrate import engine_run
-    from reranker.rerank.ranking import WEIGHTED_KINDS, weighted_template
+    from reranker.rerank.weighted_template import WEIGHTED_KINDS, weighted_template
 
     for kind in WEIGHTED_KINDS:
         weighted = weighted_template(encoder, body, kind)

@@ -314,7 +314,7 @@ def command(**options: Any) -> None:
 def _train_unlabelled(options: dict[str, Any], config: TrainConfig, rejects: RejectLog) -> None:
     """Write a model of documents and their vectors, and print how it came about."""
     from reranker.models.model_folder import save_model
-    from reranker.rerank.ranking import weighted_template
+    from reranker.rerank.weighted_template import weighted_template
     from reranker.retrain.documents import forget_documents
     from reranker.training import Listener, train_unlabelled
 
@@ -481,7 +481,7 @@ def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) 
 
 
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
-    from reranker.rerank.ranking import weighted_template
+    from reranker.rerank.weighted_template import weighted_template
     from reranker.training.report import summary_of
 
     model_id, encoder_id, summary = model.model_id, model.encoder_id, summary_of(model, report)

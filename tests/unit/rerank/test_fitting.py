@@ -38,9 +38,9 @@ from reranker.rerank.calibrate import (
     topics_to_fit,
     warnings_of,
 )
-from reranker.rerank.ranking import weighted_template
 from reranker.rerank.search import calibration_of
 from reranker.rerank.signals import Signal
+from reranker.rerank.weighted_template import weighted_template
 from tests.engines.memory import memory_engine
 from tests.served import BM25, MEMORY_BM25, Served, model_of, random_documents, serve
 from tests.unit.rerank.test_reranker import BODY
