@@ -15,7 +15,16 @@ import pytest
 from tests.docs.claims import CLAIMS, SETTINGS, Claim, Number, Step
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "docs/scale.md", "plugin_scripts/README.md", "docs/guide/*.md")
+PAGES = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/model.md",
+    "docs/reference.md",
+    "docs/scale.md",
+    "docs/systems.md",
+    "docs/guide/*.md",
+    "plugin_scripts/README.md",
+)
 """Pages of which every measured figure must be in `CLAIMS`."""
 WORDED = {"half": 1 / 2, "a third": 1 / 3, "twice": 2.0}
 """Numbers written as words; they agree with a value that is at most a sixth larger or smaller."""
@@ -118,11 +127,32 @@ def test_a_measured_figure_is_that_of_its_result_and_links_to_it(claim: Claim) -
         assert section_of(claim.result) in paragraph_at(text, match.start()), "link the paragraph to the section"
 
 
-def test_the_sections_that_claims_link_to_exist() -> None:
-    for result in {claim.result for claim in CLAIMS}:
-        name, _, anchor = section_of(result).partition("#")
-        headings = re.findall(r"^## (.*)$", (ROOT / "docs" / name).read_text(encoding="utf-8"), re.MULTILINE)
-        assert anchor in [re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in headings], result
+@pytest.mark.parametrize("result", sorted({claim.result for claim in CLAIMS}))
+def test_the_section_that_a_claim_links_to_names_the_program_and_the_day(result: str) -> None:
+    name, _, anchor = section_of(result).partition("#")
+    sections = (ROOT / "docs" / name).read_text(encoding="utf-8").split("\n## ")[1:]
+    by_anchor = {re.sub(r"[^\w-]", "", one.partition("\n")[0].lower().replace(" ", "-")): one for one in sections}
+    about = json.loads((ROOT / "benchmarks" / "results" / f"{result}.json").read_text(encoding="utf-8"))["about"]
+    said = by_anchor[anchor]
+    assert about["date"] in said
+    assert f"program {about['program']}" in said or re.search(r"measured with \d+ programs", said)
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"{claim.page}: {claim.words[:40]}")
+def test_a_claim_about_a_corpus_names_it(claim: Claim) -> None:
+    text = (ROOT / claim.page).read_text(encoding="utf-8")
+    match = expression(claim.words).search(text)
+    assert match is not None
+    paragraph = paragraph_at(text, match.start())
+    assert [corpus for corpus in sorted(corpora_of(claim)) if corpus not in paragraph] == []
+
+
+def corpora_of(claim: Claim) -> set[str]:
+    """Return the corpora whose rows a claim is about, without the numbers of queries that follow their names."""
+    steps = [step for number in claim.numbers for step in number.path if isinstance(step, Mapping) and "corpus" in step]
+    wanted = [step["corpus"] for step in steps]
+    names = {name for one in wanted for name in (one if isinstance(one, tuple) else (one,))}
+    return {re.sub(r"-\d+$", "", str(name)) for name in names}
 
 
 def figures_without_a_claim(page: str, text: str) -> list[str]:
