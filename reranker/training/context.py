@@ -24,7 +24,7 @@ from reranker.models.scorers import DocumentForm, query_vectors
 from reranker.progress import Progress, Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
-from reranker.training.cores import each_on_a_core, mb_of_run
+from reranker.training.cores import mb_of_run
 from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
 from reranker.training.reading import TrainingCorpus
 from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
@@ -106,14 +106,12 @@ class Validator:
         """
         a = self._identity if identity is None else np.float32(identity)
         learned = q_vectors @ d_vectors.T
-
-        def at(scale: float) -> Float64:
-            values: Float64 = blended_average_precision(
-                learned, self._lexical, np.float32(scale), a, self._judged, DEPTH
-            )
-            return values
-
-        return np.stack(each_on_a_core(at, scales))
+        return np.stack(
+            [
+                blended_average_precision(learned, self._lexical, np.float32(scale), a, self._judged, DEPTH)
+                for scale in scales
+            ]
+        )
 
     def values_with(self, added: Float32, identity: float) -> Float64:
         """Return the AP of each query, (n_queries,) float64, by ``added``, (n_queries, n_documents), + identity q.d."""

@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped, unused-ignore]
 
-Item = TypeVar("Item")
 Result = TypeVar("Result")
 GoOn = Callable[..., None]
 """Progress callback of a run: raises `RunStopped` when the others have failed or were abandoned."""
@@ -37,14 +36,6 @@ def one_core_a_product() -> Iterator[None]:
 def n_cores() -> int:
     """Return the number of cores."""
     return os.cpu_count() or 1
-
-
-def each_on_a_core(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return the results of a function for each item, in order; as many are computed at a time as there are cores."""
-    if len(items) == 1:
-        return [function(items[0])]
-    with ThreadPoolExecutor(n_cores(), thread_name_prefix="ssi-core") as pool:
-        return list(pool.map(function, items))
 
 
 def mb_of_run(n_documents: int, n_rows: int, dim: int) -> float:

@@ -27,7 +27,6 @@ from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, sgd_steps
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
-from reranker.training.cores import each_on_a_core
 from reranker.training.problem import Problem, csr_of
 from reranker.training.training_set import N_FOLDS
 
@@ -477,8 +476,7 @@ class NegativeMiner:
         if self._n_nearest < 1:
             return found
         pool_vectors = vectors[self._pool].T
-
-        def look_up(start: int) -> None:
+        for start in range(0, len(self._queries), _BLOCK):
             rows = self._queries[start : start + _BLOCK]
             scores = embed_rows(self._asked[start : start + _BLOCK], U) @ pool_vectors
             columns, values = self._columns[start : start + _BLOCK], self._values[start : start + _BLOCK]
@@ -489,8 +487,6 @@ class NegativeMiner:
             highest = np.argpartition(-scores, self._n_nearest - 1, axis=1)[:, : self._n_nearest]
             usable = np.isfinite(np.take_along_axis(scores, highest, axis=1)).all(axis=1)
             found[rows[usable]] = np.sort(self._pool[highest[usable]], axis=1)
-
-        each_on_a_core(look_up, range(0, len(self._queries), _BLOCK))
         return found
 
 

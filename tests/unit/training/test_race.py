@@ -260,8 +260,7 @@ def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: 
     at_once: list[int] = []
 
     def pool_of(n: int, thread_name_prefix: str) -> ThreadPoolExecutor:
-        if thread_name_prefix == "ssi-training":
-            at_once.append(n)
+        at_once.append(n)
         return ThreadPoolExecutor(n, thread_name_prefix)
 
     for mb in (0, 400):
@@ -273,17 +272,6 @@ def test_runs_beside_each_other_find_what_one_after_the_other_does(monkeypatch: 
     assert trials[0] == trials[1]
     end = at_once.index(0)
     assert set(at_once[:end]) == {1} and max(at_once[end:]) == 4
-
-
-@pytest.mark.parametrize("n_items", [0, 1, 7])
-def test_results_of_cores_are_in_the_order_of_their_items(monkeypatch: pytest.MonkeyPatch, n_items: int) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-
-    def late(item: int) -> int:
-        Event().wait(0.01 * (n_items - item))
-        return item
-
-    assert cores.each_on_a_core(late, range(n_items)) == list(range(n_items))
 
 
 def test_a_race_that_is_left_stops_its_runs(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
