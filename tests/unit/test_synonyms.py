@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,14 +35,18 @@ JUDGED = [Topic(f"car {word}", {f"relevant-{word}": 1.0}) for word in TOPICS]
 VECTORS = {"automobiles": (1.0, 0.1), "wheel": (2.0, 0.0), "car2000": (1.0, 0.0), "the": (1.0, 0.0)}
 
 
-def model_of(spec: str = "unicode") -> RankingModel:
-    """Return a model in which the query word car is related to all words of VECTORS."""
+def model_of(
+    spec: str = "unicode",
+    documents: Mapping[str, str] = DOCUMENTS,
+    vectors: Mapping[str, tuple[float, float]] = VECTORS,
+) -> RankingModel:
+    """Return a model in which the query word car is related to all words that have a vector."""
     analyzer = make_analyzer(parse_analyzer(spec))
     builder = VocabularyBuilder()
-    builder.add(analyzer.tokens(list(DOCUMENTS.values())))
+    builder.add(analyzer.tokens(list(documents.values())))
     vocabulary = builder.build()
     V = np.tile(np.array([0.0, 1.0], np.float32), (len(vocabulary), 1))
-    for word, vector in VECTORS.items():
+    for word, vector in vectors.items():
         if (tokens := analyzer.tokens([word])[0]) and tokens[0] in vocabulary:
             V[vocabulary.ids(tokens)[0]] = vector
     U = np.zeros_like(V)
@@ -49,10 +54,10 @@ def model_of(spec: str = "unicode") -> RankingModel:
     return RankingModel(Encoder(TextView.parse(["text"]), analyzer, vocabulary, "raw", V), vocabulary, U)
 
 
-def write_inputs(folder: Path, model: RankingModel) -> tuple[str, ...]:
+def write_inputs(folder: Path, model: RankingModel, documents: Mapping[str, str] = DOCUMENTS) -> tuple[str, ...]:
     """Write model, documents and judgments; return the arguments of the command."""
     save_model(model, folder / "model")
-    docs = "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in DOCUMENTS.items())
+    docs = "".join(json.dumps({"id": id_, "text": text}) + "\n" for id_, text in documents.items())
     (folder / "docs.jsonl").write_text(docs)
     (folder / "queries.tsv").write_text("".join(f"q-{n}\t{topic.query}\n" for n, topic in enumerate(JUDGED)))
     (folder / "qrels.tsv").write_text(
@@ -113,6 +118,33 @@ def test_a_rule_that_helps_one_half_only_is_not_kept(tmp_path: Path) -> None:
     assert all(found.n_candidates == 2 for found in singles)
 
 
+def two_words(tmp_path: Path, text_of: Callable[[int], str], config: SynonymConfig | None = None) -> list[str]:
+    """Return the synonyms found where the relevant document of each topic has the text of its number."""
+    relevant = {f"relevant-{word}": f"{text_of(number)} {word} tyre" for number, word in enumerate(TOPICS)}
+    documents = {**DOCUMENTS, **relevant}
+    model = model_of("unicode", documents, {"automobiles": (1.0, 0.1), "vehicles": (1.0, 0.2)})
+    write_inputs(tmp_path, model, documents)
+    found = find_synonyms(model, SynonymDocuments.read(tmp_path / "docs.jsonl", model.encoder), JUDGED, config)
+    assert found.n_candidates == 2
+    return [rule.synonym for rule in found.rules]
+
+
+def test_a_word_has_at_most_as_many_synonyms_as_allowed(tmp_path: Path) -> None:
+    """Both words help, each for its own documents."""
+
+    def either(number: int) -> str:
+        return ("automobiles", "vehicles")[number // 3 % 2]
+
+    both = two_words(tmp_path, either)
+    assert sorted(both) == ["automobiles", "vehicles"]
+    assert len(two_words(tmp_path, either, SynonymConfig(max_per_word=1))) == 1
+
+
+def test_a_rule_that_adds_nothing_to_the_rules_before_it_is_not_kept(tmp_path: Path) -> None:
+    """Each word lifts the same documents to the first rank."""
+    assert len(two_words(tmp_path, lambda _: "automobiles vehicles")) == 1
+
+
 def test_stems_are_written_as_the_most_frequent_word(tmp_path: Path) -> None:
     found = found_by(tmp_path, model_of("english"))
     assert [(rule.word, rule.synonym) for rule in found.rules] == [("car", "automobiles")]
@@ -148,6 +180,9 @@ def test_the_measure_is_that_of_ir_measures(tmp_path: Path) -> None:
     order = ["other-red", "relevant-red", "car-0", "car-1"]
     assert found.before == pytest.approx(evaluate_run({"q": grades}, {"q": order}, ["nDCG@10"])["nDCG@10"]["q"])
     assert found.held_out is None
+    found = find_synonyms(model, documents, [Topic("car red", grades, frozenset({"other-red"}))])
+    order = ["relevant-red", "car-0", "car-1", "car-2"]
+    assert found.before == pytest.approx(evaluate_run({"q": grades}, {"q": order}, ["nDCG@10"])["nDCG@10"]["q"])
 
 
 def test_a_model_without_learned_part_and_unknown_documents_are_refused(tmp_path: Path) -> None:

@@ -544,6 +544,32 @@ def test_documents_come_in_the_form_of_the_engine(client: Any, engine: Remote, i
     assert client.get("/docs/_doc/none").json() == {"_index": "docs", "_id": "none", "found": False}
 
 
+def test_of_several_indexes_with_an_id_the_first_by_name_is_read(
+    client: Any, engine: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = engine.request
+
+    def request(method: str, path: str, *options: Any) -> dict[str, Any]:
+        answer = asked(method, path, *options)
+        if path.endswith("/_search"):
+            (hit,) = answer["hits"]["hits"]
+            answer["hits"]["hits"] = [{**hit, "_index": name, "_source": {"of": name}} for name in ("docs-2", "docs-1")]
+        return answer
+
+    monkeypatch.setattr(engine, "request", request)
+    assert client.get("/docs/_doc/d3").json()["_source"] == {"of": "docs-1"}
+
+
+def test_documents_that_were_not_read_in_time_are_not_called_missing(
+    client: Any, engine: Remote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = engine.request
+    monkeypatch.setattr(engine, "request", lambda *options: {**asked(*options), "timed_out": True})
+    answer = client.get("/docs/_doc/d3")
+    assert answer.status_code == 503 and answer.headers["retry-after"] == "1"
+    assert client.post("/docs/_mget", json={"ids": ["d3", "d5"]}).status_code == 503
+
+
 def test_several_documents_are_read_in_the_order_asked(client: Any, index: Served) -> None:
     docs = [{"_id": "d5", "_source": False}, {"_id": "none"}, {"_id": "d3"}, {"_id": "d5", "_index": "docs"}]
     found = client.post("/docs/_mget?_source_includes=title", json={"docs": docs}).json()["docs"]
