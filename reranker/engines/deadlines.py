@@ -10,9 +10,6 @@ Elasticsearch client (``node_class=``), `DeadlineConnection` a connection class 
 from __future__ import annotations
 
 import contextlib
-import http.client
-import io
-import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -27,10 +24,8 @@ from opensearchpy import Urllib3HttpConnection
 from urllib3.exceptions import ReadTimeoutError
 
 from reranker.deadline import Deadline
+from reranker.engines.http1 import BoundedResponse, DirectConnection
 from reranker.engines.settings import EngineSettings
-
-READ_BYTES = 64 * 1024
-"""Buffer of an answer that is being read: each read of the socket costs several system calls."""
 
 
 @dataclass(slots=True)
@@ -62,32 +57,6 @@ def within(exchange: Exchange) -> Iterator[None]:
         _exchange.reset(token)
 
 
-class _ReadBefore(io.RawIOBase):
-    """Reads headers and body from a socket before one deadline; the socket's own timeout applies to each packet."""
-
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
-        self._sock, self._raw, self._deadline = sock, raw, Deadline(sock.gettimeout())
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if self._deadline.passed:
-            raise TimeoutError("the answer took longer than allowed")
-        self._sock.settimeout(self._deadline.timeout_s())
-        return self._raw.readinto(buffer)  # type: ignore[no-any-return, unused-ignore]
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *options: Any, **named: Any) -> None:
-        super().__init__(sock, *options, **named)
-        self.fp = io.BufferedReader(_ReadBefore(sock, self.fp.detach()), READ_BYTES)
-
-
 class DeadlinePool:
     """A connection pool that reads whole answers before a deadline. It follows no redirects and never retries.
 
@@ -96,7 +65,10 @@ class DeadlinePool:
 
     def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
         """Wrap a pool; an HTTP proxy is sent ``origin`` (scheme, host, port) before each path."""
-        pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
+        # Requests through an HTTP proxy have other first lines, and begin with a request of their own for TLS.
+        direct = () if getattr(pool, "proxy", None) is not None or origin else (DirectConnection,)
+        kind = type("Connection", (*direct, pool.ConnectionCls), {"response_class": BoundedResponse})
+        pool.ConnectionCls = kind
         self._pool, self._origin = pool, origin
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
 
