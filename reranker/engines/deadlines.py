@@ -132,14 +132,23 @@ def _of_timeout(timeout: Any) -> Exchange:
 class DeadlineNode(Urllib3HttpNode):
     """A node of the Elasticsearch client that reads whole answers before a deadline.
 
-    A subclass sets ``settings`` if an HTTP proxy is used, which the client's own node does not support.
+    A subclass sets ``settings`` if an HTTP proxy is used, which the client's own node does not support, and
+    ``client_headers`` for `send`.
     """
 
     settings: EngineSettings | None = None
+    client_headers: Mapping[str, str] = {}
+    """Headers that the client adds to those of its node, in lower case."""
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
         self.pool = _pool_of(self.base_url, self.settings, self.pool)  # type: ignore[assignment]
+        self._own_headers = {**self.headers, **self.client_headers}
+
+    def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
+        url = f"{self.path_prefix}{target}"
+        self.pool.urlopen(method, url, body=body, headers={**self._own_headers, **headers})
 
 
 class DeadlineConnection(Urllib3HttpConnection):
@@ -153,6 +162,13 @@ class DeadlineConnection(Urllib3HttpConnection):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.pool = _pool_of(self.host, self.settings, self.pool)
+
+    def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
+        url, given = f"{self.url_prefix}{target}", {**self.headers, **headers}
+        if callable(self.http_auth):
+            given |= self.http_auth(method, f"{self.host}{url}", body)
+        self.pool.urlopen(method, url, body=body, headers=given)
 
 
 def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnectionPool) -> DeadlinePool:
