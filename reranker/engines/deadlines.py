@@ -10,6 +10,9 @@ Elasticsearch client (``node_class=``), `DeadlineConnection` a connection class 
 from __future__ import annotations
 
 import contextlib
+import http.client
+import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -21,7 +24,7 @@ import certifi
 import urllib3
 from elastic_transport import NodeConfig, Urllib3HttpNode
 from opensearchpy import Urllib3HttpConnection
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 
 from reranker.deadline import Deadline
 from reranker.engines.http1 import BoundedResponse, DirectConnection
@@ -44,6 +47,8 @@ class Exchange:
     """urllib3's error if there is no complete answer."""
 
 
+_ENCODED = re.compile(r"/(?:[A-Za-z0-9/?&=._~:,*+-]|%[0-9A-F]{2})*")
+"""A path with parameters in which nothing is left to encode."""
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
@@ -66,9 +71,9 @@ class DeadlinePool:
     def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
         """Wrap a pool; an HTTP proxy is sent ``origin`` (scheme, host, port) before each path."""
         # Requests through an HTTP proxy have other first lines, and begin with a request of their own for TLS.
-        direct = () if getattr(pool, "proxy", None) is not None or origin else (DirectConnection,)
-        kind = type("Connection", (*direct, pool.ConnectionCls), {"response_class": BoundedResponse})
-        pool.ConnectionCls = kind
+        self._is_direct = isinstance(pool, urllib3.HTTPConnectionPool) and pool.proxy is None and not origin
+        mixed = (DirectConnection,) if self._is_direct else ()
+        pool.ConnectionCls = type("Connection", (*mixed, pool.ConnectionCls), {"response_class": BoundedResponse})
         self._pool, self._origin = pool, origin
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
 
@@ -102,6 +107,11 @@ class DeadlinePool:
             raise ReadTimeoutError(pool, url, "all connections were in use")
         try:
             left_s = deadline.timeout_s()
+            if self._is_direct and _ENCODED.fullmatch(url):
+                conn = pool._get_conn()
+                if not conn.is_closed:
+                    return self._over(conn, method, url, body, headers, left_s)
+                pool._put_conn(conn)
             connect_s = exchange.connect_timeout_s if left_s is None else min(exchange.connect_timeout_s, left_s)
             limit = urllib3.Timeout(total=left_s, connect=connect_s, read=left_s)
             return pool.urlopen(
@@ -116,6 +126,38 @@ class DeadlinePool:
             )
         finally:
             self._free.release()
+
+    def _over(
+        self,
+        conn: Any,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        left_s: float | None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer over an open connection of the pool, with the errors of urllib3.
+
+        What urllib3 does besides (retries, redirects, encoding of the URL) takes as long as reading the answer.
+        """
+        try:
+            conn.timeout = left_s
+            # An engine that closes the connection may have sent an answer before.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                conn.request(method, url, body=body, headers=headers)
+            answer: urllib3.BaseHTTPResponse = conn.getresponse()
+            return answer
+        except BaseException as error:
+            conn.close()
+            if isinstance(error, TimeoutError):
+                raise ReadTimeoutError(self._pool, url, f"the answer took longer than {left_s} s") from error
+            if isinstance(error, ssl.SSLError):
+                raise SSLError(error) from error
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise ProtocolError("Connection aborted.", error) from error
+            raise
+        finally:
+            self._pool._put_conn(conn)
 
     def close(self) -> None:
         """Close all connections."""
