@@ -316,6 +316,8 @@ def _numbers_of_bytes() -> UInt64:
 
 def encode_ids(ids: Sequence[str]) -> IdBlock:
     """Return the concatenated ids in UTF-8. Lone surrogates are kept, because engines accept them in an id."""
+    if (joined := "".join(ids)).isascii():
+        return IdBlock(np.frombuffer(joined.encode("ascii"), dtype=np.uint8), offsets_of(list(map(len, ids))))
     encoded = [value.encode("utf-8", "surrogatepass") for value in ids]
     return IdBlock(np.frombuffer(b"".join(encoded), dtype=np.uint8), offsets_of([len(data) for data in encoded]))
 
@@ -585,14 +587,18 @@ class VectorStore:
         Raises `InputError` for a row that is in no segment.
         """
         numbers = rows >> SEGMENT_SHIFT
-        for number in np.unique(numbers).tolist():
+        # Most stores have one segment with nearly all rows.
+        is_one = len(rows) > 0 and bool((numbers == numbers[0]).all())
+        for number in (numbers[:1] if is_one else np.unique(numbers)).tolist():
             segment = self._segments.get(number)
             if segment is None:
                 raise InputError(
                     f"the row {int(rows[numbers == number][0])} is not of this store (generation {self.generation}); "
                     "leave out ids that `rows_of` answered with -1, and use rows only with the store that gave them"
                 )
-            places = np.flatnonzero(numbers == number).astype(np.int64)
+            places = np.arange(len(rows), dtype=np.int64)
+            if not is_one:
+                places = np.flatnonzero(numbers == number).astype(np.int64)
             local = rows[places] & ROW_MASK
             if int(local.max()) >= segment.record.n_rows:
                 raise ArtifactError(f"{self.path}: the id index points past segment {number}; write the store again")

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import io
-import socket
+import re
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
@@ -24,13 +24,11 @@ import certifi
 import urllib3
 from elastic_transport import NodeConfig, Urllib3HttpNode
 from opensearchpy import Urllib3HttpConnection
-from urllib3.exceptions import ReadTimeoutError
+from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 
 from reranker.deadline import Deadline
+from reranker.engines.http1 import BoundedResponse, DirectConnection
 from reranker.engines.settings import EngineSettings
-
-READ_BYTES = 64 * 1024
-"""Buffer of an answer that is being read: each read of the socket costs several system calls."""
 
 
 @dataclass(slots=True)
@@ -49,6 +47,8 @@ class Exchange:
     """urllib3's error if there is no complete answer."""
 
 
+_ENCODED = re.compile(r"/(?:[A-Za-z0-9/?&=._~:,*+-]|%[0-9A-F]{2})*")
+"""A path with parameters in which nothing is left to encode."""
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
@@ -62,32 +62,6 @@ def within(exchange: Exchange) -> Iterator[None]:
         _exchange.reset(token)
 
 
-class _ReadBefore(io.RawIOBase):
-    """Reads headers and body from a socket before one deadline; the socket's own timeout applies to each packet."""
-
-    def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
-        self._sock, self._raw, self._deadline = sock, raw, Deadline(sock.gettimeout())
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        if self._deadline.passed:
-            raise TimeoutError("the answer took longer than allowed")
-        self._sock.settimeout(self._deadline.timeout_s())
-        return self._raw.readinto(buffer)  # type: ignore[no-any-return, unused-ignore]
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(http.client.HTTPResponse):
-    def __init__(self, sock: socket.socket, *options: Any, **named: Any) -> None:
-        super().__init__(sock, *options, **named)
-        self.fp = io.BufferedReader(_ReadBefore(sock, self.fp.detach()), READ_BYTES)
-
-
 class DeadlinePool:
     """A connection pool that reads whole answers before a deadline. It follows no redirects and never retries.
 
@@ -96,7 +70,10 @@ class DeadlinePool:
 
     def __init__(self, pool: urllib3.HTTPConnectionPool, origin: str = "") -> None:
         """Wrap a pool; an HTTP proxy is sent ``origin`` (scheme, host, port) before each path."""
-        pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": _Response})
+        # Requests through an HTTP proxy have other first lines, and begin with a request of their own for TLS.
+        self._is_direct = isinstance(pool, urllib3.HTTPConnectionPool) and pool.proxy is None and not origin
+        mixed = (DirectConnection,) if self._is_direct else ()
+        pool.ConnectionCls = type("Connection", (*mixed, pool.ConnectionCls), {"response_class": BoundedResponse})
         self._pool, self._origin = pool, origin
         self._free = threading.Semaphore(pool.pool.maxsize if pool.pool is not None else 1)
 
@@ -130,6 +107,11 @@ class DeadlinePool:
             raise ReadTimeoutError(pool, url, "all connections were in use")
         try:
             left_s = deadline.timeout_s()
+            if self._is_direct and _ENCODED.fullmatch(url):
+                conn = pool._get_conn()
+                if not conn.is_closed:
+                    return self._over(conn, method, url, body, headers, left_s)
+                pool._put_conn(conn)
             connect_s = exchange.connect_timeout_s if left_s is None else min(exchange.connect_timeout_s, left_s)
             limit = urllib3.Timeout(total=left_s, connect=connect_s, read=left_s)
             return pool.urlopen(
@@ -144,6 +126,38 @@ class DeadlinePool:
             )
         finally:
             self._free.release()
+
+    def _over(
+        self,
+        conn: Any,
+        method: str,
+        url: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        left_s: float | None,
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer over an open connection of the pool, with the errors of urllib3.
+
+        What urllib3 does besides (retries, redirects, encoding of the URL) takes as long as reading the answer.
+        """
+        try:
+            conn.timeout = left_s
+            # An engine that closes the connection may have sent an answer before.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                conn.request(method, url, body=body, headers=headers)
+            answer: urllib3.BaseHTTPResponse = conn.getresponse()
+            return answer
+        except BaseException as error:
+            conn.close()
+            if isinstance(error, TimeoutError):
+                raise ReadTimeoutError(self._pool, url, f"the answer took longer than {left_s} s") from error
+            if isinstance(error, ssl.SSLError):
+                raise SSLError(error) from error
+            if isinstance(error, OSError | http.client.HTTPException):
+                raise ProtocolError("Connection aborted.", error) from error
+            raise
+        finally:
+            self._pool._put_conn(conn)
 
     def close(self) -> None:
         """Close all connections."""
@@ -160,14 +174,23 @@ def _of_timeout(timeout: Any) -> Exchange:
 class DeadlineNode(Urllib3HttpNode):
     """A node of the Elasticsearch client that reads whole answers before a deadline.
 
-    A subclass sets ``settings`` if an HTTP proxy is used, which the client's own node does not support.
+    A subclass sets ``settings`` if an HTTP proxy is used, which the client's own node does not support, and
+    ``client_headers`` for `send`.
     """
 
     settings: EngineSettings | None = None
+    client_headers: Mapping[str, str] = {}
+    """Headers that the client adds to those of its node, in lower case."""
 
     def __init__(self, config: NodeConfig) -> None:
         super().__init__(config)
         self.pool = _pool_of(self.base_url, self.settings, self.pool)  # type: ignore[assignment]
+        self._own_headers = {**self.headers, **self.client_headers}
+
+    def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
+        url = f"{self.path_prefix}{target}"
+        self.pool.urlopen(method, url, body=body, headers={**self._own_headers, **headers})
 
 
 class DeadlineConnection(Urllib3HttpConnection):
@@ -181,6 +204,13 @@ class DeadlineConnection(Urllib3HttpConnection):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.pool = _pool_of(self.host, self.settings, self.pool)
+
+    def send(self, method: str, target: str, body: bytes | None, headers: Mapping[str, str]) -> None:
+        """Send a request as the client would; its answer is in the `Exchange`. Raises urllib3's errors."""
+        url, given = f"{self.url_prefix}{target}", {**self.headers, **headers}
+        if callable(self.http_auth):
+            given |= self.http_auth(method, f"{self.host}{url}", body)
+        self.pool.urlopen(method, url, body=body, headers=given)
 
 
 def _pool_of(url: str, settings: EngineSettings | None, pool: urllib3.HTTPConnectionPool) -> DeadlinePool:

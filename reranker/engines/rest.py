@@ -415,7 +415,7 @@ class RestEngine:
         self, index: str, body: Mapping[str, Any], *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
         """Run a search body; the ``index`` is ignored for a body with its own ``pit``, which determines the indexes."""
-        return self._search(index, body, _hit, preference, timeout_s)
+        return self._search(index, body, _hits, preference, timeout_s)
 
     def search_doc_values(
         self,
@@ -433,7 +433,7 @@ class RestEngine:
             "stored_fields": "_none_",
             "docvalue_fields": [id_field, *body.get("docvalue_fields", ())],
         }
-        answer = self._search(index, request, lambda raw: _hit_of_values(raw, id_field), preference, timeout_s)
+        answer = self._search(index, request, lambda raw: _hits_of_values(raw, id_field), preference, timeout_s)
         return replace(answer, ids_are_values=True)
 
     def field_mappings(
@@ -452,7 +452,7 @@ class RestEngine:
         self,
         index: str,
         body: Mapping[str, Any],
-        hit_of: Callable[[dict[str, Any]], Hit],
+        hits_of: Callable[[list[dict[str, Any]]], list[Hit]],
         preference: str | None,
         timeout_s: float | None,
     ) -> SearchAnswer:
@@ -464,7 +464,7 @@ class RestEngine:
         if not isinstance(part, dict) or not isinstance(raw_hits, list):
             raise self._client.unusable(f"POST {path}", "no list of hits")
         try:
-            hits = tuple(map(hit_of, raw_hits))
+            hits = tuple(hits_of(raw_hits))
         except (KeyError, TypeError, AttributeError):
             raise self._client.unusable(f"POST {path}", "a hit without _id or _index") from None
         total = part.get("total")
@@ -691,16 +691,21 @@ def _hash_of(document: StoredDocument) -> int:
     return int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little")
 
 
-def _hit(raw: dict[str, Any]) -> Hit:
-    return Hit(raw["_id"], raw["_index"], raw.get("_score"), raw.get("_source") or {}, raw.get("fields") or {}, raw)
+def _hits(raw_hits: list[dict[str, Any]]) -> list[Hit]:
+    return [
+        Hit(raw["_id"], raw["_index"], raw.get("_score"), raw.get("_source") or {}, raw.get("fields") or {}, raw)
+        for raw in raw_hits
+    ]
 
 
-def _hit_of_values(raw: dict[str, Any], id_field: str) -> Hit:
-    """Return a hit without stored fields; its ``raw`` has the id in the usual place, and no doc values."""
-    fields = raw.pop("fields", None)
-    identifier = fields[id_field][0] if fields and id_field in fields else ""
-    raw["_id"] = identifier
-    return Hit(identifier, raw["_index"], raw.get("_score"), _NOTHING, fields or _NOTHING, raw)
+def _hits_of_values(raw_hits: list[dict[str, Any]], id_field: str) -> list[Hit]:
+    """Return hits without stored fields; their ``raw`` has the id in the usual place, and no doc values."""
+    hits = []
+    for raw in raw_hits:
+        fields = raw.pop("fields", None) or _NOTHING
+        raw["_id"] = identifier = fields[id_field][0] if id_field in fields else ""
+        hits.append(Hit(identifier, raw["_index"], raw.get("_score"), _NOTHING, fields, raw))
+    return hits
 
 
 def _stored(raw: dict[str, Any]) -> StoredDocument:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import gc
 import ipaddress
 import itertools
@@ -61,6 +62,7 @@ from reranker.service.http import (
     ErrorShape,
     JsonRoute,
     PathFamily,
+    PlainRoute,
     RequestBody,
     RequestContext,
     ServiceError,
@@ -68,6 +70,7 @@ from reranker.service.http import (
     body_schemas,
     error_response,
     install_handlers,
+    response_to,
 )
 from reranker.service.modes import INTERLEAVE, Interleaving, SearchMode
 from reranker.service.processes import SharedSocket
@@ -104,10 +107,13 @@ class AdmissionControl:
     Checks, in this order: size of the headers (431), draining (503), host (403), key (401, 403), content encoding
     (415), announced length (413), queue (429), then the body as it arrives (400, 413, 408, 503) and as it is
     decompressed (400, 413, 503).
+
+    ``direct`` is the route of most requests. Its function is called without the application's routing and error
+    handling, which take a tenth of the processor time of the event loop.
     """
 
-    def __init__(self, app: ASGIApp, state: ServiceState) -> None:
-        self._app, self._state = app, state
+    def __init__(self, app: ASGIApp, state: ServiceState, direct: PlainRoute | None = None) -> None:
+        self._app, self._state, self._direct = app, state, direct
         self._limits = state.settings.limits
         self._hosts = state.settings.hosts
 
@@ -171,7 +177,7 @@ class AdmissionControl:
             self._state.admit(context.client, 1)
             try:
                 if held <= LARGE_BODY:
-                    await self._app(scope, _replay(body, receive), send)
+                    await self._answer(scope, _replay(body, receive), send)
                     return
                 async with AsyncExitStack() as places:
                     try:
@@ -188,6 +194,20 @@ class AdmissionControl:
                 self._state.admit(context.client, -1)
         finally:
             self._state.hold(context.client, -held)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the function of the direct route if the request is for it, else the application."""
+        direct = self._direct
+        found = None if direct is None else direct.path_regex.match(scope["path"])
+        if direct is None or found is None or scope["method"] not in (direct.methods or ()):
+            await self._app(scope, receive, send)
+            return
+        scope["route"], scope["path_params"] = direct, found.groupdict()
+        try:
+            response: Response = await direct.endpoint(Request(scope, receive, send))
+        except Exception as error:
+            response = response_to(error, self._state.shape_of(scope["path"]))
+        await response(scope, receive, send)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         """Raise `ServiceError` if the method, path or headers of the request are not allowed."""
@@ -356,7 +376,11 @@ def _most_of_one(whole: int) -> int:
 
 def _client_of(scope: Scope) -> str:
     """Return the client's address; for IPv6 its /64 network, since one client usually owns all of it."""
-    host = str((scope.get("client") or ("unknown",))[0])
+    return _network_of(str((scope.get("client") or ("unknown",))[0]))
+
+
+@functools.lru_cache(maxsize=1024)
+def _network_of(host: str) -> str:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -711,7 +735,8 @@ def create_app(settings: ServiceSettings, state: ServiceState, parts: Iterable[S
     for mode in state.modes:
         state.metrics.searches.labels(mode)
     install_handlers(app, state.shape_of)
-    app.add_middleware(AdmissionControl, state=state)
+    searches = (route for route in proxy.router.routes if state.family is not None and isinstance(route, PlainRoute))
+    app.add_middleware(AdmissionControl, state=state, direct=next(searches, None))
     _describe(app, kinds, state.keys is not None)
     return app
 

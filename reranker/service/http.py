@@ -196,18 +196,22 @@ def install_handlers(app: FastAPI, shape_of: Callable[[str], ErrorShape | None])
     """Register handlers that answer every error in the format of its path, which ``shape_of`` returns."""
 
     async def answer(request: Request, error: Exception) -> Response:
-        shape = shape_of(request.url.path)
-        if isinstance(error, RequestValidationError):
-            return error_response(shape, 422, KINDS[422], describe_invalid(error))
-        if isinstance(error, StarletteHTTPException) and not isinstance(error, ServiceError):
-            kind = KINDS.get(error.status_code, "error")
-            return error_response(shape, error.status_code, kind, kind.replace("_", " "), error.headers)
-        known = of_error(error)
-        return error_response(shape, known.status_code, known.kind, known.message, known.headers)
+        return response_to(error, shape_of(request.url.path))
 
     own = (EngineError, InputError, ConfigError, ArtifactError)
     for kind in (StarletteHTTPException, RequestValidationError, Exception, *own):
         app.add_exception_handler(kind, answer)
+
+
+def response_to(error: Exception, shape: ErrorShape | None) -> Response:
+    """Return the answer to a request that ended with an error, in the format of its path."""
+    if isinstance(error, RequestValidationError):
+        return error_response(shape, 422, KINDS[422], describe_invalid(error))
+    if isinstance(error, StarletteHTTPException) and not isinstance(error, ServiceError):
+        kind = KINDS.get(error.status_code, "error")
+        return error_response(shape, error.status_code, kind, kind.replace("_", " "), error.headers)
+    known = of_error(error)
+    return error_response(shape, known.status_code, known.kind, known.message, known.headers)
 
 
 def describe_invalid(error: RequestValidationError) -> str:

@@ -233,14 +233,14 @@ def answer_of(state: ServiceState, outcome: SearchOutcome, mode: str, query_id: 
 
 def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, mode: str, waited_s: float) -> None:
     """Add a search to the metrics and to the request's log entry."""
-    page, cause = outcome.page, outcome.page.cause
-    state.metrics.searches.labels(mode).inc()
-    state.metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
+    page, cause, metrics = outcome.page, outcome.page.cause, state.metrics
+    metrics.child(metrics.searches, mode).inc()
+    metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
     if page.fallback:
-        state.metrics.fallbacks.labels(cause).inc()
+        metrics.child(metrics.fallbacks, cause).inc()
     context.notes |= {"mode": mode, "version": outcome.serving.model_id[:12], "hits": len(page.hits)}
     if page.alpha_origin:
-        state.metrics.alphas.labels(page.alpha_origin).inc()
+        metrics.child(metrics.alphas, page.alpha_origin).inc()
         context.notes["alpha"] = page.alpha_origin
         note_shape(state, page)
     if cause:

@@ -200,7 +200,7 @@ class Metrics:
         self._children: dict[tuple[object, ...], Counter | Histogram] = {}
         self._watched: list[tuple[Gauge, Callable[[], float]]] = []
         self._version: tuple[str, str] | None = None
-        self._timings: dict[str, Timings] = {}
+        self._timed: dict[str, tuple[Histogram, Timings]] = {}
         self.day = DayHistory()
         self.requests = counter("ssi_requests", "Requests by route and status.", ("path", "method", "status"))
         self.seconds = histogram("ssi_request_seconds", "Time from the first byte to the answer.", ("path",))
@@ -245,13 +245,18 @@ class Metrics:
     def note_stages(self, timings_ms: Mapping[str, float]) -> None:
         """Record the stage timings of one request."""
         for stage, value in timings_ms.items():
-            self.child(self.stages, stage).observe(value / 1000.0)
-            self._timings.setdefault(stage, Timings()).note(value / 1000.0)
+            self._note_time(self.stages, stage, value / 1000.0)
 
     def note_request(self, route: str, seconds: float) -> None:
         """Record the time of a request to a route."""
-        self.child(self.seconds, route).observe(seconds)
-        self._timings.setdefault(route, Timings()).note(seconds)
+        self._note_time(self.seconds, route, seconds)
+
+    def _note_time(self, figure: Histogram, label: str, seconds: float) -> None:
+        timed = self._timed.get(label)
+        if timed is None:
+            timed = self._timed[label] = self.child(figure, label), Timings()
+        timed[0].observe(seconds)
+        timed[1].note(seconds)
 
     def note_version(self, model_id: str, encoder_id: str, loaded: float) -> None:
         """Export another version as the served one."""
@@ -276,9 +281,9 @@ class Metrics:
                     bounds.append((float(sample.labels["le"]), sample.value))
             for name, ascending in buckets.items():
                 if label == "stage" or name in SEARCH_ROUTES:
-                    n, own = int(ascending[-1][1]), self._timings.get(name)
+                    n, own = int(ascending[-1][1]), self._timed.get(name)
                     values = [
-                        own.quantile_s(share) if own is not None and own.n == n else quantile(ascending, share)
+                        own[1].quantile_s(share) if own is not None and own[1].n == n else quantile(ascending, share)
                         for share in (0.5, 0.95, 0.99)
                     ]
                     found.append(Latency(name, n, *(None if one is None else round(1000.0 * one, 3) for one in values)))

@@ -13,6 +13,7 @@ from urllib3.exceptions import ProtocolError
 
 from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
+from reranker.engines.clients import CLIENT_SPANS
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
 from reranker.engines.wire import passed_headers
 from reranker.errors import (
@@ -199,3 +200,29 @@ def test_an_http_proxy_gets_whole_urls() -> None:
     with within(Exchange(Deadline(1.0), 1.0, "/shop/_search")):
         pool.urlopen("POST", "/shop/_search")
     assert plain.urls == ["http://engine:9200/shop/_search"]
+
+
+def test_a_request_sent_directly_is_that_of_the_client(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the client's own spans enabled, requests go through all of the client."""
+    settings = EngineSettings(user="me", password="secret", headers={"X-Team": "shop"})
+    server.script("/_search", *[lambda s, r: json_answer(200, {"hits": {"hits": []}})] * 2)
+    for enabled in (None, "true"):
+        if enabled is not None:
+            monkeypatch.setenv(CLIENT_SPANS, enabled)
+        engine = open_engine(f"{server.spec}/prefix", settings)
+        engine.search("shop", {"query": {"match_all": {}}}, preference="a b")
+        engine.close()
+    direct, by_client = server.requests
+    by_client.headers.pop("x-elastic-client-meta", None)
+    assert direct == by_client
+    assert direct.headers["x-team"] == "shop" and direct.headers["authorization"].startswith("Basic ")
+    assert direct.path == "/prefix/shop/_search" and direct.params == {"preference": "a b"}
+
+
+def test_a_warning_of_the_engine_is_a_warning_of_python(server: ScriptedServer) -> None:
+    text = '299 Elasticsearch-8.19.0-abc "[field] is deprecated"'
+    server.script("/_search", lambda s, r: json_answer(200, {"hits": {"hits": []}}, Warning=text))
+    engine = open_engine(server.spec, EngineSettings())
+    with pytest.warns(Warning, match="is deprecated"):
+        engine.search("shop", {})
+    engine.close()

@@ -276,3 +276,17 @@ def test_an_api_key_reaches_the_engine(server: ScriptedServer) -> None:
     engine = open_engine(server.spec, EngineSettings(api_key="a2V5"))
     engine.count("docs")
     assert server.requests[0].headers["authorization"] == "ApiKey a2V5"
+
+
+@pytest.mark.parametrize("fault", ["reset_at_once", "reset_after_half", "half_closed_body", "hang", "drip", "all_503"])
+def test_a_fault_of_an_open_connection_costs_only_its_own_request(
+    fault: str, server: ScriptedServer, engine: Engine
+) -> None:
+    server.script("_search", lambda s, r: json_answer(200, {"hits": {"hits": []}}), FAULTS[fault])
+    engine.search("docs", {})
+    with pytest.raises(EngineUnavailable):
+        engine.search("docs", {})
+    assert engine.count("docs") == 0
+    with pytest.raises(EngineRejected):
+        engine.request("GET", "/not scripted/é")  # type: ignore[attr-defined]
+    assert server.requests[-1].path == "/not scripted/é"
