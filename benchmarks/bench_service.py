@@ -102,7 +102,7 @@ def served(engine: str, index: str, model: Path, store: Path, *more: str) -> Ite
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    command = [sys.executable, "-c", "from reranker.cli.main import main; main()", "serve", "--engine", engine]
+    command = [sys.executable, "-m", "reranker", "serve", "--engine", engine]
     command += ["--index", index, "--model", str(model), "--route", "beside", "--store", str(store)]
     command += ["--port", str(port), "--deadline-ms", "60000", "--log-level", "error", *more]
     process = subprocess.Popen(command)

@@ -192,15 +192,15 @@ class Study:
             print(f"{self.corpus.name}: {row.title}: {name} {entry[self.measure]['mean']:.4f}", flush=True)
 
     def tests(self, entry: dict[str, Any]) -> None:
-        """Set what a row's model is beside each other system on the same queries: means, differences, p.
+        """Compare a row's model with each other system on the same queries: means, differences, p.
 
-        Of a rival that was run earlier, without its values of single queries, only the mean is known: p is None.
+        Of a rival whose values of single queries were not kept, only the mean is known; its p is None.
         """
         row = ROWS[entry["key"]]
         own = self._load(row, self._of_model(Job(entry["key"], entry["seed"], entry["set"])))
         if own is None:
             return
-        against: dict[str, dict[str, float | None]] = {}
+        against: dict[str, dict[str, Any]] = {}
         known = {
             f"peer {peer['system']}": float(peer[self.measure]["mean"])
             for peer in self.kept.parts["peers"]
@@ -217,7 +217,7 @@ class Study:
         for what, names in (("lexical", [*LEXICAL, "peer joint-bm25"]), ("rival", list(against))):
             there = [name for name in names if name in against]
             if there:
-                best = max(there, key=lambda name: against[name]["mean"] or 0.0)
+                best = max(there, key=lambda name: against[name]["mean"])
                 entry[f"best {what}"] = {"system": best, **against[best]}
 
     def _of_model(self, job: Job) -> str:
@@ -277,7 +277,8 @@ class Study:
             )
             assert process.stdout is not None
             output = process.stdout.read()
-            # The memory of this child alone: getrusage would give that of the biggest of all so far.
+            # getrusage would return the peak of the largest child so far. On Linux, the peak of a child also includes
+            # what this process held when it started the child: it is too high for small corpora after large rivals.
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode not in (0, REFUSED, LEFT_OUT):

@@ -24,16 +24,16 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("reranker", "indexer", "papers")
-"""Packages whose code counts. Benchmarks and tests are only followed to the code that they import."""
+"""Packages whose code counts. Of benchmarks and tests, only the code counts that they import."""
 PROGRAMS = ("reranker", "ssi")
-"""Names by which a benchmark starts the program. Then the commands that its files name count, each with its imports."""
+"""Words by which a benchmark starts the program. The commands that it names then count, with their imports."""
 WITHOUT_EFFECT = (
     "reranker/cli/main.py",
     "reranker/cli/common.py",
     "reranker/training/report.py",
     "papers/report.py",
 )
-"""Files that read options or write pages, and on which no figure depends. They and their imports do not count."""
+"""Files that read options or write pages. No figure depends on them, so that they and their imports do not count."""
 LOADED_BY_NAME = {
     "papers/registry.py": "papers/registry.py",
     "reranker/training/context.py": "reranker/models/model_classes.py",
@@ -78,11 +78,11 @@ def program_of(script: Path, root: Path = ROOT) -> str:
 def reached_from(script: Path, root: Path = ROOT) -> set[Path]:
     """Return the project's files that a script imports, directly or by others, with the script itself.
 
-    Modules that the product loads by name count too. If the script starts the program, so do the commands that it, or
-    a benchmark that it imports, names.
+    Modules that the product loads by name count, too. If the script starts the program, the commands count that are
+    named in it or in a benchmark that it imports.
     """
     reached = _reached_from([script], root)
-    words = [word for path in reached if _is_followed(path, root) for word in _texts_of(path)]
+    words = [word for path in reached if _is_of_benchmark(path, root) for word in _texts_of(path)]
     return reached | _reached_from(_files_of_commands(words, root), root) if set(words) & set(PROGRAMS) else reached
 
 
@@ -98,7 +98,7 @@ def _reached_from(files: Iterable[Path], root: Path) -> set[Path]:
 
 
 def _files_of_commands(words: Iterable[str], root: Path) -> Iterator[Path]:
-    """Yield the files of the commands among some words: of a module of `reranker.cli`, or of an entry point."""
+    """Yield the files of the commands among some words: modules of `reranker.cli`, and entry points."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     entry_points = project.get("entry-points", {}).get("ssi.commands", {})
     for word in set(words):
@@ -108,8 +108,8 @@ def _files_of_commands(words: Iterable[str], root: Path) -> Iterator[Path]:
             yield from _files_of(f"reranker.cli.{word}", root / "pyproject.toml", root)
 
 
-def _is_followed(path: Path, root: Path) -> bool:
-    """Return whether a file is of a benchmark or test, whose own code does not count."""
+def _is_of_benchmark(path: Path, root: Path) -> bool:
+    """Return whether a file belongs to a benchmark or test: its own code does not count, its imports do."""
     return path.relative_to(root).parts[0] not in PRODUCT and path.name != "provenance.py"
 
 
@@ -152,7 +152,7 @@ def _files_imported(path: Path, root: Path, with_functions: bool) -> Iterator[Pa
 
 
 def _nodes_that_run(tree: ast.AST, with_functions: bool) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree, without those that only type checkers read, with or without those of functions."""
+    """Yield the nodes that are executed: none that only type checkers read, and those of functions if asked for."""
     for node in ast.iter_child_nodes(tree):
         is_for_types = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         if not is_for_types and (with_functions or not isinstance(node, ast.FunctionDef)):

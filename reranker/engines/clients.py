@@ -4,8 +4,8 @@
 and our connection classes (`reranker.engines.deadlines`). `EngineClient` sends requests through such a client, or
 through one that the user has created, and returns a JSON object or raises one of our errors.
 
-Clients created here never retry. Their requests go directly to the client's node or connection, because what the client
-itself does for each request would take a tenth of the processor time of a search. Each request through a user's
+Clients created here never retry. Their requests go directly to the client's node or connection, because the client's
+own work for each request would take a tenth of the processor time of a search. Each request through a user's
 Elasticsearch client disables its retries. The OpenSearch client has no such option, so that a user's client keeps its
 own ``max_retries``.
 """
@@ -194,9 +194,10 @@ Send = Callable[[str, str, bytes | None, Mapping[str, str]], None]
 
 
 def _sender_of(client: Elasticsearch | OpenSearch) -> Send | None:
-    """Return the function that sends requests directly to the only node of a client; None if there is none.
+    """Return the function that sends requests directly to a client's only node or connection.
 
-    The client's own spans, if they are enabled, are of its own requests.
+    The result is None for a client without our connection class, and if the client creates spans: it does so only for
+    requests that it sends itself.
     """
     if isinstance(client, Elasticsearch):
         (node,) = client.transport.node_pool.all()

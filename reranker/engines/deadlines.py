@@ -48,7 +48,7 @@ class Exchange:
 
 
 _ENCODED = re.compile(r"/(?:[A-Za-z0-9/?&=._~:,*+-]|%[0-9A-F]{2})*")
-"""A path with parameters in which nothing is left to encode."""
+"""A path with parameters that needs no further encoding."""
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 
 
@@ -108,6 +108,7 @@ class DeadlinePool:
         try:
             left_s = deadline.timeout_s()
             if self._is_direct and _ENCODED.fullmatch(url):
+                # urllib3 has no public way to borrow a connection of a pool.
                 conn = pool._get_conn()
                 if not conn.is_closed:
                     return self._over(conn, method, url, body, headers, left_s)
@@ -136,9 +137,10 @@ class DeadlinePool:
         headers: Mapping[str, str] | None,
         left_s: float | None,
     ) -> urllib3.BaseHTTPResponse:
-        """Return the answer over an open connection of the pool, with the errors of urllib3.
+        """Return the answer over an open connection of the pool; raises urllib3's errors.
 
-        What urllib3 does besides (retries, redirects, encoding of the URL) takes as long as reading the answer.
+        This leaves out urllib3's own steps (retries, redirects, encoding of the URL), which take as long as reading the
+        answer.
         """
         try:
             conn.timeout = left_s

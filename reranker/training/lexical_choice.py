@@ -64,9 +64,9 @@ class LexicalChoice:
     bm25: LexicalSettings | None
     """The best settings of the form BM25, which those with a memory start from; None: nothing was tuned."""
     forms: Mapping[str, TunedLexical] | None
-    """Every form tuned on the queries of one kind that baselines are tuned on, whole documents where there are several.
+    """Every form, tuned for the kind of queries that the baselines are tuned for: the first of the tuning tasks.
 
-    None: baselines are tuned for themselves.
+    None: the baselines are tuned separately, because the user has given weights or nothing could be tuned.
     """
     reading: AnalyzedDocuments
     notes: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ CLAIMS: Final = (
     ),
     Claim(
         "README.md",
-        "With 400 judged queries or fewer, of cranfield, cisi, wikimedia_discernatron, nfcorpus and insuranceqa, the "
+        "With 400 judged queries or fewer (of cranfield, cisi, wikimedia_discernatron, nfcorpus or insuranceqa), the "
         "difference was {} to {} MAP",
         "generalisation",
         _gains("defaults, judged queries, none held out by hand", *FEW_JUDGED),

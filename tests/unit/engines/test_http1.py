@@ -41,7 +41,7 @@ ANSWERS: dict[str, bytes] = {
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}}",
     "length and chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + CHUNKS[17:] + b"1\r\n{\r\n0\r\n\r\n",
     "a folded header": b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
-    "line feeds alone": ORDINARY.replace(b"\r\n", b"\n"),
+    "only line feeds": ORDINARY.replace(b"\r\n", b"\n"),
     "Latin letters": "HTTP/1.1 200 OK\r\nA: é\r\nContent-Length: 2\r\n\r\n{}".encode("latin-1"),
     "a header without a colon": b"HTTP/1.1 200 OK\r\nA b\r\nContent-Length: 2\r\n\r\n{}",
     "a header without a name": b"HTTP/1.1 200 OK\r\n: b\r\nContent-Length: 2\r\n\r\n{}",
