@@ -40,6 +40,7 @@ ANSWERS: dict[str, bytes] = {
     "a header twice": b"HTTP/1.1 200 OK\r\nWarning: a\r\nwarning: b\r\nContent-Length: 2\r\n\r\n{}",
     "two lengths": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}}",
     "length and chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + CHUNKS[17:] + b"1\r\n{\r\n0\r\n\r\n",
+    "the length of all chunks": b"HTTP/1.1 200 OK\r\nContent-Length: 11\r\n" + CHUNKS[17:] + b"1\r\n{\r\n0\r\n\r\n",
     "a folded header": b"HTTP/1.1 200 OK\r\nA: b\r\n c\r\nContent-Length: 2\r\n\r\n{}",
     "only line feeds": ORDINARY.replace(b"\r\n", b"\n"),
     "Latin letters": "HTTP/1.1 200 OK\r\nA: é\r\nContent-Length: 2\r\n\r\n{}".encode("latin-1"),
