@@ -287,8 +287,11 @@ def _embed(V, cache, rows, row, config, state, oi, ov, out):  # type: ignore[no-
 def _lexical(dense, rows, weights, document):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
     """Return q.d for the query scattered into ``dense``."""
     total = _ZERO
-    for p in range(rows.indptr[document], rows.indptr[document + 1]):
-        total += dense[rows.indices[p]] * weights[p]
+    start, stop = rows.indptr[document], rows.indptr[document + 1]
+    words, values = rows.indices[start:stop], weights[start:stop]
+    for p in range(stop - start):
+        # An unsigned index skips the check for negative (from the end) indices.
+        total += dense[np.uint32(words[p])] * values[p]
     return total
 
 
