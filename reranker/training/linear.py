@@ -13,10 +13,8 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, DocumentForm
-from reranker.progress import Progress
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
-from reranker.training.cores import on_cores
 from reranker.training.trainer import SHORT, Trainer, TrainingCheckpoint, TrainResult
 
 
@@ -45,68 +43,52 @@ def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> T
     return replace(learned, short=_fit_short(context, learned, first.short if first else None))
 
 
-SHORT_EPOCHS = 30
-SHORT_RATE = 0.1
-SHORT_IDENTITIES = (1.0, 3.0, 9.0)
-"""Weights of q.d relative to the margin that are tried for short queries, in runs of `SHORT_TRIED` epochs."""
-SHORT_TRIED = 4
+SHORT_EPOCHS = 60
+SHORT_STEPS = 500_000
+"""Steps of an epoch of short queries at most."""
+SHORT_RATE = 0.2
+SHORT_IDENTITY = 1.0
+"""Weight of q.d relative to the margin for short queries."""
 
 
 def _fit_short(context: TrainingContext, learned: TrainedParameters, first: ShortQueries | None) -> ShortQueries | None:
     """Return the U of queries of a few words, trained from U with V fixed; None if nothing can validate it.
 
-    The vectors of documents were learned with whole documents as queries and do not change. If short queries learn
-    nothing, the result is U itself, at the scale that is best for them.
+    The vectors of documents were learned with whole documents as queries and do not change. Each step draws other words
+    of a query, so that the last epoch is the best one. Hard negatives are looked up once: with V fixed they hardly
+    change. If short queries learn nothing, the result is U itself, at the scale that is best for them.
     """
     validators = context.short_validators
     if not validators and first is None:
         return None
+    identity = first.identity if first is not None else context.config.identity_scale or SHORT_IDENTITY
+    epochs = SHORT_EPOCHS if first is None else first.epochs
     V = learned.result.V
-    documents = DocumentForm(LINEAR, V)
     schedule = replace(
         context.schedule,
+        epochs=epochs,
         keyword_share=1.0,
         query_dropout=0.0,
         document_dropout=0.0,
         freeze_documents=True,
         rate_start=context.config.rate or SHORT_RATE,
+        identity_scale=identity,
     )
-
-    def run(identity: float, epochs: int, progress: Progress, *, is_last: bool) -> tuple[float, float, TrainResult]:
-        """Return (validation MAP, weight of the learned part) of a run, and its end."""
-
-        def evaluate(U: Float32, _: Float32) -> float:
-            return context.best_scale(U, documents, identity, validators)[0]
-
-        asked = replace(schedule, identity_scale=identity, epochs=epochs)
-        checkpoint = context.checkpoint_of(SHORT) if is_last else None
-        trainer = trainer_of(context, asked, evaluate if is_last and first is None else None, checkpoint)
-        trainer.progress = progress
-        trainer.patience = epochs  # validation rises unevenly until the rate is low
-        result = trainer.run(learned.result.U.copy(), V.copy())
-        value, scale = context.best_scale(result.U, documents, identity, validators) if first is None else (0.0, 0.0)
-        return value, scale, result
-
-    shown = partial(context.progress, "training short queries")
+    trainer = trainer_of(context, schedule, checkpoint=context.checkpoint_of(SHORT), max_steps=SHORT_STEPS)
+    trainer.progress = partial(context.progress, "training short queries")
+    trainer.look_ups = frozenset({0})
+    try:
+        U = trainer.run(learned.result.U.copy(), V).U
+    except TrainingError as error:
+        context.say(f"short queries use the U of all queries: {error}")
+        return None
     if first is not None:
-        value, scale, identity = first.map, first.scale, first.identity
-        result = run(identity, first.epochs, shown, is_last=True)[2]
+        value, scale = first.map, first.scale
     else:
-        stated = context.config.identity_scale
-        try:
-            identity = stated or SHORT_IDENTITIES[0]
-            if not stated:
-                runs = [partial(run, each, SHORT_TRIED, is_last=False) for each in SHORT_IDENTITIES]
-                reached = [value for value, _, _ in on_cores(runs, context.mb_of_run)]
-                identity = SHORT_IDENTITIES[int(np.argmax(reached))]
-            value, scale, result = run(identity, SHORT_EPOCHS, shown, is_last=True)
-        except TrainingError as error:
-            context.say(f"short queries use the U of all queries: {error}")
-            return None
+        value, scale = context.best_scale(U, DocumentForm(LINEAR, V), identity, validators)
     # V is served multiplied by the root of learned.scale / a: U is multiplied by the rest of the scale.
     factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
-    epochs = first.epochs if first else result.best_epoch
-    return ShortQueries(np.ascontiguousarray(result.U * factor), value, scale, epochs, identity)
+    return ShortQueries(np.ascontiguousarray(U * factor), value, scale, epochs, identity)
 
 
 def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from reranker.arrays import AnyArray, Float32, Float64, Int64
+from reranker.arrays import AnyArray, Float32, Float64, Int32, Int64
 from reranker.errors import ArtifactError, TrainingError
 from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
@@ -204,13 +205,18 @@ class Trainer:
     evaluate : callable, optional
         Returns the validation MAP of U and V; without it the last epoch is the result.
     nearest : NegativeMiner, optional
-        Finds hard negatives before the epochs of `LOOK_UPS`, for the schedule's share of the steps.
+        Finds hard negatives before the epochs of ``look_ups``, for the schedule's share of the steps.
     checkpoint : TrainingCheckpoint, optional
         Keeps the state after an epoch, see `CHECKPOINT_SECONDS`.
     say, progress : callable
         Receive one line of text; (steps done, steps in all).
     max_steps : int, optional
         Largest number of steps of an epoch.
+
+    Attributes
+    ----------
+    look_ups : frozenset of int
+        Epochs before which hard negatives are looked up.
     """
 
     def __init__(  # noqa: PLR0913 - settings and callbacks of a run
@@ -231,9 +237,9 @@ class Trainer:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
-        self._found: Int64 | None = (
-            None  # the last hard negatives; a run that goes on needs them until the next look-up
-        )
+        self.look_ups = LOOK_UPS
+        # The last hard negatives: a run that goes on needs them until the next look-up.
+        self._found: Int64 | None = None
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
         seeds = rng.integers(1, 2**63 - 1, threads)
@@ -250,12 +256,12 @@ class Trainer:
         """
         # Rows that are longer than the cap at the start, those of a base model, are not shortened to it.
         self.longest = max(float(np.linalg.norm(table, axis=1).max(initial=0.0)) for table in (U, V))
-        result = TrainResult(U.copy(), V.copy(), 0, self.evaluate(U, V) if self.evaluate else None)
+        result = TrainResult(*self._copies(U, V), 0, self.evaluate(U, V) if self.evaluate else None)
         epoch = self._resume(U, V, result)
         while epoch < self.schedule.epochs:
             if self.evaluate is not None and epoch - result.best_epoch >= self.patience:
                 break
-            before = (U.copy(), V.copy())
+            before = self._copies(U, V)
             line = self._epoch(epoch, U, V, result)
             if line is None:
                 U[:], V[:] = before
@@ -264,11 +270,15 @@ class Trainer:
             epoch += 1
             result.history.append(line)
             if is_taken(line, result):
-                result.U, result.V, result.best_epoch, result.best_map = U.copy(), V.copy(), epoch, line.map
+                result.U, result.V = self._copies(U, V)
+                result.best_epoch, result.best_map = epoch, line.map
             self._keep(epoch, U, V, result)
-        if U is V:
-            result.V = result.U
         return result
+
+    def _copies(self, U: Float32, V: Float32) -> tuple[Float32, Float32]:
+        """Return copies of the tables that change: one if U is V, none of a V that is frozen."""
+        copied = U.copy()
+        return copied, copied if U is V else V if self.schedule.freeze_documents else V.copy()
 
     def _epoch(self, epoch: int, U: Float32, V: Float32, result: TrainResult) -> Epoch | None:
         """Run one epoch; None if it diverged."""
@@ -282,7 +292,7 @@ class Trainer:
                 self._cache = None  # its memory is needed for the new one
                 self._cache = embed_rows(documents, V)
             cache = self._cache
-            if chunk == 0 and self.nearest is not None and (self._found is None or epoch in LOOK_UPS):
+            if chunk == 0 and self.nearest is not None and (self._found is None or epoch in self.look_ups):
                 self._found = self.nearest.look_up(U, cache, self.schedule.identity_scale)
             if self._found is not None:
                 negatives = negatives._replace(nearest=self._found)
@@ -449,7 +459,7 @@ class NegativeMiner:
         lists = [place[known.known[known.known_indptr[q] : known.known_indptr[q + 1]]] for q in self._queries.tolist()]
         self._known = [columns[columns >= 0] for columns in lists]
         n = min(_N_LEXICAL, len(self._pool))
-        self._columns: Int64 = np.empty((len(self._queries), n), np.int64)
+        self._columns: Int32 = np.empty((len(self._queries), n), np.int32)
         self._values: Float32 = np.empty((len(self._queries), n), np.float32)
         q, d = (
             csr_of(rows._replace(data=values), n_columns)[chosen]
@@ -466,12 +476,23 @@ class NegativeMiner:
             order = np.lexsort((columns, -values), axis=1)
             self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
             self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
+        self._by_words: Int64 | None = None
+        self._one_at_a_time = threading.Lock()
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
         """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 for queries outside the sample.
 
-        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a.
+        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. Where all vectors are 0, as before the first
+        step, the ranking is the lexical one whatever a is: it is made once for all runs.
         """
+        if vectors.any() or identity == 0:
+            return self._found(U, vectors, identity)
+        with self._one_at_a_time:
+            if self._by_words is None:
+                self._by_words = self._found(U, vectors, 1.0)
+            return self._by_words
+
+    def _found(self, U: Float32, vectors: Float32, identity: float) -> Int64:
         found = np.full((self._n_queries, max(self._n_nearest, 1)), -1, np.int64)
         if self._n_nearest < 1:
             return found
