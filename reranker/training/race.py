@@ -31,7 +31,7 @@ class Rung(NamedTuple):
     """One round of the search: the settings kept so far, with another value of one setting at a time."""
 
     epochs: int
-    """Epochs of each run. Runs of `FINAL_EPOCHS` stop by validation."""
+    """Epochs of each run. Runs of `FINAL_EPOCHS` are long: they stop by validation, and may have other epochs."""
     varied: Mapping[str, Sequence[float]]
     """Name of a setting to its values. Each value is tried with the first values of the other settings."""
     relative: frozenset[str] = frozenset()
@@ -39,6 +39,8 @@ class Rung(NamedTuple):
 
 
 FINAL_EPOCHS = 10
+KEYWORD_EPOCHS = 30
+"""Epochs of a long run if all queries are keywords: each epoch draws other words of a document."""
 RUNGS = (
     Rung(3, {"identity_scale": (2.0, 6.0, 18.0, 54.0)}),
     Rung(3, {"nearest_share": (0.5, 0.0), "stated_negative_ratio": (0.0, 0.5), "document_dropout": (0.0, 0.3)}),
@@ -53,8 +55,8 @@ same number, so that no round repeats the run that the round before has kept. Th
 its runs are made at the same time."""
 TIE = 0.015
 """Relative difference of validation MAP that two runs may have by chance."""
-MILESTONES: Mapping[int, float] = {4: 0.0, 7: TIE}
-"""Epochs after which a run as long as the training gives up unless it is ahead of the first such run by this share.
+MILESTONES: Mapping[float, float] = {0.4: 0.0, 0.7: TIE}
+"""Shares of the epochs after which a long run gives up unless it is ahead of the first long run by the second number.
 
 In the end it must be ahead by more than `TIE` to be chosen.
 """
@@ -128,7 +130,8 @@ def race(context: TrainingContext) -> list[Trial]:
     a class without vectors, or if all settings are given. ``auto`` and classes without SGD use the settings found for
     U and V.
     """
-    schedule, long = context.schedule, context.config.epochs or FINAL_EPOCHS
+    schedule = context.schedule
+    long = context.config.epochs or (KEYWORD_EPOCHS if schedule.keyword_share == 1 else FINAL_EPOCHS)
     rungs = [
         rung._replace(varied=_open(context, rung.varied), epochs=long if rung.epochs == FINAL_EPOCHS else rung.epochs)
         for rung in RUNGS
@@ -260,6 +263,7 @@ class _LongRun:
 
     def __init__(self, context: TrainingContext, schedule: Schedule, leader: _Curve, *, leads: bool) -> None:
         self._context, self._schedule, self._leader, self._leads = context, schedule, leader, leads
+        self._milestones = {round(share * schedule.epochs): ahead for share, ahead in MILESTONES.items()}
         self.best = Outcome(0.0, 0.0, -1)
 
     def __call__(self, U: Float32, V: Float32) -> float:
@@ -270,7 +274,7 @@ class _LongRun:
         self.best = Outcome(value, scale, done) if is_better else self.best._replace(epochs=done)
         if self._leads:
             self._leader.add(value)
-        elif done in MILESTONES and self.best.map < (1 + MILESTONES[done]) * self._leader.at(done):
+        elif done in self._milestones and self.best.map < (1 + self._milestones[done]) * self._leader.at(done):
             raise _GaveUp(self.best)
         return value
 

@@ -56,6 +56,7 @@ class Race:
         self.value: Any = lambda settings, epochs: 0.5
         schedule = schedule_of(config, queries_are_texts=True, unseen_documents=False)
         self.before = schedule
+        self.long = module.FINAL_EPOCHS
         self.context = TrainingContext(
             config,
             schedule,
@@ -84,7 +85,7 @@ class Race:
         *,
         leads: bool,
     ) -> Outcome:
-        assert (leader is not None) == (epochs == (self.context.config.epochs or module.FINAL_EPOCHS))
+        assert (leader is not None) == (epochs == (self.context.config.epochs or self.long))
         self.runs.append((dict(settings), epochs))
         return Outcome(self.value(settings, epochs), 1.0, epochs)
 
@@ -141,6 +142,15 @@ def test_of_equals_the_earlier_is_kept(monkeypatch: pytest.MonkeyPatch, problem:
     assert trials_best(trials) is trials[0]
     kept = [trial.settings for trial in trials if trial.rung == 1 and trial.kept]
     assert kept == [{"identity_scale": max(RUNGS[0].varied["identity_scale"])}]
+
+
+def test_keyword_queries_have_more_epochs(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    run = Race(monkeypatch, problem, TrainConfig())
+    run.context.schedule = replace(run.context.schedule, keyword_share=1.0)
+    run.long = module.KEYWORD_EPOCHS
+    run()
+    assert run.context.schedule.epochs == module.KEYWORD_EPOCHS
+    assert {epochs for _, epochs in run.runs} == {RUNGS[0].epochs, module.KEYWORD_EPOCHS}
 
 
 def test_the_best_of_each_rung_goes_on(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
@@ -358,7 +368,7 @@ def test_a_run_behind_the_leader_gives_up_at_a_milestone(monkeypatch: pytest.Mon
 
     leading, behind, hardly_ahead, ahead = (tried(identity, identity == 54.0) for identity in curves)
     assert (leading.epochs, leading.map) == (15, curves[54.0][15])
-    first, second = module.MILESTONES
+    first, second = (round(15 * share) for share in module.MILESTONES)
     assert (behind.epochs, behind.map) == (first, curves[18.0][first])
     assert (hardly_ahead.epochs, hardly_ahead.map) == (second, curves[6.0][second])
     assert (ahead.epochs, ahead.map) == (15, curves[2.0][15])
