@@ -20,6 +20,7 @@ LEVELS: tuple[tuple[str, ...], ...] = (
         "reranker.config",
         "reranker.deadline",
         "reranker.errors",
+        "reranker.heap",
         "reranker.lazy",
         "reranker.progress",
         "reranker.records",

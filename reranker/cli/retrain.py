@@ -184,10 +184,12 @@ def retrain(**options: Any) -> None:
     """
     from reranker.engines.stored_ids import stored_ids
     from reranker.formats import RejectLog
+    from reranker.heap import share_arenas
     from reranker.retrain.learning import ids_in_file, read_links_and_judgements
     from reranker.retrain.loop import Retraining
     from reranker.training import Listener
 
+    share_arenas(1)
     settings = _retrain_settings(options)
     engine = common.open_engine_of(options["engine_spec"], retry=True)
     with RejectLog(options["rejects"]) as rejects:

@@ -256,12 +256,14 @@ def command(**options: Any) -> None:
     """
     from reranker.files import write_file
     from reranker.formats import RejectLog
+    from reranker.heap import share_arenas
     from reranker.models.model_folder import load_model, save_model
     from reranker.retrain.documents import forget_documents
     from reranker.training import Listener, train_model
     from reranker.training.report import render_training
     from reranker.training.trainer import remove_checkpoints
 
+    share_arenas(1)
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
     _check_combination(options)
     kind = _kind(options)

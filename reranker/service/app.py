@@ -19,7 +19,6 @@ A part of the service plugs in as a `ServicePart`, which `create_app` includes. 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import gc
 import ipaddress
@@ -51,6 +50,7 @@ from reranker.engines.bodies import variables_of
 from reranker.engines.wire import PASSED_HEADERS, passed_headers
 from reranker.errors import ConfigError, EngineUnavailable
 from reranker.figures import page_style
+from reranker.heap import share_arenas
 from reranker.service import client_reads, operate, proxy, rerank_api, search
 from reranker.service.auth import may, presented_key
 from reranker.service.http import (
@@ -479,8 +479,6 @@ PARENT_S = 1.0
 """Seconds between two checks whether the parent process is still running."""
 ARENAS = 2
 """Memory arenas (glibc malloc) shared by all threads."""
-_M_ARENA_MAX = -8
-"""M_ARENA_MAX of glibc's malloc.h."""
 STOP_S = 1.0
 """Seconds that connections have to close after the last running request."""
 
@@ -783,19 +781,6 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def share_arenas() -> bool:
-    """Make all threads allocate from `ARENAS` memory arenas; return False if the C library has no such setting.
-
-    By default glibc gives each thread its own arena, which keeps the memory of the largest body handled in it. Memory
-    would grow to the number of threads times that size.
-    """
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
-    return bool(mallopt(_M_ARENA_MAX, ARENAS))
-
-
 def run_server(
     app: FastAPI, state: ServiceState, settings: ServiceSettings, shared: SharedSocket | None = None
 ) -> None:
@@ -804,7 +789,7 @@ def run_server(
     SIGHUP polls for another live version at once. With ``shared``, the process serves on the socket that it shares with
     the other processes of the service. Raises the errors of `listen`.
     """
-    share_arenas()
+    share_arenas(ARENAS)
     # Objects that live as long as the service need not be scanned by every garbage collection.
     gc.collect()
     gc.freeze()

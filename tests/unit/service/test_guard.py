@@ -19,7 +19,7 @@ from starlette.responses import JSONResponse
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
-from reranker.service.app import ARENAS, LONGEST_WAIT, ServicePart, _inflated, create_app, share_arenas
+from reranker.service.app import LONGEST_WAIT, ServicePart, _inflated, create_app
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
 from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
@@ -321,23 +321,6 @@ def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) ->
     state.large.add("/echo")
     assert asyncio.run(scenario()) == [503, 200, 200]
     assert state.large_bodies.busy == state.admitted == state.buffered_bytes == 0
-
-
-def test_threads_share_their_arenas_where_the_c_library_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[tuple[int, int]]()
-
-    class Library:
-        def __init__(self, _: None) -> None:
-            self.mallopt = self.keep
-
-        def keep(self, name: int, value: int) -> int:
-            asked.append((name, value))
-            return 1
-
-    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", Library)
-    assert share_arenas() and asked == [(-8, ARENAS)]
-    monkeypatch.setattr("reranker.service.app.ctypes.CDLL", lambda _: object())
-    assert not share_arenas(), "another C library has no such setting"
 
 
 def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
