@@ -8,7 +8,7 @@ import json
 import math
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,16 @@ from starlette.responses import JSONResponse
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
-from reranker.service.app import ARENAS, LONGEST_WAIT, ServicePart, _inflated, create_app, share_arenas
+from reranker.service.app import (
+    ARENAS,
+    COLLECTED_OBJECTS,
+    LONGEST_WAIT,
+    ServicePart,
+    _inflated,
+    create_app,
+    run_server,
+    share_arenas,
+)
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
 from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
@@ -338,6 +347,32 @@ def test_threads_share_their_arenas_where_the_c_library_can(monkeypatch: pytest.
     assert share_arenas() and asked == [(-8, ARENAS)]
     monkeypatch.setattr("reranker.service.app.ctypes.CDLL", lambda _: object())
     assert not share_arenas(), "another C library has no such setting"
+
+
+def test_a_service_searches_for_garbage_less_often_than_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = list[tuple[object, ...]]()
+
+    class Collector:
+        def __getattr__(self, name: str) -> Callable[..., tuple[int, int, int]]:
+            def call(*options: int) -> tuple[int, int, int]:
+                called.append((name, *options))
+                return 700, 10, 11
+
+            return call
+
+    monkeypatch.setattr("reranker.service.app.gc", Collector())
+    monkeypatch.setattr("reranker.service.app.share_arenas", lambda: True)
+    monkeypatch.setattr("reranker.service.app._serve", lambda *_: "served")
+    monkeypatch.setattr("reranker.service.app.asyncio.run", lambda what: called.append((what,)))
+    nothing: Any = None
+    run_server(nothing, nothing, nothing)
+    assert called == [
+        ("collect",),
+        ("freeze",),
+        ("get_threshold",),
+        ("set_threshold", COLLECTED_OBJECTS, 10, 11),
+        ("served",),
+    ]
 
 
 def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
