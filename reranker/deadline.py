@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
 
 from reranker.errors import FallbackError
 from reranker.records import ReasonKind
@@ -63,13 +64,31 @@ class Deadline:
             message = f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}"
             raise FallbackError(ReasonKind.DEADLINE, message)
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
+    def stage(self, name: str) -> AbstractContextManager[None]:
         """Run the block as the stage ``name``, in a span; the time since the last stage is added, even if it fails."""
+        return _Stage(self, name)
+
+    def _end_stage(self, name: str) -> None:
+        now = self.now()
+        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
+        self._noted = now
+
+
+class _Stage:
+    """One run of a stage. A class, because a search has many stages and a generator takes several times as long."""
+
+    __slots__ = ("_deadline", "_name", "_span")
+
+    def __init__(self, deadline: Deadline, name: str) -> None:
+        self._deadline, self._name, self._span = deadline, name, traced(name)
+
+    def __enter__(self) -> None:
+        self._span.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
-            with traced(name):
-                yield
+            self._span.__exit__(kind, error, trace)
         finally:
-            now = self.now()
-            self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
-            self._noted = now
+            self._deadline._end_stage(self._name)

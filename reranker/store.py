@@ -339,7 +339,8 @@ def hash_ids(block: IdBlock) -> UInt64:
     """Return the key of each id, (n,) uint64."""
     lengths = block.lengths
     position = np.arange(len(block.buffer), dtype=np.int64) - np.repeat(block.offsets[:-1], lengths)
-    numbers = _numbers_of_bytes()[(position % MAX_ID_BYTES) * 256 + block.buffer]
+    # The remainder of a division by a power of two, which takes a tenth of the time.
+    numbers = _numbers_of_bytes()[(position & (MAX_ID_BYTES - 1)) * 256 + block.buffer]
     # Differences of a running sum instead of `np.add.reduceat`, which gives a wrong value for an empty id.
     running = np.zeros(len(numbers) + 1, dtype=np.uint64)
     np.cumsum(numbers, out=running[1:])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, Literal
 
@@ -24,20 +24,25 @@ Attributes = Mapping[str, str | bool | int | float]
 
 
 @cache
-def _tracer() -> Any:
-    """Return the tracer of this project, or None if the library is not installed. It is imported by the first span."""
+def _api() -> Any:
+    """Return the module `opentelemetry.trace`, or None if it is not installed. It is imported by the first span."""
     try:
         from opentelemetry import trace
     except ImportError:
         return None
-    return trace.get_tracer("reranker")
+    return trace
 
 
-def _has_provider() -> bool:
+@cache
+def _tracer() -> Any:
+    """Return the tracer of this project; the library must be installed."""
+    return _api().get_tracer("reranker")
+
+
+def is_traced() -> bool:
     """Return whether this process has a tracer provider. Without one, a span costs about 20 µs and goes nowhere."""
-    from opentelemetry import trace
-
-    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    api = _api()
+    return api is not None and not isinstance(api.get_tracer_provider(), api.ProxyTracerProvider)
 
 
 class Span:
@@ -70,14 +75,16 @@ class Span:
             self._span.set_status(StatusCode.ERROR)
 
 
-@contextmanager
+_UNTRACED = nullcontext(Span())
+
+
 def traced(
     name: str,
     attributes: Attributes | None = None,
     *,
     kind: SpanKind = "internal",
     caller: Mapping[str, str] | None = None,
-) -> Iterator[Span]:
+) -> AbstractContextManager[Span]:
     """Run the block in a span, which is the parent of the spans started in it.
 
     Parameters
@@ -91,14 +98,17 @@ def traced(
     caller : mapping of str to str, optional
         `TRACE_HEADERS` of a request: its trace is continued. None: the current span is the parent.
     """
-    tracer = _tracer()
-    if tracer is None or not _has_provider():
-        yield Span()
-        return
+    return _in_span(name, attributes, kind, caller) if is_traced() else _UNTRACED
+
+
+@contextmanager
+def _in_span(
+    name: str, attributes: Attributes | None, kind: SpanKind, caller: Mapping[str, str] | None
+) -> Iterator[Span]:
     from opentelemetry.trace import SpanKind as Kind
 
     context = None if caller is None else _propagator().extract(caller)
-    with tracer.start_as_current_span(
+    with _tracer().start_as_current_span(
         name,
         context,
         Kind[kind.upper()],
@@ -117,7 +127,7 @@ def traced(
 def trace_headers() -> dict[str, str]:
     """Return the `TRACE_HEADERS` by which a request continues the current trace; none without a trace."""
     headers: dict[str, str] = {}
-    if _tracer() is not None:
+    if _api() is not None:
         _propagator().inject(headers)
     return headers
 

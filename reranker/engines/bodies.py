@@ -88,11 +88,18 @@ def default_query_body(query: str, fields: Sequence[str]) -> dict[str, Any]:
 
 def fill_template(body: Mapping[str, Any], query: str) -> dict[str, Any]:
     """Return a copy of a body template with ``query`` for ``{{query}}``; `ConfigError` if it has no ``{{query}}``."""
-    if changed_texts(body, lambda text: text.replace(PLACE, "")) == body:
+    n_places = 0
+
+    def fill(text: str) -> str:
+        nonlocal n_places
+        n_places += PLACE in text
+        return text.replace(PLACE, query)
+
+    filled: dict[str, Any] = changed_texts(body, fill)
+    if not n_places:
         raise ConfigError(
             f"the body template has no placeholder for the query: write {PLACE} in place of the query text"
         )
-    filled: dict[str, Any] = changed_texts(body, lambda text: text.replace(PLACE, query))
     return filled
 
 

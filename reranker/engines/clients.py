@@ -48,7 +48,7 @@ from reranker.errors import (
     RequestTooLarge,
     VersionConflict,
 )
-from reranker.tracing import Attributes, trace_headers, traced
+from reranker.tracing import Attributes, is_traced, trace_headers, traced
 
 T = TypeVar("T")
 
@@ -373,7 +373,7 @@ class EngineClient:
         target = f"{path}?{urlencode(params)}" if params else path
         headers = {"accept": JSON, **(passed_headers.get() or {})}
         headers |= {} if data is None else {"content-type": NDJSON if isinstance(body, bytes) else JSON}
-        name, attributes = self._span_of(method, path)
+        name, attributes = self._span_of(method, path) if is_traced() else ("", {})
         with traced(name, attributes, kind="client") as span:
             reply = self._exchanged(method, target, data, headers | trace_headers(), limit_s)
             span.note({"db.response.status_code": str(reply.status)})

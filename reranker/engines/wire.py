@@ -57,9 +57,16 @@ def changed_texts(value: Json, change: Callable[[str], str], *, names: bool = Fa
     """Return a copy of a JSON value with every string changed; with ``names``, keys of objects as well."""
     if isinstance(value, str):
         return change(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict) or isinstance(value, Mapping):  # a dict is recognised much faster than a mapping
         return {change(n) if names else n: changed_texts(item, change, names=names) for n, item in value.items()}
     return [changed_texts(item, change, names=names) for item in value] if isinstance(value, list) else value
+
+
+def copied(value: Json) -> Json:
+    """Return a deep copy of a JSON value, several times as fast as `copy.deepcopy`, which copies any object."""
+    if isinstance(value, dict):
+        return {name: copied(item) for name, item in value.items()}
+    return [copied(item) for item in value] if isinstance(value, list) else value
 
 
 def check_name(name: str) -> str:

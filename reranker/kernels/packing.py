@@ -221,9 +221,13 @@ def to_text(packed: bytes) -> str:
     return base64.b64encode(packed).decode("ascii")
 
 
-def with_padding(text: str) -> str:
-    """Return base64 with its padding (``=``), without which OpenSearch returns doc values of binary fields."""
-    return text + "=" * (-len(text) % 4)
+_PADDING = ("", "===", "==", "=")
+"""Padding of a base64 text by its length modulo 4."""
+
+
+def with_padding(texts: Sequence[str]) -> list[str]:
+    """Return base64 texts with their padding (``=``), without which OpenSearch returns doc values of binary fields."""
+    return [text + _PADDING[len(text) % 4] for text in texts]
 
 
 def from_texts(texts: Sequence[str]) -> list[bytes]:

@@ -209,11 +209,11 @@ class StoredFields:
 
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
-        vec, terms = self.source_fields
+        vec, terms = (_packed(hits, name) for name in self.source_fields)
         whole = [
             (place, a, b)
-            for place, hit in enumerate(hits)
-            if isinstance(a := _packed(hit, vec), str) and isinstance(b := _packed(hit, terms), str)
+            for place, (a, b) in enumerate(zip(vec, terms, strict=True))
+            if isinstance(a, str) and isinstance(b, str)
         ]
         vectors = CandidateVectors(len(hits))
         if not self._unpack(whole, vectors):
@@ -227,19 +227,17 @@ class StoredFields:
         if not texts:
             return True
         try:
-            arrays = unpack_vectors(from_texts([vector for _, vector, _ in texts]), self.dims)
-            rows = unpack_terms(from_texts([terms for _, _, terms in texts]))
+            arrays = unpack_vectors(from_texts(with_padding([vector for _, vector, _ in texts])), self.dims)
+            rows = unpack_terms(from_texts(with_padding([terms for _, _, terms in texts])))
         except InputError:
             return False
         vectors.add_arrays(np.array([place for place, _, _ in texts], dtype=np.int64), arrays, rows)
         return True
 
 
-def _packed(hit: Hit, name: str) -> object:
-    """Return the first doc value of a field, or else its value in ``_source``; None if there is neither."""
-    if name in hit.fields:
-        return with_padding(str(hit.fields[name][0]))
-    return hit.source.get(name)
+def _packed(hits: Sequence[Hit], name: str) -> list[object]:
+    """Return of each hit the first doc value of a field, or else its value in ``_source``; None if there is neither."""
+    return [hit.fields[name][0] if name in hit.fields else hit.source.get(name) for hit in hits]
 
 
 @dataclass(slots=True)

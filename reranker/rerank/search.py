@@ -783,6 +783,8 @@ class SourceSizes:
 
 def without_own_fields(hit: RankedHit) -> RankedHit:
     """Return the hit without the fields that this project has added to the document."""
+    if not any(name.startswith(FIELD_PREFIX) for name in hit.source):
+        return hit
     source = {name: value for name, value in hit.source.items() if not name.startswith(FIELD_PREFIX)}
     return structs.replace(hit, source=source)
 

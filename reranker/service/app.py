@@ -479,6 +479,14 @@ PARENT_S = 1.0
 """Seconds between two checks whether the parent process is still running."""
 ARENAS = 2
 """Memory arenas (glibc malloc) shared by all threads."""
+<<<<<<< HEAD
+=======
+_M_ARENA_MAX = -8
+"""M_ARENA_MAX of glibc's malloc.h."""
+COLLECTED_OBJECTS = 20_000
+"""Objects after which the youngest are searched for garbage. By Python's default of 700, every search would be
+interrupted once or twice, and nearly all of its objects would be found to be in use."""
+>>>>>>> serve34
 STOP_S = 1.0
 """Seconds that connections have to close after the last running request."""
 
@@ -793,6 +801,7 @@ def run_server(
     # Objects that live as long as the service need not be scanned by every garbage collection.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(COLLECTED_OBJECTS, *gc.get_threshold()[1:])
     asyncio.run(_serve(app, state, settings, shared))
 
 

@@ -118,8 +118,11 @@ Checker = Callable[[_Reader, Any, str], None]
 # --- values
 
 
+_SCALARS = (str, int, float, type(None))
+
+
 def _is_scalar(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
+    return isinstance(value, _SCALARS)
 
 
 def scalar(_: _Reader, value: Any, place: str) -> None:

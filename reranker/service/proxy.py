@@ -9,7 +9,6 @@ indexes, and whatever `reranker.service.gate` does not allow, so that clients ca
 from __future__ import annotations
 
 import asyncio
-import copy
 import re
 import time
 import uuid
@@ -23,6 +22,7 @@ from starlette.background import BackgroundTask
 from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
+from reranker.engines.wire import copied
 from reranker.errors import EngineError
 from reranker.records import RankedHit, Reason, ReasonKind
 from reranker.rerank.ranking import why_not
@@ -94,6 +94,7 @@ PASSED_ON = frozenset(
     }
 )
 """URL parameters that only the engine implements: a search with one of them is forwarded and keeps its order."""
+_KNOWN_PARAMS = IN_BODY.keys() | WITHOUT_EFFECT | PASSED_ON
 FORWARDED = "forwarded"
 """Label of `Metrics.searches` for searches that the engine answered itself."""
 MAX_SEARCHES = 100
@@ -133,7 +134,7 @@ def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], Che
     if not isinstance(body, dict):
         raise ServiceError(400, "the search body is not a JSON object")
     params = {name: value for name, value in params.items() if (name, value) != ("search_type", "query_then_fetch")}
-    check_params(params, IN_BODY.keys() | WITHOUT_EFFECT | PASSED_ON)
+    check_params(params, _KNOWN_PARAMS)
     try:
         body = {**body, **{name: IN_BODY[name](params[name]) for name in params.keys() & IN_BODY.keys()}}
     except ValueError:
@@ -145,7 +146,7 @@ def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], Che
     passed = {name: value for name, value in params.items() if name in PASSED_ON}
     if not body.keys() & {"aggs", "aggregations", "suggest"}:
         passed.pop("typed_keys", None)  # without aggregations or suggesters it has no effect
-    template = copy.deepcopy(body)
+    template = copied(body)
     text, why = take_text(template, ubi.get("user_query"))
     if passed:
         why = f"{', '.join(sorted(passed))} in the URL"
@@ -159,7 +160,7 @@ def read_search(body: Any, params: Mapping[str, str], check: Callable[[Any], Che
 
 def check_params(params: Mapping[str, str], allowed: Collection[str]) -> None:
     """Raise `ServiceError` 400 if a URL parameter is not allowed. The message names those that are plain words."""
-    if unknown := sorted(params.keys() - set(allowed)):
+    if unknown := sorted(name for name in params if name not in allowed):
         shown = ", ".join(name for name in unknown if _PARAMETER.fullmatch(name)) or f"{len(unknown)} of them"
         raise ServiceError(
             400,

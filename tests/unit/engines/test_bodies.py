@@ -19,6 +19,7 @@ from reranker.engines.bodies import (
     page_body,
     window_of,
 )
+from reranker.engines.wire import copied
 from reranker.errors import ConfigError, InputError
 from reranker.records import ReasonKind
 
@@ -179,3 +180,15 @@ def test_a_search_without_a_deadline_keeps_its_body() -> None:
 def test_a_deadline_that_has_passed_leaves_the_engine_a_millisecond() -> None:
     times = iter((0.0, 9.0, 9.0, 9.0))
     assert bounded({}, Deadline(1.5, lambda: next(times))) == {"timeout": "1ms"}
+
+
+def test_a_copy_of_a_json_value_shares_no_object_or_list_with_it() -> None:
+    value: dict[str, Any] = {
+        "query": {"bool": {"must": [{"match": {"title": "red"}}, {"match": {"text": "red"}}]}},
+        "size": 3,
+    }
+    again = copied(value)
+    assert again == value
+    again["query"]["bool"]["must"][0]["match"]["title"] = "{{query}}"
+    again["query"]["bool"]["must"].pop()
+    assert value["query"] == {"bool": {"must": [{"match": {"title": "red"}}, {"match": {"text": "red"}}]}}

@@ -8,7 +8,7 @@ import json
 import math
 import time
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +19,15 @@ from starlette.responses import JSONResponse
 from reranker.deadline import Deadline
 from reranker.errors import ConfigError
 from reranker.rerank import RerankSettings
-from reranker.service.app import LONGEST_WAIT, ServicePart, _inflated, create_app
+from reranker.service.app import (
+    ARENAS,
+    COLLECTED_OBJECTS,
+    LONGEST_WAIT,
+    ServicePart,
+    _inflated,
+    create_app,
+    run_server,
+)
 from reranker.service.auth import ApiKeys, new_key
 from reranker.service.http import JsonRoute, RequestBody, RequestContext, ServiceError, body_of, context_of
 from reranker.service.settings import LARGE_BODY, Limits, ServiceSettings
@@ -321,6 +329,33 @@ def test_few_large_bodies_are_in_work_at_once(served: Served, tmp_path: Path) ->
     state.large.add("/echo")
     assert asyncio.run(scenario()) == [503, 200, 200]
     assert state.large_bodies.busy == state.admitted == state.buffered_bytes == 0
+
+
+def test_a_service_searches_for_garbage_less_often_than_a_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = list[tuple[object, ...]]()
+
+    class Collector:
+        def __getattr__(self, name: str) -> Callable[..., tuple[int, int, int]]:
+            def call(*options: int) -> tuple[int, int, int]:
+                called.append((name, *options))
+                return 700, 10, 11
+
+            return call
+
+    monkeypatch.setattr("reranker.service.app.gc", Collector())
+    monkeypatch.setattr("reranker.service.app.share_arenas", lambda n: called.append(("arenas", n)))
+    monkeypatch.setattr("reranker.service.app._serve", lambda *_: "served")
+    monkeypatch.setattr("reranker.service.app.asyncio.run", lambda what: called.append((what,)))
+    nothing: Any = None
+    run_server(nothing, nothing, nothing)
+    assert called == [
+        ("arenas", ARENAS),
+        ("collect",),
+        ("freeze",),
+        ("get_threshold",),
+        ("set_threshold", COLLECTED_OBJECTS, 10, 11),
+        ("served",),
+    ]
 
 
 def test_a_client_is_its_key_or_its_address(served: Served, tmp_path: Path) -> None:
