@@ -479,14 +479,9 @@ PARENT_S = 1.0
 """Seconds between two checks whether the parent process is still running."""
 ARENAS = 2
 """Memory arenas (glibc malloc) shared by all threads."""
-<<<<<<< HEAD
-=======
-_M_ARENA_MAX = -8
-"""M_ARENA_MAX of glibc's malloc.h."""
 COLLECTED_OBJECTS = 20_000
 """Objects after which the youngest are searched for garbage. By Python's default of 700, every search would be
 interrupted once or twice, and nearly all of its objects would be found to be in use."""
->>>>>>> serve34
 STOP_S = 1.0
 """Seconds that connections have to close after the last running request."""
 
