@@ -7,8 +7,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -43,7 +45,9 @@ def inherited_socket() -> SharedSocket | None:
 def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain_s: float) -> int:
     """Run ``n`` processes of a command until SIGTERM or SIGINT, and return the exit status.
 
-    A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others.
+    A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others. If
+    there are as many processes as cores, each keeps to a core of its own (Linux): its threads take turns, and a search
+    that goes from thread to thread would otherwise go from core to core, each time without what is in their caches.
     Signals are forwarded to all of them. Processes still running `KILL_S` after ``drain_s`` are killed.
     """
     with WorkFolder() as work:
@@ -58,16 +62,25 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
     return processes.status
 
 
+class _Due(NamedTuple):
+    """The start of a process."""
+
+    at: float
+    """Monotonic seconds."""
+    core: int | None
+    """The core that the process keeps to; None: it may use all of them."""
+
+
 class _Processes:
-    """The running processes, the due times of restarts (monotonic seconds), and the time at which all are killed."""
+    """The running processes, each with its core, the due starts, and the time at which all are killed."""
 
     def __init__(self, n: int, listener: socket.socket, command: Sequence[str], drain_s: float, work: Path) -> None:
         self.listener, self.command, self.drain_s, self.figures = listener, command, drain_s, str(work / "figures")
         os.mkdir(self.figures, 0o700)
         shared = {SHARED_SOCKET: f"{listener.fileno()} {os.getpid()}", SHARED: self.figures, SHARED_FOLDER: str(work)}
         self.environment = {**os.environ, **shared}
-        self.running: list[subprocess.Popen[bytes]] = []
-        self.starts = [0.0] * n
+        self.running: dict[subprocess.Popen[bytes], int | None] = {}
+        self.starts = [_Due(0.0, core) for core in _cores_of(n)]
         self.ends_at: float | None = None
         self.status = 0
 
@@ -81,21 +94,22 @@ class _Processes:
     def poll(self) -> bool:
         """Start the processes that are due and handle those that ended; return False if there are none to wait for."""
         now = time.monotonic()
-        for due in [due for due in self.starts if due <= now]:
+        for due in [due for due in self.starts if due.at <= now]:
             self.starts.remove(due)
-            self.running.append(
-                subprocess.Popen(self.command, env=self.environment, pass_fds=[self.listener.fileno()])  # noqa: S603 - its own command line
-            )
+            process = subprocess.Popen(self.command, env=self.environment, pass_fds=[self.listener.fileno()])  # noqa: S603 - its own command line
+            self.running[process] = due.core
+            if due.core is not None:
+                with suppress(OSError):  # where this is forbidden, the process may use all cores
+                    os.sched_setaffinity(process.pid, {due.core})
         for process in [process for process in self.running if process.poll() is not None]:
-            self.running.remove(process)
-            self._ended(process, now)
+            self._ended(process, self.running.pop(process), now)
         return bool(self.starts or self.running) and (self.ends_at is None or now < self.ends_at)
 
-    def _ended(self, process: subprocess.Popen[bytes], now: float) -> None:
+    def _ended(self, process: subprocess.Popen[bytes], core: int | None, now: float) -> None:
         forget_process(self.figures, process.pid)
         if self.ends_at is None:
             _log.error("process ended", extra={"ssi": {"pid": process.pid, "status": process.returncode}})
-            self.starts.append(now + LEAST_LIFE_S)
+            self.starts.append(_Due(now + LEAST_LIFE_S, core))
         if process.returncode > 0:
             self.status = self.status or process.returncode
             self.forward(signal.SIGTERM)
@@ -105,3 +119,9 @@ class _Processes:
         for process in self.running:
             process.kill()
             process.wait()
+
+
+def _cores_of(n: int) -> list[int | None]:
+    """Return the core of each of ``n`` processes; None for all if there are not as many cores as processes."""
+    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    return [*cores] if n == len(cores) else [None] * n

@@ -271,6 +271,8 @@ def test_of_two_workers_one_may_be_killed_under_load(site: Path, tmp_path: Path)
         assert service.figure("ssi_searchable") == 1 and service.figure("ssi_version") == 1
         assert service.figure("ssi_processes") == 2
         second = service.process.children()
+        if len(os.sched_getaffinity(0)) == 2:
+            assert sorted(process.cpu_affinity() for process in second) == [[core] for core in os.sched_getaffinity(0)]
         status, seconds = service.terminate()
         assert status == 0 and seconds < 12 and not any(process.is_running() for process in second)
         assert "process ended" in service.log
