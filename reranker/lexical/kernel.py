@@ -82,8 +82,10 @@ def posting_weights(
     field_weights: Float64,
     idf: Float64,
     k1: float,
-) -> Float32:
-    """Return the weights of the postings, (n,) float32.
+    words: tuple[int, int],
+    weights: Float32,
+) -> None:
+    """Set the weights of the postings of some words.
 
     A weight is idf_i ((k1 + 1) tf / (k1 + tf) + cover), with tf = sum_k w_k parts_k / norms_k,d; cover is the sum of
     covers_k,d over the fields k that hold the word.
@@ -102,10 +104,13 @@ def posting_weights(
         idf of each word, (n_words,).
     k1 : float
         Saturation.
+    words : tuple of int
+        The first of the words, and the one after the last.
+    weights : array
+        Weight of each posting, (n,) float32, changed in place.
     """
     n_fields = len(field_weights)
-    weights = np.empty(len(postings.documents), np.float32)
-    for word in range(len(idf)):
+    for word in range(words[0], words[1]):
         scale = idf[word] * (k1 + 1.0)
         for place in range(postings.offsets[word], postings.offsets[word + 1]):
             document = postings.documents[place]
@@ -123,7 +128,6 @@ def posting_weights(
                         total += np.float64(covers[field, document])
                 weight += np.float64(np.float32(total)) * idf[word]
             weights[place] = np.float32(weight)
-    return weights
 
 
 @njit(**_OPTIONS)

@@ -6,12 +6,13 @@ Settings are compared by their mean average precision (MAP) on training or valid
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -91,6 +92,12 @@ _N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
 
 
 _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
+
+
+_QUERIES_A_CORE = 25  # queries per thread whose candidates are ranked
+
+
+_POSTINGS_A_CORE = 50_000  # postings per thread that are weighted
 
 
 N_CANDIDATES = 200
@@ -324,16 +331,22 @@ class LexicalMeasure:
 
         # Queries are independent of one another, so the values do not depend on the number of cores.
         n_parts = min(_n_cores(), 1 + len(rows.data) // _WORDS_A_CORE)
-        return np.concatenate(_in_parts(part, np.linspace(0, rows.shape[0], 1 + n_parts).astype(int).tolist()))
+        return np.concatenate(_in_parts(part, _bounds(rows.shape[0], n_parts)))
 
     def _values_among(
         self, candidates: RankedPlaces, rows: sp.csr_matrix, weights: Float32, chosen: RowNumbers | None
     ) -> Float64:
-        chosen, n_words = np.arange(self.n_queries) if chosen is None else chosen, len(self.corpus.columns)
-        values: Float64 = candidate_precision(
-            rows.indptr, rows.indices, rows.data, candidates, weights, chosen, n_words, DEPTH
-        )
-        return values
+        asked = np.arange(self.n_queries) if chosen is None else chosen
+        n_words = len(self.corpus.columns)
+
+        def part(first: int, last: int) -> Float64:
+            values: Float64 = candidate_precision(
+                rows.indptr, rows.indices, rows.data, candidates, weights, asked[first:last], n_words, DEPTH
+            )
+            return values
+
+        n_parts = min(_n_cores(), 1 + len(asked) // _QUERIES_A_CORE)
+        return np.concatenate(_in_parts(part, _bounds(len(asked), n_parts)))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.
@@ -368,7 +381,14 @@ class LexicalMeasure:
             covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
             of_fields = np.array(settings.field_weights)
 
-            weights: Float32 = posting_weights(postings, norms, covers, of_fields, idf, settings.k1)
+            weights: Float32 = np.empty(len(postings.documents), np.float32)
+
+            def part(first: int, last: int) -> None:
+                posting_weights(postings, norms, covers, of_fields, idf, settings.k1, (first, last), weights)
+
+            n_parts = min(_n_cores(), 1 + len(weights) // _POSTINGS_A_CORE)
+            inner = np.searchsorted(postings.offsets, _bounds(len(weights), n_parts)[1:-1]).tolist()
+            _in_parts(part, [0, *inner, len(idf)])
             return weights
         total = np.zeros(len(postings.documents))
         for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
@@ -380,12 +400,22 @@ def _n_cores() -> int:
     return os.cpu_count() or 1
 
 
+@cache
+def _other_cores() -> ThreadPoolExecutor:
+    """Return threads for all cores but that of the caller."""
+    return ThreadPoolExecutor(max(_n_cores() - 1, 1), thread_name_prefix="ssi-tuning")
+
+
 def _in_parts(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
-    """Return the results of the parts between the bounds, in order, each computed on a core of its own."""
-    if len(bounds) == 2:
-        return [part(*bounds)]
-    with ThreadPoolExecutor(len(bounds) - 1) as cores:
-        return list(cores.map(part, bounds[:-1], bounds[1:]))
+    """Return the results of the parts between the bounds, in order; the first one is computed by the caller."""
+    others = [_other_cores().submit(part, *each) for each in itertools.pairwise(bounds[1:])]
+    return [part(bounds[0], bounds[1]), *(other.result() for other in others)]
+
+
+def _bounds(n: int, n_parts: int) -> list[int]:
+    """Return the bounds of parts of about the same size."""
+    bounds: list[int] = np.linspace(0, n, 1 + n_parts).astype(int).tolist()
+    return bounds
 
 
 def _measure(corpus: LexicalCorpus, task: LexicalTask, form: str) -> LexicalMeasure | FoldedMeasure:

@@ -29,7 +29,11 @@ def test_weights_are_the_definitions(coverage: tuple[float, ...]) -> None:
     covers = np.array([c / rng.uniform(5, 50, N_DOCUMENTS) for c in coverage], np.float32).reshape(-1, N_DOCUMENTS)
     arguments = (laid_out, norms, covers, np.array([7.0, 1.0]), idf, 1.7)
     expected = reference.bm25_weights(*arguments)
-    assert np.array_equal(posting_weights(*arguments), expected)
+    weights = np.full(len(expected), -1, np.float32)
+    posting_weights(*arguments, (4, N_WORDS), weights)
+    assert (weights[: laid_out.offsets[4]] == -1).all(), "of other words"
+    posting_weights(*arguments, (0, 4), weights)
+    assert np.array_equal(weights, expected)
 
 
 def test_postings_are_those_of_the_words_that_are_asked_for() -> None:
