@@ -119,13 +119,13 @@ def expected_seconds(run: TrainingRun, *, compare: bool) -> dict[str, float]:
     The numbers are seconds of training on corpora of some ten thousand documents, measured with two cores.
     """
     has_texts = run.evidence.texts is not None
-    seconds = {"reading": 1.0, "counting": 0.5, "lexical score": 11.0, "rows": 2.0, "learning": 20.0}
+    seconds = {"reading": 0.5, "counting": 0.2, "lexical score": 8.0, "rows": 1.0, "learning": 18.0}
     if has_texts:  # links have no query texts to remember, and no forms to compare
-        seconds |= {"query memory": 3.0, "form": 9.0}
+        seconds |= {"query memory": 3.0, "form": 5.0}
     if run.corpus.view.vector:
         seconds["word vectors"] = 5.0
     if compare:
-        seconds["comparison"] = 3.0
+        seconds["comparison"] = 2.0
     return seconds | {"refit": 15.0 if run.valid is None else 1.0}
 
 
