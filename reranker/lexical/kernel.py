@@ -137,12 +137,14 @@ def _ranks(scores: Float32, documents: Int32) -> Int64:
     for number in range(len(documents)):
         document = documents[number]
         score = scores[document]
-        ahead = 0
-        for other in range(document):
-            ahead += scores[other] >= score
-        for other in range(document + 1, len(scores)):
-            ahead += scores[other] > score
-        ranks[number] = ahead + 1
+        earlier, later = scores[:document], scores[document + 1 :]
+        # Numbers of the width of a score are counted four times as fast as those of 64 bits.
+        ahead = np.uint32(0)
+        for other in range(len(earlier)):
+            ahead += np.uint32(1) if earlier[other] >= score else np.uint32(0)
+        for other in range(len(later)):
+            ahead += np.uint32(1) if later[other] > score else np.uint32(0)
+        ranks[number] = ahead + np.uint32(1)
     ranks.sort()
     return ranks
 
@@ -247,8 +249,9 @@ def _count_shared(
             place_of[documents[place]] = place
         for word in words[offsets[query] : offsets[query + 1]]:
             for document in postings.documents[postings.offsets[word] : postings.offsets[word + 1]]:
-                if place_of[document] >= 0:
-                    counts[place_of[document]] += 1
+                place = place_of[np.uint32(document)]
+                if place >= 0:
+                    counts[np.uint64(place)] += 1
         for place in range(queries[query], queries[query + 1]):
             place_of[documents[place]] = -1
     return counts
@@ -273,7 +276,7 @@ def _fill_shared(
             place_of[documents[place]] = place
         for word in words[offsets[query] : offsets[query + 1]]:
             for number in range(postings.offsets[word], postings.offsets[word + 1]):
-                place = place_of[postings.documents[number]]
+                place = place_of[np.uint32(postings.documents[number])]
                 if place >= 0:
                     shared[ends[place]], numbers[ends[place]] = word, number
                     ends[place] += 1
