@@ -94,9 +94,6 @@ _N_PAIRS = 5_000  # (relevant, random) pairs by which the gap is measured
 _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the thread takes longer than the ranking
 
 
-_QUERIES_A_CORE = 25  # queries per thread whose candidates are ranked
-
-
 _POSTINGS_A_CORE = 50_000  # postings per thread that are weighted
 
 
@@ -336,17 +333,11 @@ class LexicalMeasure:
     def _values_among(
         self, candidates: RankedPlaces, rows: sp.csr_matrix, weights: Float32, chosen: RowNumbers | None
     ) -> Float64:
-        asked = np.arange(self.n_queries) if chosen is None else chosen
-        n_words = len(self.corpus.columns)
-
-        def part(first: int, last: int) -> Float64:
-            values: Float64 = candidate_precision(
-                rows.indptr, rows.indices, rows.data, candidates, weights, asked[first:last], n_words, DEPTH
-            )
-            return values
-
-        n_parts = min(_n_cores(), 1 + len(asked) // _QUERIES_A_CORE)
-        return np.concatenate(_in_parts(part, _bounds(len(asked), n_parts)))
+        asked, n_words = np.arange(self.n_queries) if chosen is None else chosen, len(self.corpus.columns)
+        values: Float64 = candidate_precision(
+            rows.indptr, rows.indices, rows.data, candidates, weights, asked, n_words, DEPTH
+        )
+        return values
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.

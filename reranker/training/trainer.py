@@ -270,7 +270,8 @@ class Trainer:
             epoch += 1
             result.history.append(line)
             if is_taken(line, result):
-                result.U, result.V = self._copies(U, V)
+                # Without validation every epoch is taken: the tables are those of the last one without copies.
+                result.U, result.V = (U, V) if self.evaluate is None else self._copies(U, V)
                 result.best_epoch, result.best_map = epoch, line.map
             self._keep(epoch, U, V, result)
         return result

@@ -201,7 +201,7 @@ def test_one_row_a_document_serves_texts_and_documents() -> None:
 def test_forms_that_are_tuned_at_the_same_time_are_those_tuned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     corpus, task = titles_matter()
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    for name in ("_WORDS_A_CORE", "_QUERIES_A_CORE", "_POSTINGS_A_CORE"):
+    for name in ("_WORDS_A_CORE", "_POSTINGS_A_CORE"):
         monkeypatch.setattr(lexical, name, 5)
     together = tune_lexical(corpus, [task], seeded_rng(), ("tfidf", "bm25"))
     monkeypatch.setattr(os, "cpu_count", lambda: 1)
