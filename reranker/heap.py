@@ -11,8 +11,8 @@ _M_ARENA_MAX = -8
 def share_arenas(n_arenas: int) -> bool:
     """Make all threads allocate from ``n_arenas`` memory arenas; return False if the C library has no such setting.
 
-    By default glibc gives each thread its own arena, which keeps the largest memory that was used in it: a process
-    grows to the number of its threads times what one of them needs.
+    By default glibc gives each thread its own arena, and the threads of other arenas cannot use memory that is freed in
+    it. A process then grows to the number of its threads times what one of them needs.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -46,8 +46,8 @@ def run_processes(n: int, listener: socket.socket, command: Sequence[str], drain
     """Run ``n`` processes of a command until SIGTERM or SIGINT, and return the exit status.
 
     A process that was killed, or ended with status 0, is restarted; one that ends with an error stops all others. If
-    there are as many processes as cores, each keeps to a core of its own (Linux): its threads take turns, and a search
-    that goes from thread to thread would otherwise go from core to core, each time without what is in their caches.
+    there are as many processes as cores, each keeps to a core of its own (Linux). The threads of a process take turns
+    anyway; without this, a search would change the core with the thread, and find nothing in that core's caches.
     Signals are forwarded to all of them. Processes still running `KILL_S` after ``drain_s`` are killed.
     """
     with WorkFolder() as work:

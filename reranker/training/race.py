@@ -31,7 +31,7 @@ class Rung(NamedTuple):
     """One round of the search: the settings kept so far, with another value of one setting at a time."""
 
     epochs: int
-    """Epochs of each run. Runs of `FINAL_EPOCHS` are long: they stop by validation, and may have other epochs."""
+    """Epochs of each run. `FINAL_EPOCHS` marks a round of long runs, which have the epochs of the training."""
     varied: Mapping[str, Sequence[float]]
     """Name of a setting to its values. Each value is tried with the first values of the other settings."""
     relative: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ its runs are made at the same time."""
 TIE = 0.015
 """Relative difference of validation MAP that two runs may have by chance."""
 MILESTONES: Mapping[float, float] = {0.4: 0.0, 0.7: TIE}
-"""Shares of the epochs after which a long run gives up unless it is ahead of the first long run by the second number.
+"""Share of the epochs to the lead over the first long run that a long run must have there, or it gives up.
 
 In the end it must be ahead by more than `TIE` to be chosen.
 """

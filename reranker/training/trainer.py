@@ -270,7 +270,7 @@ class Trainer:
             epoch += 1
             result.history.append(line)
             if is_taken(line, result):
-                # Without validation every epoch is taken: the tables are those of the last one without copies.
+                # Without validation the last epoch is the result, so that no copies are needed.
                 result.U, result.V = (U, V) if self.evaluate is None else self._copies(U, V)
                 result.best_epoch, result.best_map = epoch, line.map
             self._keep(epoch, U, V, result)
@@ -483,8 +483,8 @@ class NegativeMiner:
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
         """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 for queries outside the sample.
 
-        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. Where all vectors are 0, as before the first
-        step, the ranking is the lexical one whatever a is: it is made once for all runs.
+        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. If all vectors are 0, as before the first step,
+        the ranking is by words and does not depend on a: it is computed once and shared by all runs.
         """
         if vectors.any() or identity == 0:
             return self._found(U, vectors, identity)
