@@ -234,14 +234,8 @@ class ShortQueries(NamedTuple):
 
     U: Float32
     """(n_rows, N) float32, as it is served."""
-    map: float
-    """Validation MAP of the short queries."""
     scale: float
     """Weight of the learned part that validation chose."""
-    epochs: int
-    """Epochs of its training."""
-    identity: float
-    """a, the weight of q.d."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,12 +61,11 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     validators = context.short_validators
     if not validators and first is None:
         return None
-    identity = first.identity if first is not None else context.config.identity_scale or SHORT_IDENTITY
-    epochs = SHORT_EPOCHS if first is None else first.epochs
+    identity = context.config.identity_scale or SHORT_IDENTITY
     V = learned.result.V
     schedule = replace(
         context.schedule,
-        epochs=epochs,
+        epochs=SHORT_EPOCHS,
         keyword_share=1.0,
         query_dropout=0.0,
         document_dropout=0.0,
@@ -83,12 +82,12 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         context.say(f"short queries use the U of all queries: {error}")
         return None
     if first is not None:
-        value, scale = first.map, first.scale
+        scale = first.scale
     else:
-        value, scale = context.best_scale(U, DocumentForm(LINEAR, V), identity, validators)
+        scale = context.best_scale(U, DocumentForm(LINEAR, V), identity, validators)[1]
     # V is served multiplied by the root of learned.scale / a: U is multiplied by the rest of the scale.
     factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
-    return ShortQueries(np.ascontiguousarray(U * factor), value, scale, epochs, identity)
+    return ShortQueries(np.ascontiguousarray(U * factor), scale)
 
 
 def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
