@@ -29,6 +29,7 @@ from urllib3.exceptions import ProtocolError, ReadTimeoutError, SSLError
 from reranker.deadline import Deadline
 from reranker.engines.http1 import BoundedResponse, DirectConnection
 from reranker.engines.settings import EngineSettings
+from reranker.engines.wire import while_waiting
 
 
 @dataclass(slots=True)
@@ -147,6 +148,8 @@ class DeadlinePool:
             # An engine that closes the connection may have sent an answer before.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 conn.request(method, url, body=body, headers=headers)
+            if (work := while_waiting.get()) is not None:
+                work()
             answer: urllib3.BaseHTTPResponse = conn.getresponse()
             return answer
         except BaseException as error:

@@ -20,6 +20,13 @@ passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_header
 """Forwarded headers of the request that is handled in this context."""
 
 
+while_waiting: ContextVar[Callable[[], None] | None] = ContextVar("while_waiting", default=None)
+"""Work to do after a request of this context is sent and before its answer is read; it must not raise errors.
+
+It is done once for each request over an open connection, and not at all in other cases.
+"""
+
+
 Json = Any
 """A JSON value: object, array, string, number, boolean or None."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -37,6 +38,7 @@ from reranker.engines.vectors import (
     unread_conditions,
     why_not_rescored,
 )
+from reranker.engines.wire import while_waiting
 from reranker.errors import (
     ConfigError,
     EncoderMismatch,
@@ -571,7 +573,8 @@ class Reranker:
         at_once = self._comes_at_once(request, depth)
         head = (request.body, depth, request.preference, request.deadline)
         refused: Reason | None = None
-        with request.deadline.stage("candidates"):
+        encoding = _Encoding(lambda: self._query(request))
+        with request.deadline.stage("candidates"), encoding.while_waiting():
             try:
                 answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
             except EngineRejected as error:
@@ -585,7 +588,7 @@ class Reranker:
             return answer, Ranking(answer.hits), refused, at_once
         try:
             source = self._candidates.source_of(request.body, with_source=at_once)
-            return answer, self._rank(request, answer.hits, source), None, at_once
+            return answer, self._rank(request, encoding, answer.hits, source), None, at_once
         except Exception as error:
             # A failure of reranking must never make the search worse than without it, so every error is caught.
             return answer, Ranking(answer.hits), _reason_of(error), at_once
@@ -608,7 +611,9 @@ class Reranker:
         notices = notices_of(query, request.alpha, 0, scored.window.n)
         return answer, Ranking(scored.window.hits, scored, notices=notices)
 
-    def _rank(self, request: Request, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
+    def _rank(
+        self, request: Request, encoding: _Encoding, hits: Sequence[Hit], source: bool | list[str]
+    ) -> Ranking:
         """Return the hits, including those that the first stage adds, with the final order of the window.
 
         ``hits`` are in first-stage order with the fields that the route needs. ``source`` is the ``_source`` option
@@ -616,7 +621,7 @@ class Reranker:
         them can; `EngineError` if the engine does not answer.
         """
         with request.deadline.stage("query"):
-            query = self._query(request)
+            query = encoding.query()
         if query.is_empty:
             message = "the query has no word that distinguishes documents, so only the engine can rank its hits"
             raise FallbackError(ReasonKind.EMPTY_QUERY, message)
@@ -706,6 +711,33 @@ class Reranker:
             explanations=explanations,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
         )
+
+
+class _Encoding:
+    """The encoding of a query, which needs no answer of the engine and can be done while the engine searches."""
+
+    def __init__(self, encode: Callable[[], EncodedQuery]) -> None:
+        self._encode = encode
+        self._query: EncodedQuery | None = None
+
+    @contextmanager
+    def while_waiting(self) -> Iterator[None]:
+        """Encode while the first request of the block waits for its answer, if its connection allows that."""
+        token = while_waiting.set(self._try)
+        try:
+            yield
+        finally:
+            while_waiting.reset(token)
+
+    def query(self) -> EncodedQuery:
+        """Return the encoded query; raises the errors of ``encode``."""
+        if self._query is None:
+            self._query = self._encode()
+        return self._query
+
+    def _try(self) -> None:
+        with suppress(Exception):  # the candidates are needed all the same, and `query` raises the error again
+            self.query()
 
 
 def _attributes_of(page: RerankedPage) -> dict[str, str | bool | int | float]:
