@@ -23,7 +23,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
@@ -219,24 +218,6 @@ def unpack_terms(packed: Sequence[bytes]) -> sp.csr_matrix:
 def to_text(packed: bytes) -> str:
     """Return bytes as base64, the JSON form of a binary field."""
     return base64.b64encode(packed).decode("ascii")
-
-
-_PADDING = ("", "===", "==", "=")
-"""Padding of a base64 text by its length modulo 4."""
-
-
-def with_padding(texts: Sequence[str]) -> list[str]:
-    """Return base64 texts with their padding (``=``), without which OpenSearch returns doc values of binary fields."""
-    return [text + _PADDING[len(text) % 4] for text in texts]
-
-
-def from_texts(texts: Sequence[str]) -> list[bytes]:
-    """Return the bytes of base64 texts; raises `InputError` if a text is not base64."""
-    try:
-        return msgspec.convert(list(texts), list[bytes])  # one compiled call for all texts
-    except (msgspec.ValidationError, ValueError) as error:
-        message = f"a stored field is not base64 ({error}); run `ssi sync --verify` to write it again"
-        raise InputError(message) from error
 
 
 def _quantisation_of(packed: Sequence[bytes], kind: int, name: str) -> Quantisation:

@@ -50,7 +50,7 @@ class Rows(NamedTuple):
     """Weights, (nnz,) float32."""
 
 
-def _compile(
+def compiled(
     signatures: list[object], fastmath: Collection[str] = _FASTMATH
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return numba's decorator, with the cache on disk if a directory for it is writable."""
@@ -83,7 +83,7 @@ def _prefetch(_typing: Any, array: Any, place: Any) -> Any:
     return nb.void(array, nb.intp), generate
 
 
-@_compile([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
+@compiled([nb.void(_LONGS, _INTS, _FLOATS, _MATRIX, _OUT)])
 def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out: AnyArray) -> None:
     n_words, n_dims = E.shape
     for row in range(len(out)):
@@ -95,7 +95,7 @@ def _embed(indptr: AnyArray, indices: AnyArray, data: AnyArray, E: AnyArray, out
                     out[row, k] += weight * E[word, k]
 
 
-@_compile([nb.int64(_BYTES, _LONGS, nb.int64, nb.int64, nb.uint32[::1], nb.uint8[::1], nb.uint8[::1], nb.int64[::1])])
+@compiled([nb.int64(_BYTES, _LONGS, nb.int64, nb.int64, nb.uint32[::1], nb.uint8[::1], nb.uint8[::1], nb.int64[::1])])
 def split_packed(
     data: AnyArray,
     starts: AnyArray,
@@ -156,7 +156,7 @@ def split_packed(
     return n
 
 
-@_compile([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
+@compiled([_TABLE(_INTS, _FLOATS, nb.int64, nb.uint32)])
 def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.uint32) -> Table:
     """Return a hash table (linear probing) of the query's words, and the largest distance of a word from its slot."""
     size = 1 << bits
@@ -175,7 +175,7 @@ def _fill_table(q_ids: AnyArray, q_weights: AnyArray, bits: int, multiplier: np.
     return keys, weights, multiplier, shift, reach
 
 
-@_compile([_TABLE(_INTS, _FLOATS)])
+@compiled([_TABLE(_INTS, _FLOATS)])
 def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
     """Return a table without collisions (no branch to mispredict) if a few attempts give one, else the last one."""
     bits = 4
@@ -191,7 +191,7 @@ def _query_table(q_ids: AnyArray, q_weights: AnyArray) -> Table:
     return table
 
 
-@_compile(
+@compiled(
     [
         nb.boolean(_FLOATS, _INTS, _FLOATS, nb.float32, _LONGS, _MATRIX, indptr, _INTS, _FLOATS, nb.float32[::1])
         for indptr in (_INTS, _LONGS)
@@ -237,7 +237,7 @@ def _score_rows(  # noqa: PLR0913, PLR0917
     return True
 
 
-@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
+@compiled([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, nb.float32[::1])])
 def _row_dots(
     left_ptr: AnyArray,
     left_ids: AnyArray,
@@ -262,7 +262,7 @@ def _row_dots(
         out[row] = total
 
 
-@_compile([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, _OUT)], fastmath=())
+@compiled([nb.void(_LONGS, _INTS, _FLOATS, _LONGS, _INTS, _FLOATS, _OUT)], fastmath=())
 def _products(
     indptr: AnyArray,
     words: AnyArray,

@@ -31,8 +31,8 @@ from reranker.engines.vectors import (
     unpacked_terms,
 )
 from reranker.errors import EncoderMismatch, FallbackError, InputError, Unsupported
-from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors, with_padding
 from reranker.kernels.rows import score_rows
+from reranker.kernels.texts import unpack_texts
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.records import Hit, RankedHit, ReasonKind, SearchAnswer
 from reranker.rerank.doc_values import DocValueSearch
@@ -210,34 +210,20 @@ class StoredFields:
     def load(self, hits: Sequence[Hit], query: QueryVectors, timeout_s: float | None = None) -> CandidateVectors:
         """Return the vectors that came with these hits; damaged ones count as missing."""
         vec, terms = (_packed(hits, name) for name in self.source_fields)
-        whole = [
-            (place, a, b)
-            for place, (a, b) in enumerate(zip(vec, terms, strict=True))
-            if isinstance(a, str) and isinstance(b, str)
-        ]
         vectors = CandidateVectors(len(hits))
-        if not self._unpack(whole, vectors):
-            # One damaged document must not cost the others their vectors, so they are unpacked one at a time.
-            for text in whole:
-                self._unpack([text], vectors)
+        arrays, rows, are_whole = unpack_texts(vec, terms, self.dims)
+        places = np.flatnonzero(are_whole)
+        if len(places) < len(hits):
+            arrays, rows = arrays[places], rows[places]
+        if len(places):
+            vectors.add_arrays(places, arrays, rows)
         return vectors
 
-    def _unpack(self, texts: Sequence[tuple[int, str, str]], vectors: CandidateVectors) -> bool:
-        """Add the documents to ``vectors`` and return True; return False if one of them is damaged."""
-        if not texts:
-            return True
-        try:
-            arrays = unpack_vectors(from_texts(with_padding([vector for _, vector, _ in texts])), self.dims)
-            rows = unpack_terms(from_texts(with_padding([terms for _, _, terms in texts])))
-        except InputError:
-            return False
-        vectors.add_arrays(np.array([place for place, _, _ in texts], dtype=np.int64), arrays, rows)
-        return True
 
-
-def _packed(hits: Sequence[Hit], name: str) -> list[object]:
-    """Return of each hit the first doc value of a field, or else its value in ``_source``; None if there is neither."""
-    return [hit.fields[name][0] if name in hit.fields else hit.source.get(name) for hit in hits]
+def _packed(hits: Sequence[Hit], name: str) -> list[str]:
+    """Return of each hit the first doc value of a field, or else its value in ``_source``; "" without a text."""
+    values = [hit.fields[name][0] if name in hit.fields else hit.source.get(name) for hit in hits]
+    return [value if isinstance(value, str) else "" for value in values]
 
 
 @dataclass(slots=True)

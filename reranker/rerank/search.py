@@ -611,9 +611,7 @@ class Reranker:
         notices = notices_of(query, request.alpha, 0, scored.window.n)
         return answer, Ranking(scored.window.hits, scored, notices=notices)
 
-    def _rank(
-        self, request: Request, encoding: _Encoding, hits: Sequence[Hit], source: bool | list[str]
-    ) -> Ranking:
+    def _rank(self, request: Request, encoding: _Encoding, hits: Sequence[Hit], source: bool | list[str]) -> Ranking:
         """Return the hits, including those that the first stage adds, with the final order of the window.
 
         ``hits`` are in first-stage order with the fields that the route needs. ``source`` is the ``_source`` option

@@ -16,7 +16,6 @@ from reranker.engines import EngineSettings, WriteOp, open_engine
 from reranker.engines.protocol import Engine, SearchesDocValues, WriteResult
 from reranker.engines.stored_ids import stored_ids
 from reranker.errors import EngineRejected, IndexMissing, Unsupported
-from reranker.kernels.packing import with_padding
 from tests.engines.memory import memory_engine
 
 MAPPING: dict[str, Any] = {
@@ -852,7 +851,8 @@ def test_hits_come_from_doc_values_without_stored_fields(engine: Engine, new_nam
     assert found.keys() == {(first, "a"), (first, ""), (second, "")}
     fields = found[first, "a"].fields
     assert fields.keys() == {"name", "packed"}
-    assert with_padding(fields["packed"]) == [packed]
+    # OpenSearch returns binary doc values without padding.
+    assert [text.rstrip("=") for text in fields["packed"]] == [packed.rstrip("=")]
     assert found[first, "a"].raw.keys() == {"_index", "_id", "_score"}
     assert found[first, "a"].source == {}
     plain = engine.search(alias, body)

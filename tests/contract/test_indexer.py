@@ -7,6 +7,7 @@ import json
 import threading
 import time
 import uuid
+from base64 import b64decode
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ from reranker.engines.vectors import (
     unpacked_terms,
 )
 from reranker.errors import EngineRejected, GateRefused, InputError, PreflightRefused
-from reranker.kernels.packing import from_texts, unpack_terms, unpack_vectors
+from reranker.kernels.packing import unpack_terms, unpack_vectors
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import CONTROL_INDEX, forget_control, read_control, records_over, update_control
 from reranker.store import VectorStore
@@ -106,7 +107,7 @@ def check_vectors(engine: Engine, name: str, model: RankingModel) -> int:
             assert packed is None
             continue
         assert packed is not None
-        np.testing.assert_array_equal(unpack_vectors(from_texts([packed]))[0], encoded.vectors[row])
+        np.testing.assert_array_equal(unpack_vectors([b64decode(packed)])[0], encoded.vectors[row])
     return len(documents)
 
 
@@ -153,13 +154,13 @@ def test_every_way_into_an_index_writes_what_a_document_is_remembered_for(
     for index, store in ((name, "store"), (bare, "second")):
         packed = [stored(engine, index)[key][field_name(model.encoder_id, "terms")] for key in documents]
         opened = VectorStore.open(tmp_path / store, model.encoder_id)
-        for rows in (unpack_terms(from_texts(packed)), opened.terms(opened.rows_of(list(documents)))):
+        for rows in (unpack_terms([b64decode(text) for text in packed]), opened.terms(opened.rows_of(list(documents)))):
             np.testing.assert_array_equal(rows.indices, expected.indices)
             np.testing.assert_array_equal(rows.data, expected.data)
     engine.bulk(bare, [WriteOp("index", "d3", documents["d3"] | {"text": "another text"})])
     engine.refresh(bare)
     assert sync(Target(engine, bare, model, store_path=tmp_path / "second")).written == 1
-    (row,) = unpack_terms(from_texts([stored(engine, bare)["d3"][field_name(model.encoder_id, "terms")]]))
+    (row,) = unpack_terms([b64decode(stored(engine, bare)["d3"][field_name(model.encoder_id, "terms")])])
     assert hashed_id("lumber") in row.indices
 
 
