@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,7 @@ from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.clients import CLIENT_SPANS
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
-from reranker.engines.wire import passed_headers
+from reranker.engines.wire import passed_headers, while_waiting
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -157,6 +158,31 @@ def test_headers_of_the_request_at_hand_reach_the_engine(server: ScriptedServer)
     engine.count("shop")
     assert (heard[0]["x-opaque-id"], heard[0]["traceparent"]) == ("shop-1", "00-ab-cd-01")
     assert "x-opaque-id" not in heard[1]
+    engine.close()
+
+
+def test_work_is_done_while_the_engine_works(server: ScriptedServer) -> None:
+    """The engine answers only when the work is done, which begins only when the engine has the request."""
+    asked, worked, in_time = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        in_time.append(asked.wait(10.0))
+        worked.set()
+
+    def answer(_: ScriptedServer, request: Request) -> Answer:
+        asked.set()
+        in_time.append(worked.wait(10.0))
+        return json_answer(200, {"count": 3})
+
+    server.script("/shop/_count", lambda *_: json_answer(200, {"count": 2}), answer)
+    engine = open_engine(server.spec, EngineSettings())
+    token = while_waiting.set(work)
+    try:
+        assert engine.count("shop") == 2 and not in_time, "not while a connection is opened"
+        assert engine.count("shop") == 3
+    finally:
+        while_waiting.reset(token)
+    assert in_time == [True, True]
     engine.close()
 
 

@@ -12,6 +12,7 @@ from msgspec import structs
 
 from reranker.deadline import Deadline
 from reranker.engines.protocol import MAX_HITS, Engine
+from reranker.engines.wire import while_waiting
 from reranker.errors import ConfigError, EncoderMismatch, EngineUnavailable, InputError
 from reranker.records import Hit, RankedHit, Reason, ReasonKind, SearchAnswer
 from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, default_template
@@ -253,6 +254,38 @@ def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatc
     assert page.to_json()["reason"] == "reranking failed: ZeroDivisionError: numbers"
     assert [hit.id for hit in page.hits] == engine_order(served)
     assert page.hits[0].source
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_query_is_encoded_while_the_engine_searches(
+    served: Served, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    events: list[str] = []
+    encode = served.model.encode_queries
+
+    def noted(queries: list[str]) -> Any:
+        events.append("encode")
+        if fails:
+            raise ZeroDivisionError("numbers")
+        return encode(queries)
+
+    class Waiting(Spy):
+        def search(self, index: str, body: Any, **named: Any) -> SearchAnswer:
+            events.append("search")
+            if (work := while_waiting.get()) is not None:
+                work()
+            return super().search(index, body, **named)
+
+    expected = reranker_of(served).search(QUERY, BODY)
+    monkeypatch.setattr(type(served.model), "encode_queries", lambda _, queries: noted(queries))
+    page = reranker_of(served, engine=Waiting(served.engine)).search(QUERY, BODY)
+    assert while_waiting.get() is None
+    if fails:
+        assert page.reason == Reason(ReasonKind.ERROR, "reranking failed: ZeroDivisionError", "numbers")
+        assert [hit.id for hit in page.hits] == engine_order(served)
+    else:
+        assert events == ["search", "encode", "search"]
+        assert page.hits == expected.hits
 
 
 def test_without_model_or_store_the_engines_order_comes_back(served: Served) -> None:
