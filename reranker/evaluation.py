@@ -428,9 +428,10 @@ def evaluate_ranking(
     for query in range(grades.shape[0]):
         span = slice(grades.indptr[query], grades.indptr[query + 1])
         documents = grades.indices[span]
-        qrels[str(query)] = {str(d): float(g) for d, g in zip(documents, grades.data[span], strict=True)}
+        # Lists of Python's numbers, because numpy's numbers take several times as long to become texts.
+        qrels[str(query)] = dict(zip(map(str, documents.tolist()), grades.data[span].tolist(), strict=True))
         judged = np.flatnonzero(np.isin(ranked[query], documents))
-        run[str(query)] = [str(d) for d in ranked[query, : judged[-1] + 1]] if len(judged) else []
+        run[str(query)] = list(map(str, ranked[query, : judged[-1] + 1].tolist())) if len(judged) else []
     values = evaluate_run(qrels, run, names, relevant_from)
     return {
         name: np.array([values[name][str(query)] for query in range(grades.shape[0])], dtype=np.float64)
@@ -459,7 +460,7 @@ def _judgements(
 
 def _as_scores(ranking: Sequence[str]) -> dict[str, float]:
     """Return document -> strictly descending score, so that every tool sees exactly this order."""
-    scores = {document: float(len(ranking) - place) for place, document in enumerate(ranking)}
+    scores = dict(zip(ranking, map(float, range(len(ranking), 0, -1)), strict=True))
     if len(scores) != len(ranking):
         raise InputError("a ranking names a document twice: a run lists each document once; remove the repetition")
     return scores

@@ -123,11 +123,12 @@ class Validator:
         """Return `spread_of` of identity q.d and ``added``, (n_queries, n_documents)."""
         return identity * spread_of(self._lexical, added)
 
-    def measured(self, added: Float32, identity: float, measures: Sequence[str]) -> dict[str, Float64]:
-        """Return the values of each query, (n_queries,) float64, by scores as in `values_with`."""
+    def measured(self, added: Float32, identity: float) -> dict[str, Float64]:
+        """Return AP and nDCG@10 of each query, both (n_queries,) float64, by scores as in `values_with`."""
         scores = added + np.float32(identity) * self._lexical
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
-        return dict(evaluate(self.task, KnownScores(scores), no_tuples, measures).values)
+        gains = evaluate(self.task, KnownScores(scores), no_tuples, ("nDCG@10",), depth=10)
+        return {"AP": self.values_with(added, identity), **gains.values}
 
     @property
     def lexical(self) -> Float64:

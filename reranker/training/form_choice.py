@@ -366,7 +366,7 @@ def _measured(
         added += np.float32(weights.learned) * _learned_scores(validator, fitted.parameters)
     if form.vectors:
         added += np.float32(weights.given) * _given_scores(validator, fitted.words)
-    return validator.measured(added, fitted.parameters.identity if form.learned else 1.0, MEASURES)
+    return validator.measured(added, fitted.parameters.identity if form.learned else 1.0)
 
 
 def _of_kinds(parts: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:

@@ -16,7 +16,14 @@ from reranker.progress import silent
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_judgements, from_pairs
 from reranker.training.config import schedule_of
-from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext, Validator, values_by
+from reranker.training.context import (
+    KnownScores,
+    ShortQueries,
+    TrainedParameters,
+    TrainingContext,
+    Validator,
+    values_by,
+)
 from reranker.training.problem import Problem, TwoRows, two_rows
 from reranker.training.trainer import TrainResult
 from reranker.training.training_set import mix
@@ -86,6 +93,31 @@ def test_the_precision_of_blended_scores_is_that_of_ranking(depth: int) -> None:
         hits = np.take_along_axis(grades, order, axis=1)
         precision = np.cumsum(hits, axis=1) / np.arange(1, hits.shape[1] + 1)
         np.testing.assert_allclose(found, (precision * hits).sum(axis=1) / grades.sum(axis=1), rtol=1e-12)
+
+
+def test_measures_of_a_form_are_those_of_the_library() -> None:
+    """AP comes from the kernel that training stops by, nDCG@10 from rankings that end at rank 10."""
+    rng, (n_queries, n_documents) = seeded_rng(), (20, 60)
+    grades = sp.random(n_queries, n_documents, 0.2, "csr", np.float64, rng, lambda n: rng.integers(1, 3, n))
+    task = qrels_task(
+        {
+            str(query): {str(document): grades[query, document] for document in grades[query].indices}
+            for query in range(n_queries)
+        },
+        [str(query) for query in range(n_queries)],
+        [str(document) for document in range(n_documents)],
+    )
+    queries, documents = (rows(rng.random((n, 3)).round(1).tolist()) for n in (n_queries, n_documents))
+    validator = Validator(task, queries, documents, 1.0, rng)
+    added = rng.random((len(validator.task.query_ids), n_documents)).astype(np.float32).round(1)
+    found = validator.measured(added, 0.5)
+    lexical = (validator.queries @ validator.documents.T).toarray()
+    scores = KnownScores(added + np.float32(0.5) * lexical)
+    expected = evaluate(validator.task, scores, draw_tuples(validator.task, rng, n_tuples=0), tuple(found)).values
+    assert found.keys() == {"AP", "nDCG@10"}
+    for name, values in found.items():
+        np.testing.assert_allclose(values, expected[name], rtol=1e-9, err_msg=name)
+        assert 0 < values.mean() < 1
 
 
 def test_both_rows_are_read_where_they_belong() -> None:
