@@ -143,7 +143,7 @@ def fit_baselines(
     progress : callable
         Receives the names of baselines before they are fitted.
     known : mapping, optional
-        Forms that are already tuned, for instance those of the model's own lexical part.
+        Forms that are already tuned, for instance those of the model's own lexical part; `REMEMBERING` is a form here.
     """
     seed = int(rng.integers(2**63))
     texts, tasks = corpus.texts, [] if tuning is None else [tuning]
@@ -157,6 +157,8 @@ def fit_baselines(
         form = _FORM_OF[name]
         if name != REMEMBERING:
             return tuned[form]
+        if name in tuned:
+            return tuned[name]
         start = tuned[form].settings
         return tune_lexical(corpus, tasks, np.random.default_rng(seed), (form,), start=start)[form]
 

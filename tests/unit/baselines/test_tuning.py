@@ -221,7 +221,8 @@ def test_nothing_to_tune_on_gives_plain_bm25() -> None:
 def test_the_baselines_take_what_is_tuned_already() -> None:
     corpus, task = titles_matter()
     known = tune_lexical(corpus, [task], seeded_rng())
-    fitted = fit_baselines(("bm25", "tfidf"), corpus, task, seeded_rng(9), known=known)
+    known[REMEMBERING] = replace(known["bm25"], settings=replace(known["bm25"].settings, k1=7.0))
+    fitted = fit_baselines(("bm25", "tfidf", REMEMBERING), corpus, task, seeded_rng(9), known=known)
     for form, tuned in known.items():
         assert fitted[form].settings == tuned.settings.to_json()
         assert fitted[form].tuned_ap == tuned.value
