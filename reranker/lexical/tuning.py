@@ -73,7 +73,7 @@ _N_SEARCHED = 3  # starting points from which a pattern search goes on
 _ROUGH = (1.0, 0.5)  # step sizes of a rough search, as fractions of the axis's step
 
 
-_FRACTIONS = (0.5, 0.25)  # those of a search on all queries and documents, which begins where a rough one has ended
+_FRACTIONS = (1.0, 0.5, 0.25, 0.125)  # those of a search on all queries and documents
 
 
 _N_SWEEPS = 3  # passes over all axes with one step size
