@@ -38,6 +38,8 @@ from reranker.models.model_folder import save_model
 from tests.live.service_process import ServiceProcess
 
 TURN_S = 1.0
+WARM_UP_TURNS = 6
+"""Turns before the measured ones: an engine that has just been started still compiles its code."""
 CONNECTIONS = (1, 8)
 OWN = "engine, 10 hits"
 
@@ -80,13 +82,13 @@ def measure(
         times: dict[str, list[float]] = {name: [] for name in ways}
         spent_s = dict.fromkeys(ways, 0.0)
         with ThreadPoolExecutor(n) as pool:
-            for turn in range(turns + 1):
+            for turn in range(-WARM_UP_TURNS, turns):
                 for name, (url, index, _, service) in ways.items():
                     own = [bodies[name][(i * 37 + turn * 11) % len(queries) :] + bodies[name] for i in range(n)]
                     before_s = cpu_s(service)
                     done = pool.map(lambda some, url=url, index=index: ask(url, f"/{index}/_search", some, TURN_S), own)
                     found = [value for part in done for value in part]
-                    if turn:  # the first turn warms up
+                    if turn >= 0:
                         times[name] += found
                         spent_s[name] += cpu_s(service) - before_s
         rows = {
