@@ -98,10 +98,10 @@ def test_the_precision_of_blended_scores_is_that_of_ranking(depth: int) -> None:
 def test_measures_of_a_form_are_those_of_the_library() -> None:
     """AP comes from the kernel that training stops by, nDCG@10 from rankings that end at rank 10."""
     rng, (n_queries, n_documents) = seeded_rng(), (20, 60)
-    grades = sp.random(n_queries, n_documents, 0.2, "csr", np.float64, rng, lambda n: rng.integers(1, 3, n))
+    grades = np.where(rng.random((n_queries, n_documents)) < 0.2, rng.integers(1, 3, (n_queries, n_documents)), 0)
     task = qrels_task(
         {
-            str(query): {str(document): grades[query, document] for document in grades[query].indices}
+            str(query): {str(document): float(grades[query, document]) for document in np.flatnonzero(grades[query])}
             for query in range(n_queries)
         },
         [str(query) for query in range(n_queries)],
