@@ -121,6 +121,15 @@ def test_hostile_terms_are_refused(terms: bytes) -> None:
     assert not is_whole(vector, texts[0])
 
 
+@pytest.mark.parametrize("padding", ["=", "==", "==="])
+def test_padding_where_none_belongs_is_refused(padding: str) -> None:
+    """Nine bytes are twelve characters, which need none. Python's own decoder would ignore it."""
+    vector = base64.b64encode(pack_vectors(np.ones((1, N_DIMS), np.float32), "float16")[0]).decode()
+    assert len(vector) == 12
+    texts = [vector, vector + padding]
+    assert unpack_texts(texts, ["IAAAAAAAAAAA"] * 2, N_DIMS).are_whole.tolist() == [True, False]
+
+
 def test_every_float16_is_exact() -> None:
     halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
     finite = halves[np.isfinite(halves)]
