@@ -143,7 +143,8 @@ def fit_baselines(
     progress : callable
         Receives the names of baselines before they are fitted.
     known : mapping, optional
-        Forms that are already tuned, for instance those of the model's own lexical part; `REMEMBERING` is a form here.
+        Forms that are already tuned, for instance those of the model's own lexical part, and under `REMEMBERING` bm25
+        with a memory.
     """
     seed = int(rng.integers(2**63))
     texts, tasks = corpus.texts, [] if tuning is None else [tuning]

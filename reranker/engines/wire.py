@@ -21,9 +21,9 @@ passed_headers: ContextVar[Mapping[str, str] | None] = ContextVar("passed_header
 
 
 while_waiting: ContextVar[Callable[[], None] | None] = ContextVar("while_waiting", default=None)
-"""Work to do after a request of this context is sent and before its answer is read; it must not raise errors.
+"""Function that is called after a request of this context is sent and before its answer is read.
 
-It is done once for each request over an open connection, and not at all in other cases.
+It is called for every request that goes over a connection already open, and for no others. It must not raise errors.
 """
 
 

@@ -93,7 +93,8 @@ def _four(packed: AnyArray, at: int) -> np.uint32:
 def _read_values(packed: AnyArray, at: int, kind: int, out: AnyArray) -> bool:
     """Write the bits of all values as float32, and return whether they are finite.
 
-    ``at`` is the position of the first value, and ``kind`` the number of the quantisation; int8 has its scale before.
+    ``at`` is the position of the first value, and ``kind`` the low nibble of the first byte (see
+    `reranker.kernels.packing`): 0 float32, 1 float16, 2 int8, whose scale comes directly before its values.
     """
     values, n = out.view(np.float32), len(out)
     if kind == 0:

@@ -29,6 +29,20 @@ from tests.seeds import seeded_rng
 
 HASHED = 2**30
 EACH = pytest.mark.parametrize("quantisation", QUANTISATIONS)
+HOSTILE_TERMS = (
+    b"\x20" + struct.pack("<II", 2**32 - 1, 2**32 - 1) + b"\0" * 20,
+    b"\x20" + struct.pack("<IIHHff", 2, 0, 5, 5, 1, 1),
+    b"\x20" + struct.pack("<IIIf", 0, 1, 2**32 - 1, 1),
+    b"\x20" + struct.pack("<IIIf", 0, 1, N_TERM_IDS, 1),
+    b"\x20" + struct.pack("<IIHf", 1, 0, 1, float("nan")),
+    b"\x21" + struct.pack("<IIHe", 1, 0, 1, float("-inf")),
+    b"\x22" + struct.pack("<IIHfb", 1, 0, 1, float("inf"), 0),
+    b"\x23" + struct.pack("<II", 0, 0),
+    b"\x10" + struct.pack("<II", 0, 0),
+    b"\x20" + struct.pack("<I", 0),
+    b"",
+)
+"""Bytes that are no packed words: wrong counts, ids that do not rise, values that are not finite, wrong first bytes."""
 
 
 def pack_vector(vector: np.ndarray, quantisation: Quantisation) -> bytes:
@@ -203,18 +217,7 @@ def test_hostile_vectors_are_refused(packed: bytes) -> None:
         unpack_vectors([packed])
 
 
-@pytest.mark.parametrize(
-    "packed",
-    [
-        b"\x20" + struct.pack("<II", 2**32 - 1, 2**32 - 1) + b"\0" * 20,
-        b"\x20" + struct.pack("<IIHHff", 2, 0, 5, 5, 1, 1),
-        b"\x20" + struct.pack("<IIIf", 0, 1, 2**32 - 1, 1),
-        b"\x20" + struct.pack("<IIIf", 0, 1, N_TERM_IDS, 1),
-        b"\x20" + struct.pack("<IIHf", 1, 0, 1, float("nan")),
-        b"\x10" + struct.pack("<II", 0, 0),
-        b"",
-    ],
-)
+@pytest.mark.parametrize("packed", HOSTILE_TERMS)
 def test_hostile_terms_are_refused(packed: bytes) -> None:
     with pytest.raises(InputError):
         unpack_terms([packed])
