@@ -97,6 +97,9 @@ _WORDS_A_CORE = 10_000  # query words per thread; with fewer, starting the threa
 _POSTINGS_A_CORE = 50_000  # postings per thread that are weighted
 
 
+_SHARED_A_CORE = 50_000  # words that queries share with their candidates, per thread
+
+
 N_CANDIDATES = 200
 """Documents of the highest scores that a search of settings ranks for each query."""
 
@@ -334,10 +337,17 @@ class LexicalMeasure:
         self, candidates: RankedPlaces, rows: sp.csr_matrix, weights: Float32, chosen: RowNumbers | None
     ) -> Float64:
         asked, n_words = np.arange(self.n_queries) if chosen is None else chosen, len(self.corpus.columns)
-        values: Float64 = candidate_precision(
-            rows.indptr, rows.indices, rows.data, candidates, weights, asked, n_words, DEPTH
-        )
-        return values
+
+        def part(first: int, last: int) -> Float64:
+            values: Float64 = candidate_precision(
+                rows.indptr, rows.indices, rows.data, candidates, weights, asked[first:last], n_words, DEPTH
+            )
+            return values
+
+        places = candidates.queries[asked + 1], candidates.queries[asked]
+        n_shared = int((candidates.offsets[places[0]] - candidates.offsets[places[1]]).sum())
+        n_parts = min(_n_cores(), 1 + n_shared // _SHARED_A_CORE)
+        return np.concatenate(_in_parts(part, _bounds(len(asked), n_parts)))
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
         """Return the mean score of random relevant documents minus that of random other documents.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from reranker.arrays import N_TERM_IDS, AnyArray, Bool, Float32, Int64, offsets_of, term_rows
+from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Bool, Float32, Int32, Int64, offsets_of, term_rows
 from reranker.errors import ShapeMismatch
 
 _ROW_SHIFT = 31
@@ -15,7 +15,7 @@ _ROW_SHIFT = 31
 
 
 NARROW = 1_000_000
-"""Largest number of columns for scipy's own products; their work arrays then take a few MB."""
+"""Largest number of columns for which arrays with an item per column are made; they then take a few MB."""
 
 
 def combine(rows: Sequence[sp.csr_matrix[np.float32]], weights: Sequence[float]) -> sp.csr_matrix[np.float32]:
@@ -88,7 +88,12 @@ def used_columns(matrices: Sequence[sp.csr_matrix]) -> Int64:
     """Return the sorted distinct columns with a stored value in any of the matrices, (m,) int64."""
     if not matrices:
         return np.empty(0, dtype=np.int64)
-    return np.unique(np.concatenate([np.unique(matrix.indices) for matrix in matrices])).astype(np.int64)
+    low, high = np.zeros(NARROW, bool), []
+    for matrix in matrices:
+        is_low = matrix.indices < NARROW
+        low[matrix.indices[is_low]] = True
+        high.append(np.unique(matrix.indices[~is_low]).astype(np.int64))
+    return np.concatenate([np.flatnonzero(low), np.unique(np.concatenate(high))])
 
 
 def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
@@ -99,12 +104,29 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
     """
     if len(columns) == 0:
         return sp.csr_matrix(np.empty((matrix.shape[0], 0), dtype=np.float32))
-    places = np.searchsorted(columns, matrix.indices)
-    known = columns[np.minimum(places, len(columns) - 1)] == matrix.indices
+    places = _places_of(columns, matrix.indices)
+    known = places >= 0
     return sp.csr_matrix(
-        (matrix.data[known].astype(np.float32), places[known].astype(np.int32), offsets_of(known)[matrix.indptr]),
+        (matrix.data[known].astype(np.float32), places[known], offsets_of(known)[matrix.indptr]),
         shape=(matrix.shape[0], len(columns)),
     )
+
+
+def _places_of(columns: Int64, wanted: AnyInt) -> Int32:
+    """Return the place of each wanted column among the ascending ``columns``, (n,) int32; -1 for other columns.
+
+    Words of the documents have low ids, of which a table is three times as fast as a binary search.
+    """
+    low = columns[columns < NARROW]
+    end = 1 + int(low.max(initial=-1))
+    table = np.full(end + 1, -1, np.int32)  # the last item is that of all columns from ``end`` on
+    table[low] = np.arange(len(low), dtype=np.int32)
+    places: Int32 = table[np.minimum(wanted, end)]
+    high = np.flatnonzero(wanted >= NARROW)
+    found = np.searchsorted(columns, wanted[high])
+    is_known = columns[np.minimum(found, len(columns) - 1)] == wanted[high]
+    places[high] = np.where(is_known, found, -1)
+    return places
 
 
 def compact_columns(*matrices: sp.csr_matrix) -> list[sp.csr_matrix]:

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 
 from reranker.arrays import Float32, Float64, Int64
+from reranker.kernels.rows import dense_products
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import LexicalTask
@@ -47,12 +48,13 @@ def choices_of(
     asked, rows_of, n_words = task.sample(rng, MAX_QUERIES), corpus.rows(settings), len(corpus.columns)
     q = _narrow(rows_of.queries(asked.queries), n_words)
     d = _narrow(rows_of.documents([field[asked.documents] for field in corpus.fields]), n_words)
+    postings = d.T.tocsr()
     relevant, excluded = asked.task.relevant(), asked.task.excluded
     products, sizes = [q[:0]], [0]
     targets = [np.empty(0)]
     for start in range(0, q.shape[0], _BLOCK):
         asking = q[start : start + _BLOCK]
-        scores = (asking @ d.T).toarray()
+        scores = dense_products(asking, postings)
         for part in (relevant, excluded):
             block = part[start : start + _BLOCK]
             scores[row_of(block), block.indices] = -np.inf

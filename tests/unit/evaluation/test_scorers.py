@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation import InnerProducts
-from reranker.text.rows import compact_columns, select_columns, used_columns
+from reranker.text.rows import NARROW, compact_columns, select_columns, used_columns
 
 WIDE = 2**31 - 1
 
@@ -52,6 +52,20 @@ def test_select_columns_drops_others_and_keeps_empty_rows() -> None:
     assert select_columns(matrix, np.array([1, 3])).toarray().tolist() == [[1, 3], [0, 0], [0, 5]]
     assert select_columns(matrix, np.array([], dtype=np.int64)).shape == (3, 0)
     assert used_columns([]).tolist() == []
+
+
+@given(data=st.data())
+@settings(max_examples=100, deadline=None)
+def test_columns_are_selected_on_both_sides_of_the_narrow_ones(data: st.DataObject) -> None:
+    ids = st.sampled_from([0, 1, 7, NARROW - 1, NARROW, NARROW + 1, 2**30, WIDE - 1])
+    stored = data.draw(st.lists(ids, max_size=8, unique=True))
+    columns = np.array(sorted(data.draw(st.sets(ids, min_size=1))), np.int64)
+    values = np.arange(1, len(stored) + 1, dtype=np.float32)
+    row = sp.csr_matrix((values, np.array(sorted(stored), np.int32), np.array([0, len(stored)])), shape=(1, WIDE))
+    chosen = select_columns(row, columns)
+    of_id = dict(zip(sorted(stored), values.tolist(), strict=True))
+    assert chosen.toarray().tolist() == [[of_id.get(column, 0.0) for column in columns.tolist()]]
+    assert used_columns([row]).tolist() == sorted(stored)
 
 
 def test_values_that_cannot_be_ranked_are_refused() -> None:
