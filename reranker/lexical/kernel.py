@@ -6,6 +6,7 @@ they are written here, so results equal those of `reranker.text.rows` and `reran
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -302,6 +303,21 @@ def collect_places(offsets: AnyInt, words: AnyInt, postings: Postings, chosen: B
     of_places = (offsets, words, postings, queries, documents, chosen.shape[1])
     starts = offsets_of(_count_shared(*of_places))
     return RankedPlaces(queries, relevant[chosen], starts, *_fill_shared(*of_places, starts))
+
+
+def joined_places(parts: Sequence[RankedPlaces]) -> RankedPlaces:
+    """Return the places of several groups of queries as those of all queries, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    n_places = [np.diff(part.queries) for part in parts]
+    n_shared = [np.diff(part.offsets) for part in parts]
+    return RankedPlaces(
+        offsets_of(np.concatenate(n_places)),
+        np.concatenate([part.relevant for part in parts]),
+        offsets_of(np.concatenate(n_shared)),
+        np.concatenate([part.words for part in parts]),
+        np.concatenate([part.postings for part in parts]),
+    )
 
 
 @njit(**_OPTIONS)

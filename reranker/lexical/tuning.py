@@ -9,11 +9,12 @@ import copy
 import itertools
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,6 +33,7 @@ from reranker.lexical.kernel import (
     candidate_precision,
     collect_places,
     collect_postings,
+    joined_places,
     posting_weights,
 )
 from reranker.text.rows import row_of, used_columns
@@ -279,12 +281,16 @@ class LexicalMeasure:
         These are its relevant documents and, for each of the given settings, the `N_CANDIDATES` of the highest scores.
         The values are not below the exact ones, and as near as the ranking is to that of the settings.
         """
-        relevant: Bool = self._relevant.toarray() > 0
-        chosen = relevant.copy()
-        for settings in some:
-            chosen |= self._highest(settings)
         rows, postings = self._query_rows(self._plain.query_weights, self._plain.query_tf), self._postings
-        found = collect_places(rows.indptr, rows.indices, postings, chosen, relevant)
+
+        def part(first: int, last: int) -> RankedPlaces:
+            relevant: Bool = self._relevant[first:last].toarray() > 0
+            chosen = relevant.copy()
+            for settings in some:
+                chosen |= self._highest(settings, first, last)
+            return collect_places(rows.indptr[first : last + 1], rows.indices, postings, chosen, relevant)
+
+        found = joined_places(_in_parts(part, _bounds(self.n_queries, max(min(_n_cores(), self.n_queries), 1))))
         used = np.zeros(len(postings.documents), bool)
         used[found.postings] = True
         first = offsets_of(used)
@@ -293,10 +299,13 @@ class LexicalMeasure:
         other._take(few, found._replace(postings=first[found.postings].astype(np.int32)))
         return other
 
-    def _highest(self, settings: LexicalSettings) -> Bool:
-        """Return whether a document is among the `N_CANDIDATES` of the highest scores, (n_queries, n_documents)."""
-        rows = self._query_rows(settings.query_weights, settings.query_tf)
-        excluded, n_documents = self.task.task.excluded, len(self.task.documents)
+    def _highest(self, settings: LexicalSettings, first: int, last: int) -> Bool:
+        """Return whether a document is among the `N_CANDIDATES` of the highest scores of some queries in a row.
+
+        The result is (``last`` - ``first``, n_documents).
+        """
+        rows = self._query_rows(settings.query_weights, settings.query_tf)[first:last]
+        excluded, n_documents = self.task.task.excluded[first:last], len(self.task.documents)
         highest = np.zeros((rows.shape[0], n_documents), bool)
         n = min(N_CANDIDATES, n_documents)
         lists, n_words = self._postings, len(self.corpus.columns)
@@ -407,10 +416,41 @@ def _other_cores() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(_n_cores() - 1, 1), thread_name_prefix="ssi-tuning")
 
 
-def _in_parts(part: Callable[[int, int], Any], bounds: Sequence[int]) -> list[Any]:
-    """Return the results of the parts between the bounds, in order; the first one is computed by the caller."""
-    others = [_other_cores().submit(part, *each) for each in itertools.pairwise(bounds[1:])]
-    return [part(bounds[0], bounds[1]), *(other.result() for other in others)]
+class _ThisThread(threading.local):
+    """What is known of the current thread."""
+
+    is_one_of_several = False
+    """True while the calls of `_on_cores` are made: what they call uses no other core."""
+
+
+_this_thread = _ThisThread()
+_Result = TypeVar("_Result")
+
+
+def _on_cores(calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
+    """Return the results of calls that do not depend on one another, in order.
+
+    The caller makes some of the calls, threads for the other cores the others.
+    """
+    n_threads = 1 if _this_thread.is_one_of_several else min(_n_cores(), len(calls))
+    if n_threads < 2:
+        return [call() for call in calls]
+
+    def some(first: int) -> list[_Result]:
+        _this_thread.is_one_of_several = True
+        try:
+            return [call() for call in calls[first::n_threads]]
+        finally:
+            _this_thread.is_one_of_several = False
+
+    others = [_other_cores().submit(some, first) for first in range(1, n_threads)]
+    parts = [some(0), *(other.result() for other in others)]
+    return [parts[number % n_threads][number // n_threads] for number in range(len(calls))]
+
+
+def _in_parts(part: Callable[[int, int], _Result], bounds: Sequence[int]) -> list[_Result]:
+    """Return the results of the parts between the bounds, in order."""
+    return _on_cores([partial(part, *each) for each in itertools.pairwise(bounds)])
 
 
 def _bounds(n: int, n_parts: int) -> list[int]:
@@ -429,26 +469,34 @@ class FoldedMeasure:
     def __init__(self, corpus: LexicalCorpus, task: LexicalTask, form: str) -> None:
         folds = np.array([corpus.fold_of.get(query, len(corpus.without)) for query in task.task.query_ids])
         asked = (*corpus.without, corpus)
-        self._parts = [
-            (rows, LexicalMeasure(asked[fold], task.part(rows), form))
-            for fold in np.unique(folds)
-            for rows in [np.flatnonzero(folds == fold)]
-        ]
         self.n_queries = len(folds)
+        present = np.unique(folds)
+        rows_of = [np.flatnonzero(folds == fold) for fold in present]
+        measures = _on_cores(
+            [
+                partial(LexicalMeasure, asked[fold], task.part(rows), form)
+                for fold, rows in zip(present, rows_of, strict=True)
+            ]
+        )
+        self._parts = list(zip(rows_of, measures, strict=True))
 
     def values(self, settings: LexicalSettings, chosen: RowNumbers | None = None) -> Float64:
         """Return the average precision of the ``chosen`` queries (default: all), (n,) float64."""
         values = np.zeros(self.n_queries)
-        for rows, measure in self._parts:
+
+        def part(rows: Int64, measure: LexicalMeasure) -> None:
             places = np.flatnonzero(np.isin(rows, chosen)) if chosen is not None else np.arange(len(rows))
             if len(places):
                 values[rows[places]] = measure.values(settings, places)
+
+        _on_cores([partial(part, *each) for each in self._parts])
         return values if chosen is None else values[chosen]
 
     def among(self, some: Sequence[LexicalSettings]) -> FoldedMeasure:
         """Return the measure that ranks only candidates, see `LexicalMeasure.among`."""
         other = copy.copy(self)
-        other._parts = [(rows, measure.among(some)) for rows, measure in self._parts]
+        measures = _on_cores([partial(measure.among, some) for _, measure in self._parts])
+        other._parts = [(rows, measure) for (rows, _), measure in zip(self._parts, measures, strict=True)]
         return other
 
     def gap(self, settings: LexicalSettings, n_pairs: int, rng: np.random.Generator) -> float:
@@ -574,13 +622,12 @@ def _tuned(
     contest, rough = (_Contest(each, settings_of, floor, rng) for each in (measures, small))
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
-        # Sorting is stable: on ties the earlier point stays.
-        starts = sorted(starts, key=rough.value, reverse=True)[:_N_SEARCHED]
+        starts = rough.ranked(starts)[:_N_SEARCHED]
         nearby = rough.among(starts, rng)
-        found = [_pattern_search(along, modes, start, nearby.is_better, _ROUGH) for start in starts]
-        best = max([*known, *found], key=contest.value)
+        searches = [partial(_pattern_search, along, modes, start, nearby.is_better, _ROUGH) for start in starts]
+        best = contest.ranked([*known, *_on_cores(searches)])[0]
         nearby = contest.among([best], rng)
-        return max(best, _pattern_search(along, modes, best, nearby.is_better, _FRACTIONS), key=contest.value)
+        return contest.ranked([best, _pattern_search(along, modes, best, nearby.is_better, _FRACTIONS)])[0]
 
     def measured(best: _Point) -> TunedLexical:
         settings = _settings(plain, axes, best)
@@ -661,7 +708,7 @@ class _Contest:
         rng: np.random.Generator,
     ) -> None:
         self._measures, self._settings_of, self._floor = measures, settings_of, floor
-        self._known: dict[_Point, list[list[Float64]]] = {}
+        self._known: dict[_Point, tuple[threading.Lock, list[list[Float64]]]] = {}
         self._blocks: list[list[RowNumbers]] = []
         for measure in measures:
             order = rng.permutation(measure.n_queries)
@@ -673,8 +720,9 @@ class _Contest:
 
         The floor is raised by what the mean of the first task at the first point is higher among candidates.
         """
-        measures = [measure.among([self._settings_of(point) for point in points]) for measure in self._measures]
-        few = _Contest(measures, self._settings_of, self._floor, rng)
+        some = [self._settings_of(point) for point in points]
+        calls = [partial[LexicalMeasure | FoldedMeasure](measure.among, some) for measure in self._measures]
+        few = _Contest(_on_cores(calls), self._settings_of, self._floor, rng)
         if self._floor > 0:
             few._floor += few._means(points[0], few._n_blocks)[0] - self._means(points[0], self._n_blocks)[0]
         return few
@@ -685,7 +733,12 @@ class _Contest:
 
     def value(self, point: _Point) -> float:
         """Return the value of a point on all queries."""
-        return self._value(point, self._n_blocks)
+        return self.valued(self._means(point, self._n_blocks))
+
+    def ranked(self, points: Sequence[_Point]) -> list[_Point]:
+        """Return the points by their values, the highest first; of equals, the earlier point comes first."""
+        values = _on_cores([partial(self.value, point) for point in points])
+        return [points[place] for place in sorted(range(len(points)), key=lambda place: -values[place])]
 
     def is_better(self, other: _Point, point: _Point) -> bool:
         """Return whether the other point is better on all queries."""
@@ -703,18 +756,16 @@ class _Contest:
         error = math.sqrt(sum(standard_error(gain) ** 2 for gain in gains)) / len(gains)
         return bool(mean + _SURELY * error < 0)
 
-    def _value(self, point: _Point, n_blocks: int) -> float:
-        return self.valued(self._means(point, n_blocks))
-
     def _means(self, point: _Point, n_blocks: int) -> list[float]:
         return [float(values.mean()) for values in self._values(point, n_blocks)]
 
     def _values(self, point: _Point, n_blocks: int) -> list[Float64]:
         """Return the average precision of the first blocks of each task's queries; each block is measured once."""
         settings = self._settings_of(point)
-        known = self._known.setdefault(point, [[] for _ in self._measures])
-        for parts, measure, blocks in zip(known, self._measures, self._blocks, strict=True):
-            parts += [measure.values(settings, block) for block in blocks[len(parts) : n_blocks]]
+        lock, known = self._known.setdefault(point, (threading.Lock(), [[] for _ in self._measures]))
+        with lock:  # a search on another core may have come to the same point
+            for parts, measure, blocks in zip(known, self._measures, self._blocks, strict=True):
+                parts += [measure.values(settings, block) for block in blocks[len(parts) : n_blocks]]
         return [np.concatenate(parts[:n_blocks]) for parts in known]
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,16 +199,41 @@ def test_one_row_a_document_serves_texts_and_documents() -> None:
     assert gap == pytest.approx(0.25, rel=0.1)
 
 
-def test_forms_that_are_tuned_at_the_same_time_are_those_tuned_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    corpus, task = titles_matter()
-    monkeypatch.setattr(os, "cpu_count", lambda: 3)
-    for name in ("_WORDS_A_CORE", "_POSTINGS_A_CORE"):
+@pytest.mark.parametrize("made", [titles_matter, asked_again])
+def test_the_settings_do_not_depend_on_the_number_of_cores(
+    monkeypatch: pytest.MonkeyPatch, made: Callable[[], tuple[LexicalCorpus, LexicalTask]]
+) -> None:
+    corpus, task = made()
+    for name in ("_WORDS_A_CORE", "_POSTINGS_A_CORE", "_SHARED_A_CORE"):
         monkeypatch.setattr(lexical, name, 5)
-    together = tune_lexical(corpus, [task], seeded_rng(), ("tfidf", "bm25"))
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
-    one_by_one = [tune_lexical(corpus, [task], seeded_rng(), (form,)) for form in ("tfidf", "bm25")]
-    assert together == {**one_by_one[0], **one_by_one[1]}
-    assert list(together) == ["tfidf", "bm25"]
+    # The folds of a memory take turns with parts of queries, and the forms are tuned at the same time.
+    forms = ("bm25",) if corpus.without else ("tfidf", "bm25")
+    found = []
+    for n_cores in (3, 2, 1):
+        monkeypatch.setattr(os, "cpu_count", lambda n_cores=n_cores: n_cores)
+        found.append(tune_lexical(corpus, [task], seeded_rng(), forms, with_coverage=not corpus.without))
+    assert found[0] == found[1] == found[2]
+    assert list(found[0]) == [*forms, *[COVERING] * (not corpus.without)]
+    one_by_one = [tune_lexical(corpus, [task], seeded_rng(), (form,)) for form in forms]
+    assert all(found[0][form] == one[form] for form, one in zip(forms, one_by_one, strict=True))
+
+
+def test_an_error_on_another_core_is_raised_and_leaves_the_cores_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+    def nested(number: int) -> float:
+        return sum(lexical._on_cores([partial(divide, number, 1), partial(divide, number, 2)]))
+
+    def divide(number: int, by: int) -> float:
+        return number / by
+
+    for calls in (
+        [partial(divide, 1, 1), partial(divide, 1, 0)],
+        [partial(divide, 1, 0), partial(divide, 1, 1)],
+    ):
+        with pytest.raises(ZeroDivisionError):
+            lexical._on_cores(calls)
+    assert lexical._on_cores([partial(nested, number) for number in range(5)]) == [0, 1.5, 3, 4.5, 6]
 
 
 def test_nothing_to_tune_on_gives_plain_bm25() -> None:
