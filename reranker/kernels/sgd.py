@@ -401,3 +401,25 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
             n_d = _difference(pi, pv, n_p, ni, nv, n_n, di, dv)
             _add_outer(V, di, dv, n_d, Uq, rate, config.max_norm)
     return stats
+
+
+@njit(cache=True, nogil=True, boundscheck=False)
+def average_changed(first: Float32, second: Float32, before: Float32) -> None:
+    """Make three tables, (n_rows, N) float32 each, equal: two that were changed, and what both were before.
+
+    A row becomes the mean of both where both changed it, and that of the one which changed it elsewhere: a mean of all
+    rows would halve what is learned of rare words, of which only one half has seen a query.
+    """
+    n_rows, n_dims = first.shape
+    for row in range(n_rows):
+        by_first = by_second = False
+        for k in range(n_dims):
+            by_first |= first[row, k] != before[row, k]
+            by_second |= second[row, k] != before[row, k]
+        if not (by_first or by_second):
+            continue
+        for k in range(n_dims):
+            value = first[row, k] if by_first else second[row, k]
+            if by_first and by_second:
+                value = np.float32(0.5) * (first[row, k] + second[row, k])
+            first[row, k] = second[row, k] = before[row, k] = value

@@ -27,7 +27,7 @@ from reranker.training.config import Schedule, TrainConfig, kept_settings
 from reranker.training.cores import mb_of_run
 from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
 from reranker.training.reading import TrainingCorpus
-from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
+from reranker.training.trainer import SHORT, NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
 from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000
@@ -367,8 +367,13 @@ class TrainingContext:
         """Return the checkpoint of a class; None: the state is not kept."""
         if self.checkpoint is None:
             return None
-        settings = {**self.fingerprint, "schedule": kept_settings(self.schedule), "class": name}
-        return TrainingCheckpoint(checkpoint_of(self.checkpoint, name), settings)
+        settings = {
+            **self.fingerprint,
+            "schedule": kept_settings(self.schedule),
+            "class": name,
+            "halves": name == SHORT,
+        }
+        return TrainingCheckpoint(checkpoint_of(self.checkpoint, name), {**self.fingerprint, **settings})
 
     def progress_of(self, name: str) -> Progress:
         """Return the progress callback of a class."""

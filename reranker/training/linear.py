@@ -55,7 +55,8 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     """Return the U of queries of a few words, trained from U with V fixed; None if nothing can validate it.
 
     The vectors of documents were learned with whole documents as queries and do not change. Each step draws other words
-    of a query, so that the last epoch is the best one. Hard negatives are looked up once: with V fixed they hardly
+    of a query, so that the last epoch is the best one. Two halves of the steps are averaged (`Trainer`): that takes two
+    cores instead of one, and the mean is the better U. Hard negatives are looked up once: with V fixed they hardly
     change. If short queries learn nothing, the result is U itself, at the scale that is best for them.
     """
     validators = context.short_validators
@@ -73,7 +74,8 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         rate_start=context.config.rate or SHORT_RATE,
         identity_scale=identity,
     )
-    trainer = trainer_of(context, schedule, checkpoint=context.checkpoint_of(SHORT), max_steps=SHORT_STEPS)
+    halves = context.config.threads == 1
+    trainer = trainer_of(context, schedule, None, context.checkpoint_of(SHORT), SHORT_STEPS, halves=halves)
     trainer.progress = partial(context.progress, "training short queries")
     trainer.look_ups = frozenset({0})
     try:
@@ -123,6 +125,8 @@ def trainer_of(
     evaluate: Callable[[Float32, Float32], float] | None = None,
     checkpoint: TrainingCheckpoint | None = None,
     max_steps: int | None = None,
+    *,
+    halves: bool = False,
 ) -> Trainer:
     """Return the SGD of the context's problem by a schedule, from the context's random numbers."""
     return Trainer(
@@ -130,6 +134,7 @@ def trainer_of(
         schedule,
         context.fresh_rng(),
         threads=context.config.threads,
+        halves=halves,
         patience=context.config.patience,
         evaluate=evaluate,
         nearest=context.nearest,

@@ -24,7 +24,7 @@ from reranker.errors import ArtifactError, TrainingError
 from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
 from reranker.kernels.rows import embed_rows
-from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, sgd_steps
+from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, average_changed, sgd_steps
 from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
@@ -200,6 +200,10 @@ class Trainer:
         Seeds the random numbers of the kernels, one stream a thread.
     threads : int
         1 is reproducible; more update shared rows without locks (Hogwild).
+    halves : bool
+        Two copies of U learn at the same time, each by one half of the steps, and become equal after each quarter of an
+        epoch (`average_changed`). The result does not depend on the number of cores. Not with several ``threads``, and
+        only for a schedule that freezes the documents.
     patience : int
         Epochs without a better value of ``evaluate`` that end the run.
     evaluate : callable, optional
@@ -226,6 +230,7 @@ class Trainer:
         rng: np.random.Generator,
         *,
         threads: int = 1,
+        halves: bool = False,
         patience: int = 5,
         evaluate: Callable[[Float32, Float32], float] | None = None,
         nearest: NegativeMiner | None = None,
@@ -242,11 +247,16 @@ class Trainer:
         self._found: Int64 | None = None
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
-        seeds = rng.integers(1, 2**63 - 1, threads)
+        if halves and (threads > 1 or not schedule.freeze_documents):
+            raise ValueError("halves learn from fixed documents, without other threads")
+        self.halves = halves
+        seeds = rng.integers(1, 2**63 - 1, 2 if halves else threads)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
         self.rate_factor = 1.0
         self.longest = 0.0
         self._cache: Float32 | None = None
+        # The second half's U and that before the steps, both equal to U between two calls of the kernel.
+        self._equal: tuple[Float32, Float32] | None = None
         self._kept_at = -math.inf
 
     def run(self, U: Float32, V: Float32) -> TrainResult:
@@ -265,6 +275,7 @@ class Trainer:
             line = self._epoch(epoch, U, V, result)
             if line is None:
                 U[:], V[:] = before
+                self._equal = None
                 self._slow_down(result, epoch)
                 continue
             epoch += 1
@@ -323,23 +334,36 @@ class Trainer:
         config = self._config()
         start = epoch * self.n_steps + chunk * self.n_steps // CHUNKS
         stop = epoch * self.n_steps + (chunk + 1) * self.n_steps // CHUNKS
-        borders = np.linspace(start, stop, self.threads + 1).astype(int).tolist()
+        borders = np.linspace(start, stop, len(self.states) + 1).astype(int).tolist()
         p = self.problem
 
-        def work(thread: int) -> Float64:
-            first, last = borders[thread], borders[thread + 1]
-            state = self.states[thread]
+        def work(part: int, U: Float32) -> Float64:
+            first, last = borders[part], borders[part + 1]
+            state, changed = self.states[part], parameters._replace(U=U)
             stats: Float64 = sgd_steps(
-                p.queries, p.documents, p.lexical, p.tuples, negatives, parameters, config, state, first, last - first
+                p.queries, p.documents, p.lexical, p.tuples, negatives, changed, config, state, first, last - first
             )
             return stats
 
-        if self.threads == 1:
-            return work(0)
-        with ThreadPoolExecutor(self.threads) as threads:
-            parts = np.stack(list(threads.map(work, range(self.threads))))
-        total: Float64 = parts.sum(axis=0)
+        if len(self.states) == 1:
+            return work(0, parameters.U)
+        with ThreadPoolExecutor(len(self.states)) as threads:
+            if self.halves:
+                total = self._in_halves(parameters.U, work, threads)
+            else:
+                total = sum(threads.map(lambda thread: work(thread, parameters.U), range(self.threads)), np.zeros(3))
         return total
+
+    def _in_halves(self, U: Float32, work: Callable[[int, Float32], Float64], threads: ThreadPoolExecutor) -> Float64:
+        """Do the work of each half on a copy of U of its own, and set U to their average."""
+        if self._equal is None:
+            self._equal = U.copy(), U.copy()
+        second, before = self._equal
+        parts = list(threads.map(work, range(2), (U, second)))
+        middle = len(U) // 2
+        rows = (slice(None, middle), slice(middle, None))
+        list(threads.map(lambda some: average_changed(U[some], second[some], before[some]), rows))
+        return parts[0] + parts[1]
 
     def _config(self) -> StepConfig:
         s = self.schedule

@@ -15,7 +15,15 @@ import scipy.sparse as sp
 from reranker.arrays import Float32, Float64, Int64
 from reranker.kernels import sgd as sgd_compiled
 from reranker.kernels.rows import Rows
-from reranker.kernels.sgd import LexicalValues, NegativePool, Parameters, StepConfig, Tuples, sgd_steps
+from reranker.kernels.sgd import (
+    LexicalValues,
+    NegativePool,
+    Parameters,
+    StepConfig,
+    Tuples,
+    average_changed,
+    sgd_steps,
+)
 from reranker.training.problem import alias_table
 from tests.reference import sgd as sgd_reference
 from tests.seeds import seeded_rng
@@ -513,3 +521,13 @@ def test_the_cache_is_renewed_where_a_vector_was_computed(kernel: ModuleType) ->
         1,
     )
     np.testing.assert_allclose(cache, dense(case.documents, N_COLUMNS) @ case.V, rtol=1e-5)
+
+
+def test_two_tables_become_the_mean_of_what_both_changed_and_keep_what_one_changed() -> None:
+    before = np.array([[1, 2], [3, 4], [5, 6], [7, 8]], np.float32)
+    first = np.array([[1, 2], [3, 0], [5, 6], [9, 8]], np.float32)
+    second = np.array([[1, 2], [3, 4], [5, 1], [7, 4]], np.float32)
+    average_changed(first, second, before)
+    assert before.tolist() == [[1, 2], [3, 0], [5, 1], [8, 6]]
+    assert np.array_equal(first, before)
+    assert np.array_equal(second, before)

@@ -13,6 +13,8 @@ import pytest
 
 from reranker.arrays import Float32
 from reranker.errors import TrainingError
+from reranker.kernels.rows import embed_rows
+from reranker.kernels.sgd import Parameters, average_changed, sgd_steps
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem
 from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult, start_parameters, steps_of
@@ -115,6 +117,64 @@ def test_two_threads_learn_about_as_well(problem: Problem) -> None:
     alone, together = (loss(problem, train(problem, numbers, threads=threads)) for threads in (1, 2))
     untrained = loss(problem, TrainResult(*start(problem, numbers), 0, None))
     assert together < alone + 0.1 * untrained
+
+
+def in_halves(problem: Problem, epochs: int, rate: float = 0.1, **options: Any) -> TrainResult:
+    """Train U in halves, with documents that were learned before."""
+    learned = train(problem, schedule(epochs=1))
+    numbers = replace(schedule(epochs=epochs), freeze_documents=True, max_norm=0.0, rate_start=rate, rate_end=rate)
+    trainer = Trainer(problem, numbers, np.random.default_rng(3), halves=True, **options)
+    return trainer.run(learned.U.copy(), learned.V)
+
+
+def test_halves_are_averaged_after_each_quarter_of_an_epoch(problem: Problem) -> None:
+    learned = train(problem, schedule(epochs=1))
+    numbers = replace(schedule(epochs=1), freeze_documents=True)
+    trainer = Trainer(problem, numbers, np.random.default_rng(3), halves=True)
+    states, expected = [state.copy() for state in trainer.states], learned.U.copy()
+    arrays = (problem.queries, problem.documents, problem.lexical, problem.tuples, problem.negatives)
+    vectors = embed_rows(problem.documents, learned.V)
+    for start_of_quarter in range(0, 5_000, 1_250):
+        tables = [expected.copy(), expected.copy()]
+        for half, (table, state) in enumerate(zip(tables, states, strict=True)):
+            first = start_of_quarter + half * 625
+            sgd_steps(*arrays, Parameters(table, learned.V, vectors), trainer._config(), state, first, 625)
+        changed = [(table != expected).any(axis=1) for table in tables]
+        assert (changed[0] & changed[1]).any()
+        average_changed(*tables, expected)
+    assert np.array_equal(trainer.run(learned.U.copy(), learned.V).U, expected)
+
+
+def test_halves_learn_as_well_as_the_whole(problem: Problem) -> None:
+    learned = train(problem, schedule(epochs=1))
+    numbers = replace(schedule(epochs=3), freeze_documents=True)
+    whole = Trainer(problem, numbers, np.random.default_rng(3)).run(learned.U.copy(), learned.V)
+    halves = in_halves(problem, 3)
+    assert loss(problem, halves) < loss(problem, learned) + 0.02
+    assert loss(problem, halves) < loss(problem, whole) + 0.05
+
+
+@pytest.mark.usefixtures("every_epoch")
+def test_halves_that_were_stopped_go_on_to_the_same_bytes(problem: Problem, tmp_path: Path) -> None:
+    whole = in_halves(problem, 3)
+    checkpoint = TrainingCheckpoint(tmp_path / "run", {"run": 1})
+    with pytest.raises(Stop):
+        in_halves(problem, 3, checkpoint=checkpoint, progress=stopping_at(8_750))
+    assert in_halves(problem, 3, checkpoint=checkpoint).U.tobytes() == whole.U.tobytes()
+
+
+def test_halves_that_diverge_go_on_from_before(problem: Problem) -> None:
+    said = Said()
+    result = in_halves(problem, 2, rate=1e37, say=said)
+    assert result.halvings > 0
+    assert np.isfinite(result.U).all()
+
+
+def test_halves_need_fixed_documents_and_no_other_threads(problem: Problem) -> None:
+    frozen = replace(schedule(epochs=1), freeze_documents=True)
+    for numbers, threads in ((schedule(epochs=1), 1), (frozen, 2)):
+        with pytest.raises(ValueError, match="halves learn from fixed documents"):
+            Trainer(problem, numbers, np.random.default_rng(3), threads=threads, halves=True)
 
 
 def test_steps_of_an_epoch(problem: Problem) -> None:
