@@ -416,6 +416,10 @@ def _other_cores() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(_n_cores() - 1, 1), thread_name_prefix="ssi-tuning")
 
 
+# The threads do not exist in a process that is forked from this one.
+os.register_at_fork(after_in_child=_other_cores.cache_clear)
+
+
 class _ThisThread(threading.local):
     """What is known of the current thread."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -234,6 +235,16 @@ def test_an_error_on_another_core_is_raised_and_leaves_the_cores_free(monkeypatc
         with pytest.raises(ZeroDivisionError):
             lexical._on_cores(calls)
     assert lexical._on_cores([partial(nested, number) for number in range(5)]) == [0, 1.5, 3, 4.5, 6]
+
+
+@pytest.mark.filterwarnings("ignore:.*use of fork.*:DeprecationWarning")
+def test_a_forked_process_has_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    calls = [partial(abs, number) for number in (-1, -2)]
+    assert lexical._on_cores(calls) == [1, 2]
+    context = multiprocessing.get_context("fork")
+    with context.Pool(1) as forked:
+        assert forked.apply_async(lexical._on_cores, (calls,)).get(timeout=20) == [1, 2]
 
 
 def test_nothing_to_tune_on_gives_plain_bm25() -> None:
