@@ -6,7 +6,7 @@ they are written here, so results equal those of `reranker.text.rows` and `reran
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -267,9 +267,12 @@ def _fill_shared(
     documents: Int64,
     n_documents: int,
     starts: Int64,
-) -> tuple[Int32, Int32]:
-    """Return the words and postings that `_count_shared` has counted; those of a place begin at its ``starts``."""
-    shared, numbers = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.int32)
+    shared: Int32,
+) -> None:
+    """Set ``shared``, (2, n) int32, to the words and the numbers of the postings that `_count_shared` has counted.
+
+    Those of a place begin at its ``starts``.
+    """
     ends = starts.copy()
     place_of = np.full(n_documents, -1, np.int64)
     for query in range(len(queries) - 1):
@@ -279,14 +282,19 @@ def _fill_shared(
             for number in range(postings.offsets[word], postings.offsets[word + 1]):
                 place = place_of[np.uint32(postings.documents[number])]
                 if place >= 0:
-                    shared[ends[place]], numbers[ends[place]] = word, number
+                    shared[0, ends[place]], shared[1, ends[place]] = word, number
                     ends[place] += 1
         for place in range(queries[query], queries[query + 1]):
             place_of[documents[place]] = -1
-    return shared, numbers
 
 
-def collect_places(offsets: AnyInt, words: AnyInt, postings: Postings, chosen: Bool, relevant: Bool) -> RankedPlaces:
+InParts = Callable[[Callable[[int, int], Any]], list[Any]]
+"""Calls a function for the first query of each of several parts and the one after its last, on several cores."""
+
+
+def collect_places(
+    offsets: AnyInt, words: AnyInt, postings: Postings, chosen: Bool, relevant: Bool, in_parts: InParts
+) -> RankedPlaces:
     """Return the words that chosen documents share with their queries.
 
     Parameters
@@ -297,27 +305,27 @@ def collect_places(offsets: AnyInt, words: AnyInt, postings: Postings, chosen: B
         Inverted lists.
     chosen, relevant : array
         Which documents are ranked for each query and which are relevant to it, (n_queries, n_documents) bool.
+    in_parts : callable
+        Does the work for parts of the queries.
     """
     documents = np.nonzero(chosen)[1].astype(np.int64)
     queries = offsets_of(np.count_nonzero(chosen, axis=1))
-    of_places = (offsets, words, postings, queries, documents, chosen.shape[1])
-    starts = offsets_of(_count_shared(*of_places))
-    return RankedPlaces(queries, relevant[chosen], starts, *_fill_shared(*of_places, starts))
 
+    def of_part(first: int, last: int) -> tuple[AnyInt, AnyInt, Postings, Int64, Int64, int]:
+        places = slice(queries[first], queries[last])
+        numbers = queries[first : last + 1] - queries[first]
+        return offsets[first : last + 1], words, postings, numbers, documents[places], chosen.shape[1]
 
-def joined_places(parts: Sequence[RankedPlaces]) -> RankedPlaces:
-    """Return the places of several groups of queries as those of all queries, in order."""
-    if len(parts) == 1:
-        return parts[0]
-    n_places = [np.diff(part.queries) for part in parts]
-    n_shared = [np.diff(part.offsets) for part in parts]
-    return RankedPlaces(
-        offsets_of(np.concatenate(n_places)),
-        np.concatenate([part.relevant for part in parts]),
-        offsets_of(np.concatenate(n_shared)),
-        np.concatenate([part.words for part in parts]),
-        np.concatenate([part.postings for part in parts]),
-    )
+    counts: list[Int64] = in_parts(lambda first, last: _count_shared(*of_part(first, last)))
+    starts = offsets_of(np.concatenate(counts))
+    shared = np.empty((2, starts[-1]), np.int32)
+
+    def fill(first: int, last: int) -> None:
+        own = starts[queries[first] : queries[last] + 1]
+        _fill_shared(*of_part(first, last), own - own[0], shared[:, own[0] : own[-1]])
+
+    in_parts(fill)
+    return RankedPlaces(queries, relevant[chosen], starts, *shared)
 
 
 @njit(**_OPTIONS)

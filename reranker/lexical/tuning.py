@@ -33,7 +33,6 @@ from reranker.lexical.kernel import (
     candidate_precision,
     collect_places,
     collect_postings,
-    joined_places,
     posting_weights,
 )
 from reranker.text.rows import row_of, used_columns
@@ -177,8 +176,8 @@ def tune_lexical(
     to the lower bound.
 
     `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
-    coverage, and from the best three of 32 Sobol points of the coverage and ``query_tf``. It is never worse than bm25
-    on the tuning queries.
+    coverage, and from the coverage of ``start``, or else from the best three of 32 Sobol points of the coverage and
+    ``query_tf``. It is never worse than bm25 on the tuning queries.
 
     If the corpus has a memory, each query is scored against documents whose memory excludes the query's own fold
     (`LexicalCorpus.without`). The memory's weight and b are searched with the other parameters.
@@ -282,21 +281,24 @@ class LexicalMeasure:
         The values are not below the exact ones, and as near as the ranking is to that of the settings.
         """
         rows, postings = self._query_rows(self._plain.query_weights, self._plain.query_tf), self._postings
+        relevant: Bool = self._relevant.toarray() > 0
+        chosen = relevant.copy()
 
-        def part(first: int, last: int) -> RankedPlaces:
-            relevant: Bool = self._relevant[first:last].toarray() > 0
-            chosen = relevant.copy()
+        def in_parts(part: Callable[[int, int], Any]) -> list[Any]:
+            return _in_parts(part, _bounds(self.n_queries, min(_n_cores(), self.n_queries) or 1))
+
+        def add_highest(first: int, last: int) -> None:
             for settings in some:
-                chosen |= self._highest(settings, first, last)
-            return collect_places(rows.indptr[first : last + 1], rows.indices, postings, chosen, relevant)
+                chosen[first:last] |= self._highest(settings, first, last)
 
-        found = joined_places(_in_parts(part, _bounds(self.n_queries, max(min(_n_cores(), self.n_queries), 1))))
+        in_parts(add_highest)
+        found = collect_places(rows.indptr, rows.indices, postings, chosen, relevant, in_parts)
         used = np.zeros(len(postings.documents), bool)
         used[found.postings] = True
-        first = offsets_of(used)
-        few = Postings(first[postings.offsets], postings.documents[used], postings.parts[:, used])
+        number_of = offsets_of(used)
+        few = Postings(number_of[postings.offsets], postings.documents[used], postings.parts[:, used])
         other = copy.copy(self)
-        other._take(few, found._replace(postings=first[found.postings].astype(np.int32)))
+        other._take(few, found._replace(postings=number_of.astype(np.int32)[found.postings]))
         return other
 
     def _highest(self, settings: LexicalSettings, first: int, last: int) -> Bool:
@@ -626,10 +628,12 @@ def _tuned(
     contest, rough = (_Contest(each, settings_of, floor, rng) for each in (measures, small))
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
-        starts = rough.ranked(starts)[:_N_SEARCHED]
-        nearby = rough.among(starts, rng)
-        searches = [partial(_pattern_search, along, modes, start, nearby.is_better, _ROUGH) for start in starts]
-        best = contest.ranked([*known, *_on_cores(searches)])[0]
+        found: list[_Point] = []
+        if starts:
+            starts = rough.ranked(starts)[:_N_SEARCHED]
+            nearby = rough.among(starts, rng)
+            found = _on_cores([partial(_pattern_search, along, modes, one, nearby.is_better, _ROUGH) for one in starts])
+        best = contest.ranked([*known, *found])[0]
         nearby = contest.among([best], rng)
         return contest.ranked([best, _pattern_search(along, modes, best, nearby.is_better, _FRACTIONS)])[0]
 
@@ -647,8 +651,9 @@ def _tuned(
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
-        starts = [((*best[0][: len(pure)], *places), mode) for places, mode in _points(covering, modes, rng)]
         known = [(tuple(axis.place(one) for axis in axes), one.query_tf) for one in others if one.coverage]
+        points = [] if known else _points(covering, modes, rng)
+        starts = [((*best[0][: len(pure)], *places), mode) for places, mode in points]
         tuned[COVERING] = measured(searched(axes, starts, [best, *known]))
     return tuned
 

@@ -246,7 +246,8 @@ def _tuned(
 
     Whole pages and keywords share the row of a document, and may want two of them: titles that count for all or for
     nothing. Pages keep `KEPT_OF_PAGES` of what a score of their own reaches on the training links: what they lose to
-    keywords is hardly learned back. The search goes on from ``start`` if it is given.
+    keywords is hardly learned back. tf-idf is tuned for both only if it is the best form for pages. The search goes on
+    from ``start`` if it is given.
     """
     corpus = LexicalCorpus(reading.data.counts)
     try:
@@ -262,10 +263,11 @@ def _tuned(
     if len(tasks) < 2:
         return _Tuned(tasks, of_first, of_first)
     pages = best_lexical(of_first)
-    both = tuned(tasks, start=pages.settings)
+    forms = ("bm25", "tfidf") if pages.settings.form == "tfidf" else ("bm25",)
+    both = tuned(tasks, start=pages.settings, forms=forms)
     floor = KEPT_OF_PAGES * pages.values[0]
     if best_lexical(both).values[0] < floor:
-        both = tuned(tasks, start=pages.settings, floor=floor)
+        both = tuned(tasks, start=pages.settings, forms=forms, floor=floor)
     return _Tuned(tasks, both, of_first)
 
 
