@@ -176,8 +176,8 @@ def tune_lexical(
     to the lower bound.
 
     `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
-    coverage, and from the coverage of ``start``, or else from the best three of 32 Sobol points of the coverage and
-    ``query_tf``. It is never worse than bm25 on the tuning queries.
+    coverage, and from the best three of 32 Sobol points of the coverage and ``query_tf``. It is never worse than bm25
+    on the tuning queries.
 
     If the corpus has a memory, each query is scored against documents whose memory excludes the query's own fold
     (`LexicalCorpus.without`). The memory's weight and b are searched with the other parameters.
@@ -628,12 +628,10 @@ def _tuned(
     contest, rough = (_Contest(each, settings_of, floor, rng) for each in (measures, small))
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
-        found: list[_Point] = []
-        if starts:
-            starts = rough.ranked(starts)[:_N_SEARCHED]
-            nearby = rough.among(starts, rng)
-            found = _on_cores([partial(_pattern_search, along, modes, one, nearby.is_better, _ROUGH) for one in starts])
-        best = contest.ranked([*known, *found])[0]
+        starts = rough.ranked(starts)[:_N_SEARCHED]
+        nearby = rough.among(starts, rng)
+        searches = [partial(_pattern_search, along, modes, start, nearby.is_better, _ROUGH) for start in starts]
+        best = contest.ranked([*known, *_on_cores(searches)])[0]
         nearby = contest.among([best], rng)
         return contest.ranked([best, _pattern_search(along, modes, best, nearby.is_better, _FRACTIONS)])[0]
 
@@ -651,9 +649,8 @@ def _tuned(
     best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
+        starts = [((*best[0][: len(pure)], *places), mode) for places, mode in _points(covering, modes, rng)]
         known = [(tuple(axis.place(one) for axis in axes), one.query_tf) for one in others if one.coverage]
-        points = [] if known else _points(covering, modes, rng)
-        starts = [((*best[0][: len(pure)], *places), mode) for places, mode in points]
         tuned[COVERING] = measured(searched(axes, starts, [best, *known]))
     return tuned
 
