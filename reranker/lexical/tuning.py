@@ -423,7 +423,7 @@ os.register_at_fork(after_in_child=_other_cores.cache_clear)
 
 
 class _ThisThread(threading.local):
-    """What is known of the current thread."""
+    """State of the current thread."""
 
     is_one_of_several = False
     """True while the calls of `_on_cores` are made: what they call uses no other core."""
