@@ -405,10 +405,10 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
 
 @njit(cache=True, nogil=True, boundscheck=False)
 def average_changed(first: Float32, second: Float32, before: Float32) -> None:
-    """Make three tables, (n_rows, N) float32 each, equal: two that were changed, and what both were before.
+    """Average two changed copies of a table, ``before``; all three, (n_rows, N) float32, become the average in place.
 
-    A row becomes the mean of both where both changed it, and that of the one which changed it elsewhere: a mean of all
-    rows would halve what is learned of rare words, of which only one half has seen a query.
+    A row that both copies changed becomes the mean of the two. A row that only one copy changed becomes that copy's
+    row: the mean would halve what is learned about rare words, which occur in the queries of one copy only.
     """
     n_rows, n_dims = first.shape
     for row in range(n_rows):

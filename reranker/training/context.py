@@ -367,12 +367,8 @@ class TrainingContext:
         """Return the checkpoint of a class; None: the state is not kept."""
         if self.checkpoint is None:
             return None
-        settings = {
-            **self.fingerprint,
-            "schedule": kept_settings(self.schedule),
-            "class": name,
-            "halves": name == SHORT,
-        }
+        # An earlier version wrote states of short queries with one stream of random numbers, not one for each half.
+        settings = {"schedule": kept_settings(self.schedule), "class": name, "halves": name == SHORT}
         return TrainingCheckpoint(checkpoint_of(self.checkpoint, name), {**self.fingerprint, **settings})
 
     def progress_of(self, name: str) -> Progress:

@@ -197,13 +197,13 @@ class Trainer:
     problem, schedule
         What is learned, and how.
     rng : numpy.random.Generator
-        Seeds the random numbers of the kernels, one stream a thread.
+        Seeds the random numbers of the kernels, one stream for each thread or half.
     threads : int
         1 is reproducible; more update shared rows without locks (Hogwild).
     halves : bool
-        Two copies of U learn at the same time, each by one half of the steps, and become equal after each quarter of an
-        epoch (`average_changed`). The result does not depend on the number of cores. Not with several ``threads``, and
-        only for a schedule that freezes the documents.
+        Two copies of U learn at the same time, each by one half of the steps. After each quarter of an epoch they are
+        averaged (`average_changed`). The result does not depend on the number of cores. The schedule must freeze the
+        documents, and ``threads`` must be 1.
     patience : int
         Epochs without a better value of ``evaluate`` that end the run.
     evaluate : callable, optional
@@ -255,7 +255,7 @@ class Trainer:
         self.rate_factor = 1.0
         self.longest = 0.0
         self._cache: Float32 | None = None
-        # The second half's U and that before the steps, both equal to U between two calls of the kernel.
+        # The U of the second half, and U before the steps of a quarter. Between quarters both are equal to U.
         self._equal: tuple[Float32, Float32] | None = None
         self._kept_at = -math.inf
 
@@ -345,25 +345,18 @@ class Trainer:
             )
             return stats
 
-        if len(self.states) == 1:
-            return work(0, parameters.U)
-        with ThreadPoolExecutor(len(self.states)) as threads:
-            if self.halves:
-                total = self._in_halves(parameters.U, work, threads)
-            else:
-                total = sum(threads.map(lambda thread: work(thread, parameters.U), range(self.threads)), np.zeros(3))
+        tables = [parameters.U] * len(self.states)
+        if len(tables) == 1:
+            return work(0, tables[0])
+        if self.halves:
+            if self._equal is None:
+                self._equal = parameters.U.copy(), parameters.U.copy()
+            tables[1] = self._equal[0]
+        with ThreadPoolExecutor(len(tables)) as threads:
+            total = sum(threads.map(work, range(len(tables)), tables), np.zeros(3))
+        if self._equal is not None:
+            average_changed(parameters.U, *self._equal)
         return total
-
-    def _in_halves(self, U: Float32, work: Callable[[int, Float32], Float64], threads: ThreadPoolExecutor) -> Float64:
-        """Do the work of each half on a copy of U of its own, and set U to their average."""
-        if self._equal is None:
-            self._equal = U.copy(), U.copy()
-        second, before = self._equal
-        parts = list(threads.map(work, range(2), (U, second)))
-        middle = len(U) // 2
-        rows = (slice(None, middle), slice(middle, None))
-        list(threads.map(lambda some: average_changed(U[some], second[some], before[some]), rows))
-        return parts[0] + parts[1]
 
     def _config(self) -> StepConfig:
         s = self.schedule
