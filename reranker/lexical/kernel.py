@@ -289,7 +289,7 @@ def _fill_shared(
 
 
 InParts = Callable[[Callable[[int, int], Any]], list[Any]]
-"""Calls a function for the first query of each of several parts and the one after its last, on several cores."""
+"""Calls a function with the bounds (first, end) of several parts of the queries, and returns the results in order."""
 
 
 def collect_places(
@@ -306,7 +306,7 @@ def collect_places(
     chosen, relevant : array
         Which documents are ranked for each query and which are relevant to it, (n_queries, n_documents) bool.
     in_parts : callable
-        Does the work for parts of the queries.
+        Shares the work among the cores.
     """
     documents = np.nonzero(chosen)[1].astype(np.int64)
     queries = offsets_of(np.count_nonzero(chosen, axis=1))

@@ -426,7 +426,7 @@ class _ThisThread(threading.local):
     """State of the current thread."""
 
     is_one_of_several = False
-    """True while the calls of `_on_cores` are made: what they call uses no other core."""
+    """True while it makes calls of `_on_cores`. Nested calls then stay in this thread: the other cores are in use."""
 
 
 _this_thread = _ThisThread()
@@ -436,7 +436,7 @@ _Result = TypeVar("_Result")
 def _on_cores(calls: Sequence[Callable[[], _Result]]) -> list[_Result]:
     """Return the results of calls that do not depend on one another, in order.
 
-    The caller makes some of the calls, threads for the other cores the others.
+    The caller's thread makes some of the calls, and the threads of the other cores make the rest.
     """
     n_threads = 1 if _this_thread.is_one_of_several else min(_n_cores(), len(calls))
     if n_threads < 2:

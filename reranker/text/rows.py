@@ -115,7 +115,7 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
 def _places_of(columns: Int64, wanted: AnyInt) -> Int32:
     """Return the place of each wanted column among the ascending ``columns``, (n,) int32; -1 for other columns.
 
-    Words of the documents have low ids, of which a table is three times as fast as a binary search.
+    Most words of documents have low ids. A table of these is several times as fast as a binary search.
     """
     low = columns[columns < NARROW]
     end = 1 + int(low.max(initial=-1))
