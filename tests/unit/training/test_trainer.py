@@ -119,12 +119,15 @@ def test_two_threads_learn_about_as_well(problem: Problem) -> None:
     assert together < alone + 0.1 * untrained
 
 
+def trainer_in_halves(problem: Problem, epochs: int, rate: float = 0.1, **options: Any) -> Trainer:
+    numbers = replace(schedule(epochs=epochs), freeze_documents=True, max_norm=0.0, rate_start=rate, rate_end=rate)
+    return Trainer(problem, numbers, np.random.default_rng(3), halves=True, **options)
+
+
 def in_halves(problem: Problem, epochs: int, rate: float = 0.1, **options: Any) -> TrainResult:
     """Train U in halves, with documents that were learned before."""
     learned = train(problem, schedule(epochs=1))
-    numbers = replace(schedule(epochs=epochs), freeze_documents=True, max_norm=0.0, rate_start=rate, rate_end=rate)
-    trainer = Trainer(problem, numbers, np.random.default_rng(3), halves=True, **options)
-    return trainer.run(learned.U.copy(), learned.V)
+    return trainer_in_halves(problem, epochs, rate, **options).run(learned.U.copy(), learned.V)
 
 
 def test_halves_are_averaged_after_each_quarter_of_an_epoch(problem: Problem) -> None:
@@ -171,6 +174,21 @@ def test_halves_that_diverge_go_on_from_before(problem: Problem) -> None:
     result = in_halves(problem, 2, rate=1e37, say=said)
     assert result.halvings > 0
     assert np.isfinite(result.U).all()
+
+
+def test_after_a_diverged_epoch_both_halves_begin_where_it_began(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learned = train(problem, schedule(epochs=1))
+    drawn, again = trainer_in_halves(problem, 1), trainer_in_halves(problem, 1)
+    drawn.run(learned.U.copy(), learned.V)
+    again.states, again.rate_factor = drawn.states, 0.5
+    expected = again.run(learned.U.copy(), learned.V)
+    verdicts = iter([False])
+    monkeypatch.setattr("reranker.training.trainer.is_finite", lambda _: next(verdicts, True))
+    result = trainer_in_halves(problem, 1).run(learned.U.copy(), learned.V)
+    assert result.halvings == 1
+    assert np.array_equal(result.U, expected.U)
 
 
 def test_halves_need_fixed_documents_and_no_other_threads(problem: Problem) -> None:
