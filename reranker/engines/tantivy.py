@@ -184,6 +184,18 @@ def _state(row: tuple[str, int, int, str | None, bytes | None]) -> Stored:
     return Stored(identifier, value, seq_no, version, routing)
 
 
+def _remove(folder: Path) -> None:
+    """Remove a folder that tantivy's readers, here or in other processes, may still use; it may be missing.
+
+    A reader that loads a commit writes a lock file into the folder, by the name under which it was opened. So the
+    folder is renamed before its files are deleted: the name is free at once, and no lock file can get in between.
+    """
+    removed = folder.with_name(f"removed-{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        folder.rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
+
 class _SearchIndex:
     """One tantivy index in a folder, with ``capacity`` slots for text fields."""
 
@@ -195,8 +207,8 @@ class _SearchIndex:
             self._index = self._open(folder)
         except ValueError:
             # Damaged, or written by another version of tantivy. It is only a copy, so it can be rebuilt.
-            shutil.rmtree(folder)
-            folder.mkdir()
+            _remove(folder)
+            folder.mkdir(exist_ok=True)
             self._index = self._open(folder)
 
     def _open(self, folder: Path) -> Any:
@@ -529,7 +541,7 @@ class TantivyIndex(Connections):
         generation = meta.generation + 1 if grown else meta.generation
         done = -1 if grown else meta.indexed
         if grown:
-            shutil.rmtree(self._search_folder(generation), ignore_errors=True)
+            _remove(self._search_folder(generation))
             target = _SearchIndex(self._search_folder(generation), meta.wanted_capacity)
         else:
             with self._lock:
@@ -539,7 +551,7 @@ class TantivyIndex(Connections):
             with self.writing() as connection:
                 self._change(connection, indexed=newest, generation=generation, capacity=meta.wanted_capacity)
         if grown:
-            shutil.rmtree(self._search_folder(meta.generation), ignore_errors=True)
+            _remove(self._search_folder(meta.generation))
 
     def _write(self, target: _SearchIndex, meta: _Meta, done: int, until: int) -> int:
         """Copy the writes after ``done`` up to ``until``; return the sequence number of the last one."""
@@ -686,7 +698,9 @@ class TantivyCatalogue:
         if known is not None:
             known[1].close()
         if row is not None:
-            shutil.rmtree(self._path / row[0], ignore_errors=True)
+            # The index is gone with its name; a folder that cannot be removed now is left to the next sweep.
+            with suppress(OSError):
+                _remove(self._path / row[0])
 
     def swap(self, alias: str, add: str, remove: Sequence[str]) -> None:
         """Change one alias atomically."""
@@ -709,4 +723,5 @@ class TantivyCatalogue:
         named = {folder for _, folder in self._rows("SELECT name, folder FROM indexes")}
         for file in self._path.glob("*/documents.sqlite"):
             if file.parent.name not in named and time.time() - file.stat().st_mtime > _ORPHAN_S:
-                shutil.rmtree(file.parent, ignore_errors=True)
+                with suppress(OSError):
+                    _remove(file.parent)

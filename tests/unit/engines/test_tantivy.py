@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,30 @@ def test_a_copy_that_was_lost_is_made_again(damage: str, place: Path) -> None:
         if damage == "emptied":
             folder.mkdir()
     assert _found(_open(place)) == {"a", "b", "c"}
+
+
+def test_a_damaged_copy_is_made_again_while_a_reader_loads_it(place: Path) -> None:
+    """A reader writes a lock file into the folder, which may come between the deletion of its files and its own."""
+    folder = _index_folder(place) / "search-1"
+    reader = tantivy._SearchIndex(folder, tantivy.FIRST_CAPACITY)
+    done = threading.Event()
+
+    def load() -> None:
+        while not done.is_set():
+            with suppress(ValueError):  # the commit is damaged, or its files are gone
+                reader.reload()
+
+    with ThreadPoolExecutor() as threads:
+        loading = threads.submit(load)
+        try:
+            for _ in range(100):
+                (folder / "meta.json").write_text("{")
+                assert tantivy._SearchIndex(folder, tantivy.FIRST_CAPACITY).n_documents() == 0
+        finally:
+            done.set()
+        loading.result()
+    assert _found(_open(place)) == {"a", "b", "c"}
+    assert not list(folder.parent.glob("removed-*"))
 
 
 def test_more_text_fields_than_slots(place: Path) -> None:
