@@ -56,6 +56,16 @@ def ssi(*arguments: str) -> dict[str, Any]:
     return {**json.loads(output), **spent, "peak_mb": used.ru_maxrss / 1024}
 
 
+def made(folder: Path, n: int, seed: int) -> dict[str, Any]:
+    """Return what is true of the corpus in a folder; it is made unless a finished one of this size is there."""
+    finished = folder / "truth.json"  # written last
+    if finished.exists():
+        truth: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))
+        if (truth["documents"], truth["seed"]) == (n, seed):
+            return truth
+    return make(folder, n, LINKS_OF * n, seed)
+
+
 def train(folder: Path, truth: Mapping[str, float], options: argparse.Namespace) -> dict[str, Any]:
     """Return what training costs and what the model finds."""
     docs, model = str(folder / "docs.jsonl"), str(folder / "model")
@@ -94,7 +104,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default="10000,30000,100000", metavar="LIST", help="documents")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--work", type=Path, metavar="FOLDER", help="keep corpora and models there")
+    parser.add_argument(
+        "--work", type=Path, metavar="FOLDER", help="keep corpora and models there, and use its corpora again"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     parts: dict[str, list[dict[str, Any]]] = {"train": [], "encode": []}
@@ -103,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch, apart:
         for n in (int(size) for size in options.sizes.split(",")):
             folder = (options.work or Path(scratch)) / f"documents-{n}"
-            truth = apart.submit(make, folder, n, LINKS_OF * n, options.seed).result()
+            truth = apart.submit(made, folder, n, options.seed).result()
             parts["train"].append(train(folder, truth, options))
             parts["encode"].append(apart.submit(encode, folder, truth).result())
             for part, rows in parts.items():
