@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from reranker.baselines.fitted import REMEMBERING
 from reranker.errors import ConfigError, TrainingError
 from reranker.formats import read_documents
 from reranker.lexical.corpus import LexicalCorpus
+from reranker.lexical.tuning import LexicalTask, TunedLexical, tune_lexical
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import RunProgress
@@ -33,6 +34,7 @@ from reranker.training import (
     from_judgements,
     from_links,
     from_pairs,
+    lexical_choice,
     mix,
     reading,
     train_model,
@@ -130,6 +132,24 @@ def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, qu
     asked, encoded = model.encode_query_documents(documents), model.encoder.encode(documents)
     # Stored rows are of float16.
     np.testing.assert_allclose(model.scorer.score_matrix(asked.rows, encoded.rows), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("best", ["bm25", "tfidf"])
+def test_tfidf_is_tuned_for_both_kinds_only_if_it_is_best_for_pages(
+    path: Path, links: Links, monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    tuned_for_both: list[bool] = []
+
+    def tune(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], *given: Any, **more: Any) -> dict[str, TunedLexical]:
+        found = tune_lexical(corpus, tasks, *given, **more)
+        if len(tasks) == 1:  # pages alone
+            return {form: replace(each, value=float(form == best)) for form, each in found.items()}
+        tuned_for_both.append("tfidf" in found)
+        return found
+
+    monkeypatch.setattr(lexical_choice, "tune_lexical", tune)
+    train(path, from_links(links), model_class="lexical", queries="mixed", word_weights="off")
+    assert set(tuned_for_both) == {best == "tfidf"}
 
 
 def test_random_links_are_not_claimed_to_teach(path: Path) -> None:
