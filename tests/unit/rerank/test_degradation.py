@@ -115,6 +115,7 @@ def test_the_answer_is_a_permutation_of_the_engines(
     if rng.random() < 0.3:
         later[rng.randrange(2)] = EngineUnavailable("cut")
     options = RerankSettings(
+        deadline_ms=None,
         window=rng.randrange(1, 15),
         alpha=rng.choice([0.0, 0.5, 1.0]),
         keep_top=rng.randrange(3),

@@ -271,7 +271,7 @@ def test_the_body_for_the_engine_gives_the_order_that_is_served(served: Served, 
     engine = Scripted(served)
     engine.score, engine.rescore = scoring(served), rescoring(served, n_shards)
     fitted = Calibration({Calibration.key(body_hash(BODY), 30): 0.85})
-    settings = RerankSettings(window=30, rescore_from=1)
+    settings = RerankSettings(window=30, deadline_ms=None, rescore_from=1)
     reranker = Reranker(engine, "docs", served.model, route="inside", calibration=fitted, settings=settings)
     page = reranker.search(QUERY, BODY)
     body, alpha = reranker.engine_body(QUERY, BODY, stored="blend")

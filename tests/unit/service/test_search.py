@@ -33,7 +33,7 @@ from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import ServiceState, open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, serve
-from tests.services import TEMPLATE, client_of, service_over, small_index
+from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy
 
 QUERY = "word3 word11"
@@ -102,7 +102,8 @@ def ask(state: ServiceState, **fields: Any) -> Any:
 
 
 def test_the_answer_is_the_rerankers_own(state: ServiceState, served: Served) -> None:
-    page = Reranker(served.engine, "docs", served.model).search(QUERY, TEMPLATE, size=7, from_=2, explain=True)
+    reranker = Reranker(served.engine, "docs", served.model, settings=PATIENT)
+    page = reranker.search(QUERY, TEMPLATE, size=7, from_=2, explain=True)
     answer = ask(state, body=TEMPLATE, size=7, explain=True, **{"from": 2})
     assert [(h["id"], h["score"], h["rank"]) for h in answer["hits"]] == [(h.id, h.score, h.rank) for h in page.hits]
     assert answer["reranked"] and answer["mode"] == "rerank" and answer["route"] == "fetch"
@@ -213,7 +214,7 @@ def test_an_explored_share_of_sessions_sees_first_pages_shuffled(
 def test_what_cannot_be_shuffled_as_a_whole_comes_in_order_and_unmarked(
     served: Served, sink: ListSink, tmp_path: Path, unlike: dict[str, Any], keep_top: int
 ) -> None:
-    options: dict[str, Any] = {"rerank": RerankSettings(keep_top=keep_top)}
+    options: dict[str, Any] = {"rerank": replace(PATIENT, keep_top=keep_top)}
     asked = {"session": "s1", **unlike}
     answer = ask(service_over(served, tmp_path, sink=sink, explore=100.0, **options), **asked)
     plain = ask(service_over(served, tmp_path, **options), **asked)
