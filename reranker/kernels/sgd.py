@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 import numpy as np
 from numba import njit
 
-from reranker.arrays import Float32, Float64, Int64, UInt64
+from reranker.arrays import Float32, Float64, Int32, Int64, UInt64
 from reranker.kernels.rows import Rows
 
 
@@ -60,8 +60,8 @@ class NegativePool(NamedTuple):
     """The documents never used as negatives of query q are at ``known_indptr[q]:known_indptr[q + 1]`` of ``known``."""
     known: Int64
     """Document rows, int64, ascending for each query."""
-    nearest: Int64 = np.empty((0, 0), np.int64)
-    """Documents that ranked high for each query, none of them known, (n_queries, k) int64.
+    nearest: Int32 = np.empty((0, 0), np.int32)
+    """Documents that ranked high for each query, none of them known, (n_queries, k) int32.
 
     -1 in the first column: none were retrieved for the query. Shape (0, 0): none for any query.
     """

@@ -95,8 +95,6 @@ class LexicalCorpus:
         Term id of each column, (m,) int64.
     document_frequency : array
         Number of documents that hold each word in any field, (m,) int64.
-    texts : LexicalCorpus
-        The corpus without its memory, with the same columns.
     fold_of : mapping
         Fold number of each query of the memory, by id.
     without : tuple of LexicalCorpus
@@ -124,7 +122,7 @@ class LexicalCorpus:
                 f"document with a word; check the field names of the text view"
             )
         self.document_frequency = self._holding(self.fields)
-        self.texts = self
+        self._texts: LexicalCorpus | None = None
         self.fold_of: Mapping[str, int] = {}
         self.without: tuple[LexicalCorpus, ...] = ()
 
@@ -147,13 +145,17 @@ class LexicalCorpus:
             other.fields, other.document_frequency = fields, corpus._holding(fields) + unlisted
             return other
 
-        corpus.texts = of(texts)
-        corpus.texts.texts = corpus.texts
+        corpus._texts = of(texts)
         corpus.document_frequency += unlisted
         corpus.fold_of = dict(zip(remembered.ids, folds.tolist(), strict=True))
         kept = (remembered.rows(self.n_documents, np.flatnonzero(of_pairs != fold)) for fold in range(N_FOLDS))
         corpus.without = tuple([of((*texts, select_columns(rows, corpus.columns))) for rows in kept])
         return corpus
+
+    @property
+    def texts(self) -> LexicalCorpus:
+        """The corpus without its memory, with the same columns."""
+        return self if self._texts is None else self._texts
 
     @property
     def main_field(self) -> int:

@@ -260,11 +260,14 @@ class LexicalMeasure:
         self.n_queries = len(task.task.query_ids)
         self._relevant = task.task.relevant()
         self._plain = _plain(corpus, form)
-        self._query_rows = lru_cache(maxsize=8)(self._new_query_rows)
+        # Not methods of this object: it would be part of a cycle, and keep its postings until the next collection.
+        self._query_rows = lru_cache(maxsize=8)(partial(_query_rows, corpus, task.queries, self._plain))
         fields = [field[task.documents] for field in corpus.fields]
-        self._idf = corpus.rows(self._plain).idf_of(np.arange(len(corpus.columns)))
-        self._lengths = [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields]
-        self._idf_sums = [corpus.rows(self._plain).idf_sums(field) for field in fields]
+        self._statistics = _Statistics(
+            corpus.rows(self._plain).idf_of(np.arange(len(corpus.columns))),
+            [np.asarray(field.sum(axis=1), dtype=np.float64).ravel() for field in fields],
+            [corpus.rows(self._plain).idf_sums(field) for field in fields],
+        )
         if form == "tfidf":
             alone = [tuple(row) for row in np.eye(len(fields)).tolist()]
             fields = [corpus.rows(LexicalSettings(form, weights, weights)).documents(fields) for weights in alone]
@@ -272,7 +275,7 @@ class LexicalMeasure:
 
     def _take(self, postings: Postings, candidates: RankedPlaces | None) -> None:
         self._postings, self._candidates = postings, candidates
-        self._weights = lru_cache(maxsize=2)(self._new_weights)
+        self._weights = lru_cache(maxsize=2)(partial(_weights_of_postings, postings, self._statistics))
 
     def among(self, some: Sequence[LexicalSettings]) -> LexicalMeasure:
         """Return the measure that ranks only the candidates of each query, which is several times as fast.
@@ -378,34 +381,51 @@ class LexicalMeasure:
         relevant, others = (values.astype(np.float64) for values in scores)
         return max(float(relevant.mean() - others.mean()), 2 * float(others.std()))
 
-    def _new_query_rows(self, query_weights: tuple[float, ...], query_tf: str) -> sp.csr_matrix:
-        settings = replace(self._plain, query_weights=query_weights, query_tf=query_tf)
-        return self.corpus.rows(settings).queries(self.task.queries)
 
-    def _new_weights(self, settings: LexicalSettings) -> Float32:
-        """Return the weight of every posting, equal to `LexicalRows.documents`."""
-        postings = self._postings
-        if settings.form == "bm25":
-            idf = self._idf * settings.factor
-            fields = zip(self._lengths, settings.mean_lengths, settings.b, strict=True)
-            norms = np.array([length_norms(*field) for field in fields])
-            covered = zip(settings.coverage, self._idf_sums, strict=True) if settings.coverage else ()
-            covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
-            of_fields = np.array(settings.field_weights)
+class _Statistics(NamedTuple):
+    """Statistics of the documents, on which the weights of postings depend."""
 
-            weights: Float32 = np.empty(len(postings.documents), np.float32)
+    idf: Float64
+    """Inverse document frequency of each word, (m,) float64."""
+    lengths: list[Float64]
+    """Words of each document, (n_documents,) float64 for each field."""
+    idf_sums: list[Float64]
+    """Sum of the idf of each document's words, (n_documents,) float64 for each field."""
 
-            def part(first: int, last: int) -> None:
-                posting_weights(postings, norms, covers, of_fields, idf, settings.k1, (first, last), weights)
 
-            n_parts = min(_n_cores(), 1 + len(weights) // _POSTINGS_A_CORE)
-            inner = np.searchsorted(postings.offsets, _bounds(len(weights), n_parts)[1:-1]).tolist()
-            _in_parts(part, [0, *inner, len(idf)])
-            return weights
-        total = np.zeros(len(postings.documents))
-        for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
-            total += part_of.astype(np.float64) * weight
-        return total.astype(np.float32) * np.float32(settings.factor)
+def _query_rows(
+    corpus: LexicalCorpus,
+    queries: LexicalQueries,
+    plain: LexicalSettings,
+    query_weights: tuple[float, ...],
+    query_tf: str,
+) -> sp.csr_matrix:
+    return corpus.rows(replace(plain, query_weights=query_weights, query_tf=query_tf)).queries(queries)
+
+
+def _weights_of_postings(postings: Postings, statistics: _Statistics, settings: LexicalSettings) -> Float32:
+    """Return the weight of every posting, equal to `LexicalRows.documents`."""
+    if settings.form == "bm25":
+        idf = statistics.idf * settings.factor
+        fields = zip(statistics.lengths, settings.mean_lengths, settings.b, strict=True)
+        norms = np.array([length_norms(*field) for field in fields])
+        covered = zip(settings.coverage, statistics.idf_sums, strict=True) if settings.coverage else ()
+        covers = np.array([cover_rates(*field) for field in covered], np.float32).reshape(-1, norms.shape[1])
+        of_fields = np.array(settings.field_weights)
+
+        weights: Float32 = np.empty(len(postings.documents), np.float32)
+
+        def part(first: int, last: int) -> None:
+            posting_weights(postings, norms, covers, of_fields, idf, settings.k1, (first, last), weights)
+
+        n_parts = min(_n_cores(), 1 + len(weights) // _POSTINGS_A_CORE)
+        inner = np.searchsorted(postings.offsets, _bounds(len(weights), n_parts)[1:-1]).tolist()
+        _in_parts(part, [0, *inner, len(idf)])
+        return weights
+    total = np.zeros(len(postings.documents))
+    for weight, part_of in zip(settings.field_weights, postings.parts, strict=True):
+        total += part_of.astype(np.float64) * weight
+    return total.astype(np.float32) * np.float32(settings.factor)
 
 
 def _n_cores() -> int:

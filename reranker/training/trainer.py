@@ -244,7 +244,7 @@ class Trainer:
         self.nearest = nearest if schedule.nearest_share > 0 else None
         self.look_ups = LOOK_UPS
         # The last hard negatives: a run that goes on needs them until the next look-up.
-        self._found: Int64 | None = None
+        self._found: Int32 | None = None
         self.say, self.progress = say, progress
         self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
         if halves and (threads > 1 or not schedule.freeze_documents):
@@ -393,7 +393,7 @@ class Trainer:
             arrays |= {"V": V, "best_V": result.V}
         arrays["states"] = np.concatenate(self.states)
         if self._found is not None:
-            arrays["nearest"] = self._found.astype(np.int32)
+            arrays["nearest"] = self._found
         values = {
             "epoch": epoch,
             "best_epoch": result.best_epoch,
@@ -417,7 +417,7 @@ class Trainer:
             V[:] = arrays["V"]
         result.V = arrays.get("best_V", result.U)
         if "nearest" in arrays:
-            self._found = arrays["nearest"].astype(np.int64)
+            self._found = arrays["nearest"]
         for state, value in zip(self.states, arrays["states"], strict=True):
             state[0] = value
         result.best_epoch, result.best_map = values["best_epoch"], values["best_map"]
@@ -494,11 +494,11 @@ class NegativeMiner:
             order = np.lexsort((columns, -values), axis=1)
             self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
             self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
-        self._by_words: Int64 | None = None
+        self._by_words: Int32 | None = None
         self._one_at_a_time = threading.Lock()
 
-    def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int64:
-        """Return the rows of documents by query, (n_queries, n) int64, ascending; -1 for queries outside the sample.
+    def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int32:
+        """Return the rows of documents by query, (n_queries, n) int32, ascending; -1 for queries outside the sample.
 
         ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. If all vectors are 0, as before the first step,
         the ranking is by words and does not depend on a: it is computed once and shared by all runs.
@@ -510,8 +510,8 @@ class NegativeMiner:
                 self._by_words = self._found(U, vectors, 1.0)
             return self._by_words
 
-    def _found(self, U: Float32, vectors: Float32, identity: float) -> Int64:
-        found = np.full((self._n_queries, max(self._n_nearest, 1)), -1, np.int64)
+    def _found(self, U: Float32, vectors: Float32, identity: float) -> Int32:
+        found = np.full((self._n_queries, max(self._n_nearest, 1)), -1, np.int32)
         if self._n_nearest < 1:
             return found
         pool_vectors = vectors[self._pool].T

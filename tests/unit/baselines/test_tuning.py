@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import multiprocessing
 import os
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -151,6 +153,24 @@ def asked_again(n: int = 60) -> tuple[LexicalCorpus, LexicalTask]:
     grades = sp.csr_matrix(np.repeat(np.eye(n, dtype=np.float32), 4, axis=0))
     task = RankingTask(ids, names, grades, sp.csr_matrix(np.zeros((4 * n, n), dtype=bool)))
     return corpus, LexicalTask(task, corpus.text_queries(queries), np.arange(n))
+
+
+@pytest.mark.parametrize("case", [tied_corpus, asked_again])
+def test_the_memory_of_a_measure_is_free_at_once(case: Callable[[], tuple[LexicalCorpus, LexicalTask]]) -> None:
+    """The postings of a million documents must not wait for the garbage collector."""
+    corpus, task = case()
+    gc.disable()
+    try:
+        ones = (1.0,) * len(corpus.fields)
+        settings = LexicalSettings("bm25", ones, ones, b=ones, mean_lengths=corpus.mean_lengths)
+        measure = (FoldedMeasure if corpus.without else LexicalMeasure)(corpus, task, "bm25")
+        few = measure.among([settings])
+        assert measure.values(settings).shape == few.values(settings).shape
+        kept = [weakref.ref(each) for each in (measure, few, corpus, *corpus.without)]
+        del measure, few, corpus
+        assert [each() for each in kept] == [None] * len(kept)
+    finally:
+        gc.enable()
 
 
 def test_a_query_asks_documents_that_do_not_remember_it() -> None:

@@ -142,7 +142,7 @@ def random_case(
     if near:  # of a third of the queries none were looked up
         nearest = np.stack([rng.permutation(np.setdiff1d(np.arange(n), own_ones))[:8] for own_ones in known])
         nearest[::3, 0] = -1
-        negatives = negatives._replace(nearest=nearest)
+        negatives = negatives._replace(nearest=nearest.astype(np.int32))
     queries, documents = random_rows(rng, n, 12), random_rows(rng, n, 14)
     lexical = None
     if own:

@@ -74,7 +74,7 @@ def test_the_true_nearest_are_listed(
     U, vectors = tables(problem)
     rows = NegativeMiner(problem, seeded_rng()).look_up(U, vectors, a)
     asked = np.unique(problem.tuples.query)
-    assert rows.shape == (len(problem.queries.indptr) - 1, 12)
+    assert rows.shape == (len(problem.queries.indptr) - 1, 12) and rows.dtype == np.int32
     assert len(asked) == len(rows), "every query of these links is asked"
     expected = true_nearest(problem, U, vectors, a, 12, n_lexical)
     # Scores added up in another order may swap two documents at the border.
