@@ -172,6 +172,8 @@ class Schedule:
     freeze_documents: bool = False
     nearest_share: float = 0.0
     short_apart: bool = False
+    max_steps: int | None = None
+    """Steps of an epoch at most; None: as many as the preferences want (`reranker.training.trainer.steps_of`)."""
 
 
 # Start of the race, and the settings of runs without validation. "texts" are whole queries of people.

@@ -177,8 +177,8 @@ def trained_like(
 
 def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
     """Return the class trained as in the best run of the race."""
-    run.listener.say(f"the long run was not better: {best.epochs} epochs, as in the short one")
     context.schedule = schedule_like(context, best)
+    run.listener.say(f"the long run was not better: {context.schedule.epochs} epochs, as in the best trial run")
     if run.checkpoint is not None:
         remove_checkpoints(run.checkpoint)
     context.done.clear()

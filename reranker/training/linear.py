@@ -73,9 +73,10 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         freeze_documents=True,
         rate_start=context.config.rate or SHORT_RATE,
         identity_scale=identity,
+        max_steps=SHORT_STEPS,
     )
     halves = context.config.threads == 1
-    trainer = trainer_of(context, schedule, None, context.checkpoint_of(SHORT), SHORT_STEPS, halves=halves)
+    trainer = trainer_of(context, schedule, None, context.checkpoint_of(SHORT), halves=halves)
     trainer.progress = partial(context.progress, "training short queries")
     trainer.look_ups = frozenset({0})
     try:
@@ -124,7 +125,6 @@ def trainer_of(
     schedule: Schedule,
     evaluate: Callable[[Float32, Float32], float] | None = None,
     checkpoint: TrainingCheckpoint | None = None,
-    max_steps: int | None = None,
     *,
     halves: bool = False,
 ) -> Trainer:
@@ -140,7 +140,6 @@ def trainer_of(
         nearest=context.nearest,
         checkpoint=checkpoint,
         say=context.say,
-        max_steps=max_steps,
     )
 
 

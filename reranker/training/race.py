@@ -200,11 +200,19 @@ def trials_best(trials: Sequence[Trial]) -> Trial:
 
 
 def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
-    """Return the schedule of a trial."""
-    n_steps = steps_of(context.problem)
-    n_tried = n_steps if trial.rung == len(RUNGS) and n_steps <= LONG_STEPS else min(n_steps, RACE_STEPS)
-    epochs = max(1, round(trial.epochs * n_tried / n_steps))
-    return replace(context.schedule, **_changes(trial.settings), epochs=epochs)
+    """Return the schedule of a trial, by which the training finds the same U and V; ``context`` is that after the race.
+
+    A few long epochs instead of many short ones would look up hard negatives less often.
+    """
+    is_long = trial.rung == len(RUNGS)
+    return _schedule(context, trial.settings, context.schedule.epochs if is_long else trial.epochs, is_long=is_long)
+
+
+def _schedule(context: TrainingContext, settings: Mapping[str, float], epochs: int, *, is_long: bool) -> Schedule:
+    """Return the schedule of a trial run."""
+    is_training = is_long and steps_of(context.problem) <= LONG_STEPS
+    max_steps = None if is_training else RACE_STEPS
+    return replace(context.schedule, **_changes(settings), epochs=epochs, max_steps=max_steps)
 
 
 def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> dict[str, Sequence[float]]:
@@ -289,11 +297,9 @@ def _try(
     leads: bool,
 ) -> Outcome:
     """Return the outcome of a run: of its last epoch, or with a ``leader`` of its best one."""
-    schedule = replace(context.schedule, **_changes(settings), epochs=epochs)
+    schedule = _schedule(context, settings, epochs, is_long=leader is not None)
     long = None if leader is None else _LongRun(context, schedule, leader, leads=leads)
-
-    is_training = long is not None and steps_of(context.problem) <= LONG_STEPS
-    trainer = trainer_of(context, schedule, evaluate=long, max_steps=None if is_training else RACE_STEPS)
+    trainer = trainer_of(context, schedule, evaluate=long)
     trainer.say, trainer.progress = silent, go_on
     try:
         result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))

@@ -214,8 +214,6 @@ class Trainer:
         Keeps the state after an epoch, see `CHECKPOINT_SECONDS`.
     say, progress : callable
         Receive one line of text; (steps done, steps in all).
-    max_steps : int, optional
-        Largest number of steps of an epoch.
 
     Attributes
     ----------
@@ -237,7 +235,6 @@ class Trainer:
         checkpoint: TrainingCheckpoint | None = None,
         say: Say = silent,
         progress: Progress = no_progress,
-        max_steps: int | None = None,
     ) -> None:
         self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
         self.evaluate, self.checkpoint = evaluate, checkpoint
@@ -246,7 +243,7 @@ class Trainer:
         # The last hard negatives: a run that goes on needs them until the next look-up.
         self._found: Int32 | None = None
         self.say, self.progress = say, progress
-        self.n_steps = steps_of(problem) if max_steps is None else min(steps_of(problem), max_steps)
+        self.n_steps = min(steps_of(problem), schedule.max_steps or MAX_STEPS)
         if halves and (threads > 1 or not schedule.freeze_documents):
             raise ValueError("halves learn from fixed documents, without other threads")
         self.halves = halves

@@ -15,7 +15,17 @@ import pytest
 
 from reranker.errors import TrainingError
 from reranker.records import Pair
-from reranker.training import DocumentSource, Listener, TrainConfig, cores, from_links, from_pairs, linear, train_model
+from reranker.training import (
+    DocumentSource,
+    Listener,
+    TrainConfig,
+    cores,
+    from_links,
+    from_pairs,
+    learning,
+    linear,
+    train_model,
+)
 from reranker.training import race as module
 from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import SCALES, TrainingContext, Validator
@@ -240,6 +250,23 @@ def test_a_setting_that_diverges_is_the_worst(monkeypatch: pytest.MonkeyPatch, p
     assert not any(t.kept for t in bad)
     assert min(t.map for t in report.trials if t not in bad) > 0
     assert report.valid_map > report.lexical_map + 0.2
+
+
+@pytest.mark.parametrize("all_steps", [False, True])
+def test_a_training_like_the_best_trial_ends_where_that_did(
+    monkeypatch: pytest.MonkeyPatch, path: Path, all_steps: bool
+) -> None:
+    """Its steps come in as many epochs, or hard negatives would be looked up less often."""
+    monkeypatch.setattr(module, "RACE_STEPS", 400)
+    monkeypatch.setattr(module, "LONG_STEPS", 10**9 if all_steps else 0)
+    monkeypatch.setattr(learning, "TIE", -100.0)  # no long run is better than that
+    said = Said()
+    _, report = train_model(
+        DocumentSource(path), from_links(synonyms()[1]), TrainConfig(dim=8), compare=False, listener=Listener(said)
+    )
+    best = trials_best(report.trials)
+    assert "the long run was not better" in said
+    assert max(line.map or 0.0 for line in report.result.history) == best.map
 
 
 def test_equal_seeds_try_the_same_and_the_report_has_it(path: Path) -> None:
