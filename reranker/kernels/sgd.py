@@ -61,10 +61,12 @@ class NegativePool(NamedTuple):
     known: Int64
     """Document rows, int64, ascending for each query."""
     nearest: Int32 = np.empty((0, 0), np.int32)
-    """Documents that ranked high for each query, none of them known, (n_queries, k) int32.
+    """Documents that ranked high for a query, none of them known, (n_lists, k) int32.
 
     -1 in the first column: none were retrieved for the query. Shape (0, 0): none for any query.
     """
+    list_of: Int32 = np.empty(0, np.int32)
+    """Row of ``nearest`` for each query, (n_queries,) int32; -1: the query has none. Empty without ``nearest``."""
 
 
 class Parameters(NamedTuple):
@@ -357,9 +359,8 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
         f_positive = config.identity * _lexical(dense, documents, lexical.documents, positive) + _dot(Uq, Vp)
         w0, w1 = tuples.worse_indptr[t], tuples.worse_indptr[t + 1]
         stated = w1 > w0 and _chance(state, config.stated_negative_ratio)
-        near = (
-            not stated and n_nearest > 0 and negatives.nearest[query, 0] >= 0 and _chance(state, config.nearest_share)
-        )
+        row = np.int64(negatives.list_of[query]) if n_nearest > 0 else -1
+        near = not stated and row >= 0 and negatives.nearest[row, 0] >= 0 and _chance(state, config.nearest_share)
         size = w1 - w0 if stated else n_nearest if near else n_pool
         tried = draws = n_n = 0
         hinge = _ZERO
@@ -369,7 +370,7 @@ def sgd_steps(  # noqa: C901, PLR0912, PLR0913, PLR0915, PLR0917 - one loop: its
             if stated:
                 negative = tuples.worse[w0 + place]
             else:
-                negative = negatives.nearest[query, place] if near else negatives.pool[place]
+                negative = negatives.nearest[row, place] if near else negatives.pool[place]
             if negative == positive:
                 continue
             k0, k1 = negatives.known_indptr[query], negatives.known_indptr[query + 1]

@@ -303,8 +303,8 @@ class Trainer:
             cache = self._cache
             if chunk == 0 and self.nearest is not None and (self._found is None or epoch in self.look_ups):
                 self._found = self.nearest.look_up(U, cache, self.schedule.identity_scale)
-            if self._found is not None:
-                negatives = negatives._replace(nearest=self._found)
+            if self._found is not None and self.nearest is not None:
+                negatives = negatives._replace(nearest=self._found, list_of=self.nearest.list_of)
             part = self._steps(epoch, chunk, negatives, Parameters(U, V, cache))
             spent += time.perf_counter() - started
             stats += part
@@ -458,12 +458,18 @@ class NegativeMiner:
 
     The lexical part is ranked once, on construction; documents after the first 300 of a query get the lexical score of
     the 300th. ``rng`` samples queries and documents if there are more than `MAX_QUERIES` and `MAX_DOCUMENTS`. Memory:
-    3.6 kB a query.
+    3.6 kB a query of the sample.
+
+    Attributes
+    ----------
+    list_of : array
+        Row of each query in the result of `look_up`, (n_queries,) int32; -1 for queries outside the sample.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._n_queries = len(problem.queries.indptr) - 1
         self._queries = _some(np.unique(problem.tuples.query), MAX_QUERIES, rng)
+        self.list_of: Int32 = np.full(len(problem.queries.indptr) - 1, -1, np.int32)
+        self.list_of[self._queries] = np.arange(len(self._queries))
         self._pool = _some(problem.negatives.pool, MAX_DOCUMENTS, rng)
         self._n_nearest = min(N_NEAREST, len(self._pool) - 1)
         lexical, n_columns = problem.lexical, problem.n_columns
@@ -495,7 +501,7 @@ class NegativeMiner:
         self._one_at_a_time = threading.Lock()
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int32:
-        """Return the rows of documents by query, (n_queries, n) int32, ascending; -1 for queries outside the sample.
+        """Return the rows of documents for each query of the sample, (n_lists, n) int32, ascending; see ``list_of``.
 
         ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. If all vectors are 0, as before the first step,
         the ranking is by words and does not depend on a: it is computed once and shared by all runs.
@@ -508,12 +514,11 @@ class NegativeMiner:
             return self._by_words
 
     def _found(self, U: Float32, vectors: Float32, identity: float) -> Int32:
-        found = np.full((self._n_queries, max(self._n_nearest, 1)), -1, np.int32)
+        found = np.full((len(self._queries), max(self._n_nearest, 1)), -1, np.int32)
         if self._n_nearest < 1:
             return found
         pool_vectors = vectors[self._pool].T
         for start in range(0, len(self._queries), _BLOCK):
-            rows = self._queries[start : start + _BLOCK]
             scores = embed_rows(self._asked[start : start + _BLOCK], U) @ pool_vectors
             columns, values = self._columns[start : start + _BLOCK], self._values[start : start + _BLOCK]
             above_last = np.float32(identity) * (values - values[:, -1:])
@@ -522,7 +527,7 @@ class NegativeMiner:
                 row[known] = -np.inf
             highest = np.argpartition(-scores, self._n_nearest - 1, axis=1)[:, : self._n_nearest]
             usable = np.isfinite(np.take_along_axis(scores, highest, axis=1)).all(axis=1)
-            found[rows[usable]] = np.sort(self._pool[highest[usable]], axis=1)
+            found[start : start + _BLOCK][usable] = np.sort(self._pool[highest[usable]], axis=1)
         return found
 
 

@@ -125,7 +125,8 @@ def _step(  # noqa: PLR0917 - arrays of one loop
     worse = tuples.worse[tuples.worse_indptr[t] : tuples.worse_indptr[t + 1]]
     stated = len(worse) > 0 and draws.chance(float(config.stated_negative_ratio))
     known = negatives.known[negatives.known_indptr[query] : negatives.known_indptr[query + 1]]
-    nearest = negatives.nearest[query] if negatives.nearest.shape[1] else np.array([-1])
+    row = negatives.list_of[query] if negatives.nearest.shape[1] else -1
+    nearest = negatives.nearest[row] if row >= 0 else np.array([-1])
     near = not stated and nearest[0] >= 0 and draws.chance(float(config.nearest_share))
     source = worse if stated else nearest if near else negatives.pool
     tried = n_draws = 0

@@ -141,8 +141,11 @@ def random_case(
     negatives = NegativePool(np.arange(n), *lists_of(*known))
     if near:  # of a third of the queries none were looked up
         nearest = np.stack([rng.permutation(np.setdiff1d(np.arange(n), own_ones))[:8] for own_ones in known])
-        nearest[::3, 0] = -1
-        negatives = negatives._replace(nearest=nearest.astype(np.int32))
+        nearest[1, 0] = -1
+        list_of = rng.permutation(n).astype(np.int32)
+        nearest[list_of] = nearest.copy()
+        list_of[::3] = -1
+        negatives = negatives._replace(nearest=nearest.astype(np.int32), list_of=list_of)
     queries, documents = random_rows(rng, n, 12), random_rows(rng, n, 14)
     lexical = None
     if own:
