@@ -57,7 +57,7 @@ def ssi(*arguments: str) -> dict[str, Any]:
 
 
 def made(folder: Path, n: int, seed: int) -> dict[str, Any]:
-    """Return what is true of the corpus in a folder; it is made unless a finished one of this size is there."""
+    """Return ``truth.json`` of the corpus in a folder, which is made unless a finished one of this size is there."""
     finished = folder / "truth.json"  # written last
     if finished.exists():
         truth: dict[str, Any] = json.loads(finished.read_text(encoding="utf-8"))

@@ -260,7 +260,8 @@ class LexicalMeasure:
         self.n_queries = len(task.task.query_ids)
         self._relevant = task.task.relevant()
         self._plain = _plain(corpus, form)
-        # Not methods of this object: it would be part of a cycle, and keep its postings until the next collection.
+        # The cached functions are not methods: with a reference to this object, they would keep it and its postings in
+        # memory until the garbage collector runs.
         self._query_rows = lru_cache(maxsize=8)(partial(_query_rows, corpus, task.queries, self._plain))
         fields = [field[task.documents] for field in corpus.fields]
         self._statistics = _Statistics(

@@ -173,7 +173,7 @@ class Schedule:
     nearest_share: float = 0.0
     short_apart: bool = False
     max_steps: int | None = None
-    """Steps of an epoch at most; None: as many as the preferences want (`reranker.training.trainer.steps_of`)."""
+    """Largest number of steps of an epoch; None: only the limits of `reranker.training.trainer.steps_of` apply."""
 
 
 # Start of the race, and the settings of runs without validation. "texts" are whole queries of people.

@@ -55,9 +55,9 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     """Return the U of queries of a few words, trained from U with V fixed; None if nothing can validate it.
 
     The vectors of documents were learned with whole documents as queries and do not change. Each step draws other words
-    of a query, so that the last epoch is the best one. Two copies of U learn at the same time and
-    are averaged (`Trainer`), which takes less time on two cores. Hard negatives are looked up once: with V fixed they
-    hardly change. If short queries learn nothing, the result is U itself, at the scale that is best for them.
+    of a query, so that the last epoch is the best one. Two copies of U learn at the same time and are averaged
+    (`Trainer`), which takes less time on two cores. Hard negatives are looked up once: with V fixed they hardly change.
+    If short queries learn nothing, the result is U itself, at the scale that is best for them.
     """
     validators = context.short_validators
     if not validators and first is None:

@@ -200,9 +200,9 @@ def trials_best(trials: Sequence[Trial]) -> Trial:
 
 
 def schedule_like(context: TrainingContext, trial: Trial) -> Schedule:
-    """Return the schedule of a trial, by which the training finds the same U and V; ``context`` is that after the race.
+    """Return the schedule with which the training repeats a trial. The race must have ended.
 
-    A few long epochs instead of many short ones would look up hard negatives less often.
+    The epochs are those of the trial: fewer and longer ones would look up hard negatives less often.
     """
     is_long = trial.rung == len(RUNGS)
     return _schedule(context, trial.settings, context.schedule.epochs if is_long else trial.epochs, is_long=is_long)

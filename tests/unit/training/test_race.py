@@ -256,7 +256,7 @@ def test_a_setting_that_diverges_is_the_worst(monkeypatch: pytest.MonkeyPatch, p
 def test_a_training_like_the_best_trial_ends_where_that_did(
     monkeypatch: pytest.MonkeyPatch, path: Path, all_steps: bool
 ) -> None:
-    """Its steps come in as many epochs, or hard negatives would be looked up less often."""
+    """It has the epochs of the trial: with fewer and longer ones, hard negatives would be looked up less often."""
     monkeypatch.setattr(module, "RACE_STEPS", 400)
     monkeypatch.setattr(module, "LONG_STEPS", 10**9 if all_steps else 0)
     monkeypatch.setattr(learning, "TIE", -100.0)  # no long run is better than that

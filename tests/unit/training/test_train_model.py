@@ -142,7 +142,7 @@ def test_tfidf_is_tuned_for_both_kinds_only_if_it_is_best_for_pages(
 
     def tune(corpus: LexicalCorpus, tasks: Sequence[LexicalTask], *given: Any, **more: Any) -> dict[str, TunedLexical]:
         found = tune_lexical(corpus, tasks, *given, **more)
-        if len(tasks) == 1:  # pages alone
+        if len(tasks) == 1:  # whole pages only
             return {form: replace(each, value=float(form == best)) for form, each in found.items()}
         tuned_for_both.append("tfidf" in found)
         return found
