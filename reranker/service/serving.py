@@ -54,6 +54,10 @@ LEAST_DIGITS = 6
 """Least number of hexadecimal digits of an id prefix that identifies a version."""
 MAX_COPIED_AT_ONCE = 256 * MIB
 """Largest store, in bytes, that is verified while the service starts or a request waits; others in the background."""
+CHANGING_S = 5.0
+"""Longest time, in seconds, that the start waits for a model or store that is being written."""
+UNCHANGED_S = 0.1
+"""Files that stay the same for this time, in seconds, are not being written."""
 NO_STORE_YET = "route beside has no vector store yet: it is being verified"
 
 
@@ -108,10 +112,10 @@ class FileState(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> FileState:
-        """Return the state of a file, which may be missing."""
+        """Return the state of a file, which may be missing or hidden from this process."""
         try:
             found = os.stat(path)
-        except FileNotFoundError:
+        except OSError:
             return cls(path)
         return cls(path, found.st_ino, found.st_size, found.st_ctime_ns)
 
@@ -199,9 +203,9 @@ def _described(error: Exception) -> str:
 class Versions:
     """The served version, and a few others that requests have named.
 
-    The first version is served even if it is incomplete: without its store, or without a model. It is not verified with
-    queries, because there is no older version to keep instead. While it is incomplete, the watcher tries to complete
-    it.
+    The first version is served even if it is incomplete: without its store, or without a model. Only while its files
+    are being written does the start wait for it, for at most `CHANGING_S`. It is not verified with queries, because
+    there is no older version to keep instead. While it is incomplete, the watcher tries to complete it.
 
     Parameters
     ----------
@@ -239,18 +243,30 @@ class Versions:
         """The version that answers requests; read it once per request."""
 
     def _first(self) -> Serving:
-        try:
-            wanted = self.folders.wanted()
-        except (RerankerError, OSError) as error:
-            return self._without_model(error)
-        try:
-            stamped = self.stamped(wanted)
-            if (n_bytes := self._bytes_to_copy(wanted)) > MAX_COPIED_AT_ONCE:
-                return self._without_store_yet(wanted, n_bytes)
-            serving = self.open(wanted)
-        except (RerankerError, OSError) as error:
-            return self._without_store(wanted, _described(error))
-        return self.take_first(stamped, serving)
+        end = time.monotonic() + CHANGING_S
+        while True:
+            files = self._file_states()
+            wanted = None
+            try:
+                wanted = self.folders.wanted()
+                return self._open_first(wanted)
+            except (RerankerError, OSError) as error:
+                time.sleep(UNCHANGED_S)
+                if files == self._file_states() or time.monotonic() > end:
+                    return self._without_model(error) if wanted is None else self._without_store(wanted, error)
+
+    def _open_first(self, wanted: Wanted) -> Serving:
+        stamped = self.stamped(wanted)
+        if (n_bytes := self._bytes_to_copy(wanted)) > MAX_COPIED_AT_ONCE:
+            return self._without_store_yet(wanted, n_bytes)
+        return self.take_first(stamped, self.open(wanted))
+
+    def _file_states(self) -> list[FileState]:
+        """Return the states of all files of the model folders and of the vector store."""
+        folders = [self.folders.path]
+        if self.settings.route == "beside":
+            folders.append(self._store_folder(self.folders.path))
+        return sorted(FileState.of(path) for folder in folders for path in folder.rglob("*"))
 
     def take_first(self, wanted: Wanted, serving: Serving) -> Serving:
         """Return the first complete version; its ``problem`` is set if the index does not fit it."""
@@ -279,8 +295,9 @@ class Versions:
         model = load_model(wanted.path, self.engine, self._copy)
         return replace(self._serving(model, None, wanted, NO_STORE_YET, NO_STORE_YET), verifying=True)
 
-    def _without_store(self, wanted: Wanted, problem: str) -> Serving:
+    def _without_store(self, wanted: Wanted, reason: Exception) -> Serving:
         """Return a version without a vector store: it scores texts sent with a request, but no hits."""
+        problem = _described(reason)
         try:
             serving = self._serving(load_model(wanted.path, self.engine, self._copy), None, wanted, problem)
         except (RerankerError, OSError) as error:

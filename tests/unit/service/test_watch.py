@@ -17,12 +17,12 @@ from reranker.errors import ArtifactError, EngineOverloaded, EngineUnavailable, 
 from reranker.models.model_folder import save_model
 from reranker.releases import Release, update_control
 from reranker.rerank import Calibration, Reranker, body_hash
-from reranker.service.serving import GoldenQuery, drawn_queries, read_golden, verify
+from reranker.service.serving import UNCHANGED_S, GoldenQuery, drawn_queries, read_golden, verify
 from reranker.service.settings import ServiceSettings
 from reranker.service.state import open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of
-from tests.services import TEMPLATE, Site, client_of, promote, service_over, sibling, small_index
+from tests.services import PATIENT, TEMPLATE, Site, client_of, promote, service_over, sibling, small_index
 
 
 @pytest.fixture
@@ -184,6 +184,49 @@ def test_a_service_that_began_without_a_model_gets_one(served: Served, tmp_path:
     assert state.serving.model is None and state.watcher is not None and not state.watcher.poll()
     save_model(served.model, tmp_path / "model")
     assert state.watcher.poll() and state.serving.model_id == served.model.model_id
+
+
+@pytest.mark.parametrize("part", ["model", "store"])
+def test_a_service_that_starts_while_its_files_are_written_begins_with_all_of_them(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    save_model(served.model, tmp_path / "model")
+    pattern = (tmp_path / "model").glob("tensors-*") if part == "model" else served.store_path.rglob("vectors*")
+    file = next(pattern)
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) // 2])
+    pauses = []
+
+    def write_a_part(seconds: float) -> None:
+        pauses.append(seconds)
+        file.write_bytes(content[: len(content) - 1] if len(pauses) == 1 else content)
+
+    monkeypatch.setattr("reranker.service.serving.time.sleep", write_a_part)
+    settings = ServiceSettings(index=served.index, route="beside", rerank=PATIENT)
+    state = open_state(served.engine, settings, model=tmp_path / "model", store=served.store_path)
+    assert len(pauses) == 2 and not state.serving.problem and state.versions.served is not None
+
+
+def test_a_service_starts_without_a_model_that_stays_damaged_or_changes_without_end(
+    served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_model(served.model, tmp_path / "model")
+    (file,) = (tmp_path / "model").glob("tensors-*")
+    file.write_bytes(b"torn")
+    settings, pauses, sleep = ServiceSettings(index=served.index), [], time.sleep
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        sleep(seconds)
+        if len(pauses) > 1:
+            file.write_bytes(b"t" * len(pauses))
+
+    monkeypatch.setattr("reranker.service.serving.time.sleep", pause)
+    monkeypatch.setattr("reranker.service.serving.CHANGING_S", 3.5 * UNCHANGED_S)
+    assert open_state(served.engine, settings, model=tmp_path / "model").serving.problem
+    assert pauses == [UNCHANGED_S]
+    assert open_state(served.engine, settings, model=tmp_path / "model").serving.problem
+    assert 2 <= len(pauses) - 1 <= 4
 
 
 def test_versions_asked_for_by_name_are_loaded_and_a_few_kept(served: Served, tmp_path: Path) -> None:
