@@ -92,7 +92,8 @@ def read_corpus(
     ids: list[str] = []
     asked: list[str] = []
     queries: list[EncodedQueries] = []
-    parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
+    parts: list[tuple[Float32, sp.csr_matrix]] = []
+    fields: list[list[sp.csr_matrix]] = []
     documents: Iterator[Document] = read_documents(path, rejects=rejects, id_field=id_field)
     while batch := list(islice(documents, _BATCH)):
         of_batch, sources = [document.id for document in batch], [document.source for document in batch]
@@ -101,7 +102,8 @@ def read_corpus(
         if encoder.vector_field is not None:
             given = encoder.vector_field.vectors([encoder.view.given_vector(source) for source in sources])
         vectors, rows, _ = encoder.encode_counts(counts, of_batch, given)
-        parts.append((vectors, rows, counts))
+        parts.append((vectors, rows))
+        fields.append(counts)
         ids += of_batch
         if asking := [document for document in batch if document.id in wanted]:
             asked += [document.id for document in asking]
@@ -109,7 +111,9 @@ def read_corpus(
         progress(len(ids), None)
     if not parts:
         raise InputError(f"{str(path)!r} holds no document: give JSON lines or Parquet with an id and text fields")
-    return _corpus_of(model, ids, parts, asked, queries)
+    lexical = LexicalCorpus([stack_rows(field) for field in zip(*fields, strict=True)])
+    del fields
+    return _corpus_of(model, ids, parts, lexical, asked, queries)
 
 
 def encoded_corpus(
@@ -127,32 +131,33 @@ def encoded_corpus(
     wanted = set(query_ids)
     asked: list[str] = []
     queries: list[EncodedQueries] = []
-    parts: list[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]] = []
+    parts: list[tuple[Float32, sp.csr_matrix]] = []
     for start in range(0, len(ids), _BATCH):
         of_batch, fields = ids[start : start + _BATCH], [field[start : start + _BATCH] for field in counts]
         of_field = None if given is None else given[start : start + _BATCH]
         vectors, rows, _ = model.encoder.encode_counts(fields, of_batch, of_field)
-        parts.append((vectors, rows, fields))
+        parts.append((vectors, rows))
         if places := [place for place, document in enumerate(of_batch) if document in wanted]:
             asked += [of_batch[place] for place in places]
             queries.append(model.encode_query_counts([field[places] for field in fields]))
-    return _corpus_of(model, ids, parts, asked, queries)
+    return _corpus_of(model, ids, parts, LexicalCorpus(counts), asked, queries)
 
 
 def _corpus_of(
     model: RankingModel,
     ids: Sequence[str],
-    parts: Sequence[tuple[Float32, sp.csr_matrix, list[sp.csr_matrix]]],
+    parts: Sequence[tuple[Float32, sp.csr_matrix]],
+    lexical: LexicalCorpus,
     asked: Sequence[str],
     queries: Sequence[EncodedQueries],
 ) -> EncodedCorpus:
-    vectors, rows, fields = zip(*parts, strict=True)
+    vectors, rows = zip(*parts, strict=True)
     return EncodedCorpus(
         tuple(ids),
         {document: row for row, document in enumerate(ids)},
         np.concatenate(vectors),
         stack_rows(rows),
-        LexicalCorpus([stack_rows(field) for field in zip(*fields, strict=True)]),
+        lexical,
         _joined(queries or [model.encode_queries([])]),
         {document: row for row, document in enumerate(asked)},
     )

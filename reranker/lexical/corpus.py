@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,7 @@ N_FOLDS = 5
 """Number of folds into which the queries of a memory are split."""
 
 
-_BLOCK = 2**16  # documents whose whole word counts are in memory at a time
+_BLOCK = 2**14  # documents whose rows are made at a time
 
 
 class RememberedQueries(NamedTuple):
@@ -177,10 +177,10 @@ class LexicalCorpus:
     def scorer(self, queries: LexicalQueries, documents: RowNumbers, settings: LexicalSettings) -> InnerProducts:
         """Return the lexical scores of all queries against the given documents of the corpus."""
         rows = self.rows(settings)
-        return InnerProducts(
-            query_rows=rows.queries(queries),
-            document_rows=rows.documents([field[documents] for field in self.fields]),
-        )
+        # Sums over fields need many times the memory of their result.
+        blocks = _blocks(len(documents))
+        of_blocks = [rows.documents([field[documents[at]] for field in self.fields]) for at in blocks]
+        return InnerProducts(query_rows=rows.queries(queries), document_rows=stack_rows(of_blocks))
 
     def text_queries(self, counts: sp.csr_matrix) -> LexicalQueries:
         """Return queries from the word counts of their texts; words that no document holds are left out."""
@@ -194,7 +194,7 @@ class LexicalCorpus:
         self, rows: RowNumbers, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
         """Return queries of ``n_words`` random words of documents, given by row number and id; see `draw_keywords`."""
-        blocks = (slice(start, start + _BLOCK) for start in range(0, max(len(rows), 1), _BLOCK))
+        blocks = _blocks(len(rows))
         drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
         return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
@@ -205,3 +205,8 @@ class LexicalCorpus:
     def by_term(self, counts: sp.csr_matrix) -> sp.csr_matrix:
         """Return counts in the corpus's columns as counts by term id."""
         return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    """Yield slices of at most `_BLOCK` of ``n`` numbers; one slice if ``n`` is 0."""
+    yield from (slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK))

@@ -58,7 +58,9 @@ def compared(
         links, schedule = train.links(), learned.schedule
         task, tuning = side.task(pool, links, set(corpus.query_row_of)), tuning_task(links, corpus.ids, pool)
         n_words = keywords_of(schedule) if schedule.keyword_share == 1 else None
+    # The tuning queries, of which there may be one for each document, are not kept while the systems are evaluated.
+    baselines = fit_baselines(
+        names, corpus.lexical, lexical_task(model, corpus, tuning, train.texts, n_words, seed), rng, known=forms
+    )
     experiment = experiment_of(model, corpus, task, side.texts, n_words, seed)
-    tuned_on = lexical_task(model, corpus, tuning, train.texts, n_words, seed)
-    baselines = fit_baselines(names, corpus.lexical, tuned_on, rng, known=forms)
     return compare_systems(experiment.model, baselines, experiment.evaluation, rng)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from reranker.baselines.comparison import (
     EncodedCorpus,
@@ -18,6 +20,7 @@ from reranker.baselines.comparison import (
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import link_task, qrels_task
 from reranker.formats import RejectLog, read_judgements
+from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.models.ranking_model import RankingModel
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 
@@ -73,6 +76,31 @@ def test_few_keywords_are_words_of_the_document_for_model_and_baselines_alike(
     for row in range(len(task.query_ids)):
         chosen = set(corpus.lexical.columns[counts[row].indices].tolist())
         assert chosen <= set(whole[row].indices.tolist())
+
+
+@pytest.mark.parametrize("form", ["bm25", "tfidf"])
+def test_lexical_scores_do_not_depend_on_how_many_documents_are_weighted_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    model = small_model()
+    lexical = corpus_of(tmp_path, model).lexical
+    n, n_fields = lexical.n_documents, len(lexical.fields)
+    ones = (1.0,) * n_fields
+    settings = LexicalSettings(form, ones, ones, b=(0.75,) * n_fields, mean_lengths=lexical.mean_lengths)
+    documents = np.arange(n, dtype=np.int64)[::-1]
+    queries = lexical.document_queries(np.arange(3))
+    whole = lexical.scorer(queries, documents, settings)
+    rows_of, sizes = LexicalRows.documents, []
+
+    def counted(self: LexicalRows, counts: Sequence[sp.csr_matrix]) -> sp.csr_matrix:
+        sizes.append(counts[0].shape[0])
+        return rows_of(self, counts)
+
+    monkeypatch.setattr(LexicalRows, "documents", counted)
+    monkeypatch.setattr("reranker.lexical.corpus._BLOCK", 3)
+    assert np.array_equal(lexical.scorer(queries, documents, settings).block(0, 3), whole.block(0, 3))
+    assert sum(sizes) == n and max(sizes) == 3
+    assert lexical.scorer(queries, documents[:0], settings).shape == (3, 0)
 
 
 def test_text_queries_score_as_the_model_does(tmp_path: Path) -> None:

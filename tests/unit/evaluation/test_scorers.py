@@ -51,6 +51,10 @@ def test_select_columns_drops_others_and_keeps_empty_rows() -> None:
     matrix = sp.csr_matrix(np.array([[0, 1, 2, 3], [0, 0, 0, 0], [4, 0, 0, 5]], dtype=np.float32))
     assert select_columns(matrix, np.array([1, 3])).toarray().tolist() == [[1, 3], [0, 0], [0, 5]]
     assert select_columns(matrix, np.array([], dtype=np.int64)).shape == (3, 0)
+    all_of_it = select_columns(matrix, np.array([0, 1, 2, 3]))
+    for name in ("data", "indices", "indptr"):
+        assert np.array_equal(getattr(all_of_it, name), getattr(matrix, name))
+        assert not np.shares_memory(getattr(all_of_it, name), getattr(matrix, name))
     assert used_columns([]).tolist() == []
 
 
