@@ -112,7 +112,7 @@ def read_corpus(
     if not parts:
         raise InputError(f"{str(path)!r} holds no document: give JSON lines or Parquet with an id and text fields")
     lexical = LexicalCorpus([stack_rows(field) for field in zip(*fields, strict=True)])
-    del fields
+    del fields  # stacking the vectors and rows needs the memory
     return _corpus_of(model, ids, parts, lexical, asked, queries)
 
 

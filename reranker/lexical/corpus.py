@@ -177,7 +177,7 @@ class LexicalCorpus:
     def scorer(self, queries: LexicalQueries, documents: RowNumbers, settings: LexicalSettings) -> InnerProducts:
         """Return the lexical scores of all queries against the given documents of the corpus."""
         rows = self.rows(settings)
-        # Sums over fields need many times the memory of their result.
+        # Made at once, the rows of all documents would need many times their own memory.
         blocks = _blocks(len(documents))
         of_blocks = [rows.documents([field[documents[at]] for field in self.fields]) for at in blocks]
         return InnerProducts(query_rows=rows.queries(queries), document_rows=stack_rows(of_blocks))
@@ -208,5 +208,5 @@ class LexicalCorpus:
 
 
 def _blocks(n: int) -> Iterator[slice]:
-    """Yield slices of at most `_BLOCK` of ``n`` numbers; one slice if ``n`` is 0."""
-    yield from (slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK))
+    """Return the slices that divide ``n`` documents into blocks of `_BLOCK`; one slice if ``n`` is 0."""
+    return (slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK))

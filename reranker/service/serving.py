@@ -203,9 +203,9 @@ def _described(error: Exception) -> str:
 class Versions:
     """The served version, and a few others that requests have named.
 
-    The first version is served even if it is incomplete: without its store, or without a model. Only while its files
-    are being written does the start wait for it, for at most `CHANGING_S`. It is not verified with queries, because
-    there is no older version to keep instead. While it is incomplete, the watcher tries to complete it.
+    The first version is served even if it is incomplete: without its store, or without a model. While its files are
+    being written, the start waits for it, for at most `CHANGING_S`. It is not verified with queries, because there is
+    no older version to keep instead. While it is incomplete, the watcher tries to complete it.
 
     Parameters
     ----------

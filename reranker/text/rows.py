@@ -107,7 +107,7 @@ def select_columns(matrix: sp.csr_matrix, columns: Int64) -> sp.csr_matrix:
     places = _places_of(columns, matrix.indices)
     known, shape = places >= 0, (matrix.shape[0], len(columns))
     if known.all():
-        # Usual, and needs half the memory.
+        # The usual case: there is nothing to leave out, and no memory is needed for that.
         return sp.csr_matrix((matrix.data.astype(np.float32), places, matrix.indptr.copy()), shape=shape)
     return sp.csr_matrix(
         (matrix.data[known].astype(np.float32), places[known], offsets_of(known)[matrix.indptr]), shape=shape
