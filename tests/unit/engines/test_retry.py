@@ -203,7 +203,7 @@ def time() -> FakeTime:
 @pytest.fixture
 def engine(server: PagingServer, time: FakeTime, request: pytest.FixtureRequest) -> Iterator[Engine]:
     # On a busy machine the server itself may take a while.
-    patience_s = 0.8 if request.node.name.endswith("-hang]") else 20.0
+    patience_s = 0.8 if request.node.callspec.params.get("fault") == "hang" else 20.0
     opened = open_engine(server.spec, EngineSettings(read_timeout_s=patience_s), retries_of(time))
     yield opened
     opened.close()
