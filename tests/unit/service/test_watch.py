@@ -191,8 +191,8 @@ def test_a_service_that_starts_while_its_files_are_written_begins_with_all_of_th
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     save_model(served.model, tmp_path / "model")
-    pattern = (tmp_path / "model").glob("tensors-*") if part == "model" else served.store_path.rglob("vectors*")
-    file = next(pattern)
+    files = (tmp_path / "model").glob("tensors-*") if part == "model" else served.store_path.rglob("vectors*")
+    file = next(files)
     content = file.read_bytes()
     file.write_bytes(content[: len(content) // 2])
     pauses = []
