@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable
@@ -25,14 +26,18 @@ class Deadline:
 
     Attributes
     ----------
+    reserved_s : float
+        Seconds at the end of the time limit that count as passed, see `reserving`.
     stages_ms : dict of str to float
         Milliseconds by stage, as recorded by `stage`.
     """
 
     def __init__(self, limit_s: float | None = None, now: Callable[[], float] = time.perf_counter) -> None:
         self.limit_s, self.now = limit_s, now
-        self.started = self._noted = now()
+        self.reserved_s = 0.0
+        self.started = now()
         self.stages_ms: dict[str, float] = {}
+        self._ended = [self.started]  # end of the last stage, shared with deadlines of `reserving`
 
     @property
     def spent_s(self) -> float:
@@ -42,7 +47,7 @@ class Deadline:
     @property
     def left_s(self) -> float:
         """Remaining seconds, 0 or more; infinite without a limit."""
-        return math.inf if self.limit_s is None else max(self.limit_s - self.spent_s, 0.0)
+        return math.inf if self.limit_s is None else max(self.limit_s - self.reserved_s - self.spent_s, 0.0)
 
     @property
     def left_ms(self) -> float:
@@ -58,10 +63,17 @@ class Deadline:
         """Return the timeout for a request to an engine in seconds, ``at_least`` or more; None without a limit."""
         return None if self.limit_s is None else max(self.left_s, at_least)
 
+    def reserving(self, share: float) -> Deadline:
+        """Return a deadline that passes earlier by a share (0 to 1) of the time limit; stages are noted in both."""
+        other = copy.copy(self)
+        other.reserved_s = share * (self.limit_s or 0.0)
+        return other
+
     def check(self, doing: str) -> None:
         """Raise `FallbackError` if the deadline has passed. ``doing`` names the current step in the message."""
         if self.passed and self.limit_s is not None:
-            message = f"the deadline of {self.limit_s * 1000.0:g} ms passed while {doing}"
+            reserved = f" (less {self.reserved_s * 1000.0:.0f} ms for the engine's own answer)" if self.reserved_s else ""
+            message = f"the deadline of {self.limit_s * 1000.0:g} ms{reserved} passed while {doing}"
             raise FallbackError(ReasonKind.DEADLINE, message)
 
     def stage(self, name: str) -> AbstractContextManager[None]:
@@ -70,8 +82,8 @@ class Deadline:
 
     def _end_stage(self, name: str) -> None:
         now = self.now()
-        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._noted) * 1000.0
-        self._noted = now
+        self.stages_ms[name] = self.stages_ms.get(name, 0.0) + (now - self._ended[0]) * 1000.0
+        self._ended[0] = now
 
 
 class _Stage:

@@ -35,7 +35,7 @@ from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, Exchang
 from reranker.engines.dialects import ELASTICSEARCH, OPENSEARCH, Dialect
 from reranker.engines.retry import VIEW_LOST, Attempts, Retries, retried
 from reranker.engines.settings import EngineSettings
-from reranker.engines.wire import json_bytes, json_value, passed_headers
+from reranker.engines.wire import json_bytes, json_value, passed_headers, request_deadline
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -302,7 +302,7 @@ class EngineClient:
         EngineError
             The class given by `STATUS_CLASSES`.
         """
-        if timeout_s is None and (repeatable or method == "GET"):
+        if timeout_s is None and (repeatable or method == "GET") and request_deadline.get() is None:
             return self.retried(f"{method} {path}", lambda: self._call(method, path, body, params, None))
         return self._call(method, path, body, params, timeout_s)
 
@@ -367,7 +367,7 @@ class EngineClient:
         except (ValueError, TypeError) as error:
             message = f"the body for {request} cannot be encoded as JSON ({error}): use finite numbers and plain text"
             raise EngineRejected(message, engine=self.kind, error_type="not_json") from None
-        limit_s = self._settings.read_timeout_s if timeout_s is None else timeout_s
+        limit_s = self._limit_s() if timeout_s is None else timeout_s
         if limit_s <= 0:
             raise self._no_reply(None, request, limit_s)
         target = f"{path}?{urlencode(params)}" if params else path
@@ -388,6 +388,11 @@ class EngineClient:
                 self._check_product(reply)
             raise failure
         return reply
+
+    def _limit_s(self) -> float:
+        """Return the timeout of a request that was given none, in seconds."""
+        deadline, limit_s = request_deadline.get(), self._settings.read_timeout_s
+        return limit_s if deadline is None else min(limit_s, deadline.left_s)
 
     def _span_of(self, method: str, path: str) -> tuple[str, Attributes]:
         """Return name and attributes of a request's span, by OpenTelemetry's conventions for database clients.

@@ -149,7 +149,11 @@ class DeadlinePool:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 conn.request(method, url, body=body, headers=headers)
             if (work := while_waiting.get()) is not None:
-                work()
+                token = while_waiting.set(None)
+                try:
+                    work()
+                finally:
+                    while_waiting.reset(token)
             answer: urllib3.BaseHTTPResponse = conn.getresponse()
             return answer
         except BaseException as error:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from reranker.deadline import Deadline
 from reranker.errors import EngineRejected
 
 PASSED_HEADERS = ("x-opaque-id", "traceparent", "tracestate")
@@ -24,6 +25,15 @@ while_waiting: ContextVar[Callable[[], None] | None] = ContextVar("while_waiting
 """Function that is called after a request of this context is sent and before its answer is read.
 
 It is called for every request that goes over a connection already open, and for no others. It must not raise errors.
+Requests that it sends itself do not call it again. It should send none: the connection of the first request stays
+occupied meanwhile, so that enough such requests at the same time would occupy all connections and wait for each other.
+"""
+
+
+request_deadline: ContextVar[Deadline | None] = ContextVar("request_deadline", default=None)
+"""Deadline of the user's request that is handled in this context.
+
+It bounds every request to the engine that has no timeout of its own, and such a request is not repeated.
 """
 
 

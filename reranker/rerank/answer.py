@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from msgspec import structs
@@ -12,7 +12,7 @@ from msgspec import structs
 from reranker.records import RankedHit, Reason
 from reranker.rerank.explain import Explanation
 
-_NOT_JSON = frozenset({"hits", "explanations", "raw", "clauses"})
+_NOT_JSON = frozenset({"hits", "explanations", "raw", "clauses", "max_score", "engine_answer"})
 """Fields of a page that its JSON does not contain, or contains in another form."""
 
 
@@ -52,13 +52,25 @@ class RerankedPage:
     """Duration of each step in milliseconds."""
     explanations: tuple[Explanation, ...] = ()
     """One explanation per hit if requested, otherwise empty."""
+    max_score: float | None = None
+    """Highest score of the reranked window; None if the page is in the engine's order. Not part of the JSON."""
     raw: Mapping[str, Any] = field(default_factory=dict)
     """The engine's first response (aggregations, suggestions), without hits."""
+    engine_answer: Mapping[str, Any] | None = None
+    """The engine's whole response if the page is in its order, else None. Not part of the JSON."""
 
     @property
     def cause(self) -> str:
         """Kind of the reason as a plain string, for metrics and logs; "" if the page is reranked."""
         return "" if self.reason is None else self.reason.kind.value
+
+    def part(self, first: int, last: int) -> RerankedPage:
+        """Return the page with only its hits at the 0-based positions first, ..., last - 1."""
+        hits, engine_answer = slice(first, last), self.engine_answer
+        if engine_answer is not None:
+            shown = engine_answer["hits"]
+            engine_answer = {**engine_answer, "hits": {**shown, "hits": shown["hits"][hits]}}
+        return replace(self, hits=self.hits[hits], explanations=self.explanations[hits], engine_answer=engine_answer)
 
     def to_json(self) -> dict[str, Any]:
         """Return the page as JSON-compatible values. A score that is missing or not finite becomes ``null``."""

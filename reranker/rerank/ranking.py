@@ -178,22 +178,33 @@ class Scored:
     order: Int64
     """(n,) int64: element r is the first-stage position of the hit at final position r."""
 
+    @property
+    def max_score(self) -> float | None:
+        """Highest score of the window's hits, the same for all its pages; None without hits."""
+        unscored = np.isnan(self.scores)
+        values = [*self.scores[~unscored], *map(self._score, np.flatnonzero(unscored))]
+        return float(max(values)) if values else None
+
+    def _score(self, place: int) -> float:
+        """Return the blended score of a hit at a first-stage position, or only the engine's part without one."""
+        score = float(self.scores[place])
+        if not math.isnan(score):
+            return score
+        return engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
+
     def hit(self, rank: int) -> RankedHit:
         """Return the hit at a final rank, from 1. Without a blended score it has only the engine's part."""
         place = int(self.order[rank - 1])
-        hit, score, model_score = self.window.hits[place], float(self.scores[place]), float(self.window.model[place])
-        unscored = math.isnan(score)
-        if unscored:
-            score = engine_part(float(self.window.lexical[place]), self.alpha.value, self.query.scale)
+        hit, model_score = self.window.hits[place], float(self.window.model[place])
         return RankedHit(
             id=hit.id,
             index=hit.index,
             rank=rank,
-            score=score,
+            score=self._score(place),
             first_stage_rank=place + 1 if self.window.ranks_known else 0,
             first_stage_score=hit.score,
             model_score=None if math.isnan(model_score) else model_score,
-            unscored=unscored,
+            unscored=math.isnan(self.scores[place]),
             kept=bool(self.kept[place]),
             source=hit.source,
             raw=hit.raw,

@@ -3,6 +3,10 @@
 The first request (the query phase) runs the team's own body and returns ids, scores and the fields that the route
 needs. The second (the fetch phase) returns ``_source``, highlights and inner hits for the page only. It is skipped if
 the first has returned everything.
+
+If reranking fails, the page is the engine's own answer to the team's body (a fallback). A part of the time limit is
+reserved for asking for it, because the answers to the two requests do not contain it: the first one has no content,
+the second one no order.
 """
 
 from __future__ import annotations
@@ -38,13 +42,17 @@ from reranker.engines.vectors import (
     unread_conditions,
     why_not_rescored,
 )
-from reranker.engines.wire import while_waiting
+from reranker.engines.wire import request_deadline, while_waiting
 from reranker.errors import (
     ConfigError,
     EncoderMismatch,
+    EngineAuthError,
     EngineError,
+    EngineOverloaded,
     EngineRejected,
+    EngineUnavailable,
     FallbackError,
+    IndexMissing,
     InputError,
     RerankerError,
 )
@@ -107,8 +115,10 @@ MAX_KINDS = 64
 """Maximum number of different ``_source`` options for which document sizes are stored."""
 SIZED_PAGES = 16
 """Number of pages between two measurements of document sizes."""
-MIN_PAGE_SECONDS = 0.05
-"""Minimum timeout for fetching the page when the deadline is nearly over, because ids without documents are useless."""
+RESERVED_SHARE: Final = 1 / 3
+"""Share of a search's time limit that is reserved for the engine's own answer, in case reranking fails."""
+MIN_FALLBACK_SECONDS: Final = 0.05
+"""Minimum timeout for a fallback's request, even if that ends after the deadline: there would be no answer at all."""
 
 
 @dataclass(slots=True)
@@ -316,13 +326,12 @@ class Rescorer:
 class Reranker:
     """Reranks the hits of one index (or alias) with one model.
 
-    Within the window, hits are sorted by (-score, first-stage rank). After it they keep the engine's order. If anything
-    fails after the engine's first response, that response is returned in the engine's order with ``fallback`` and the
-    reason.
+    Within the window, hits are sorted by (-score, first-stage rank). After it they keep the engine's order. If
+    reranking fails, the page is the engine's own answer to the body, with ``fallback`` and the reason.
 
-    Pages are in the engine's order if there is no model (one that could not be loaded), and on route *beside* if there
-    is no store; the reason then contains the text ``no_store``. Without fitted alphas in ``calibration``, the default
-    alpha is used, and the page contains a notice.
+    Pages are the engine's own as well if there is no model (one that could not be loaded), and on route *beside* if
+    there is no store; the reason then contains the text ``no_store``. Without fitted alphas in ``calibration``, the
+    default alpha is used, and the page contains a notice.
 
     Raises
     ------
@@ -424,7 +433,7 @@ class Reranker:
         Raises
         ------
         EngineError
-            If the engine does not answer the first request, so that there is no order to fall back to.
+            If the engine does not answer, or refuses the body.
         ConfigError, InputError
             If the body or the page is invalid.
         """
@@ -432,12 +441,13 @@ class Reranker:
         reason = off or why_not({**request.body, "size": request.size})
         # Where candidates are added, the engine's order continues after them, not after the engine's own window.
         past = request.first >= self.settings.window and self._nearest is None
-        with traced("search", {"ssi.index": self.index, "ssi.route": self.route}) as span:
+        if past and not reason:
+            text = f"the page begins after the window of {self.settings.window}, where hits keep the engine's order"
+            reason = Reason(ReasonKind.PAST_WINDOW, text)
+        attributes: dict[str, str | bool | int | float] = {"ssi.index": self.index, "ssi.route": self.route}
+        with traced("search", attributes) as span, _bounding(request.deadline):
             span.note_query(query)
-            if reason or past:
-                page = self._engine_page(request, reason)
-            else:
-                page = self._reranked_page(request, explain)
+            page = self._engine_page(request, reason) if reason else self._reranked_page(request, explain)
             span.note(_attributes_of(page))
         return page
 
@@ -520,78 +530,88 @@ class Reranker:
             preference = preference_of(query)
         return Request(query, filled, body, first, size, preference, deadline, self._alpha(body))
 
-    def _engine_page(self, request: Request, reason: Reason | None) -> RerankedPage:
-        """Return a page in the engine's own order, because it is not rerankable or after the window."""
+    def _engine_page(self, request: Request, reason: Reason, *, fallback: bool = False) -> RerankedPage:
+        """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
         body = {**request.body, "from": request.first, "size": request.size}
-        timeout_s = request.deadline.timeout_s()
+        timeout_s = request.deadline.timeout_s(at_least=MIN_FALLBACK_SECONDS)
         with request.deadline.stage("engine"):
             answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
-        if not reason:
-            text = f"the page begins after the window of {self.settings.window}, where hits keep the engine's order"
-            reason = Reason(ReasonKind.PAST_WINDOW, text)
         ranking = Ranking(answer.hits, offset=request.first)
-        page = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
-        return self._page(request, answer, ranking, page, reason=reason)
+        hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
+        return self._page(request, answer, ranking, hits, reason=reason, fallback=fallback)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
-        last = request.first + request.size
-        answer, ranking, reason, at_once = self._ranked(request)
-        page = ranking.page(request.first, last)
-        if not at_once and not shows_nothing(request.body):
-            try:
-                with request.deadline.stage("page"):
-                    full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
-            except Exception as error:
-                # Without the page's documents only ids could be shown, so fall back to the engine's order.
-                reason = reason or _reason_of(error)
-                ranking = Ranking(answer.hits)
-                page = ranking.page(request.first, last)
-            else:
-                if full is None:
-                    self._candidates.forget_doc_values()
-                    return self._reranked_page(request, explain)
-                page = full
+        """Return the page in the model's order, or the engine's own answer with the reason for this fallback."""
+        reranked = replace(request, deadline=request.deadline.reserving(RESERVED_SHARE))
+        try:
+            self._check_can_score()
+            answer, ranking, at_once = self._ranked(reranked)
+            page = self._shown(reranked, answer, ranking, at_once)
+        except _NoCandidates as failed:
+            raise failed.error from None
+        except Exception as error:
+            # A failure of reranking must never make the search worse than without it, so every error is caught.
+            return self._engine_page(request, _reason_of(error), fallback=True)
         page = tuple(without_own_fields(hit) for hit in page)
         self._sizes.note(request.body, page)
         explanations: tuple[Explanation, ...] = ()
-        if explain and not reason and self.model is not None:
+        if explain and self.model is not None:
             try:
                 with request.deadline.stage("explain"):
                     explanations = explanations_of(self.model, request.query, ranking, page, request.deadline)
             except FallbackError as late:
                 ranking.notices.append(late.message)
-        return self._page(
-            request, answer, ranking, page, reason=reason, fallback=reason is not None, explanations=explanations
-        )
+            except EngineError:
+                ranking.notices.append("explanations were omitted: the engine did not answer a request for them")
+        return self._page(request, answer, ranking, page, reason=None, explanations=explanations)
 
-    def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, Reason | None, bool]:
-        """Return the engine's response, its ranked hits, the reason for a fallback, and True if hits are complete."""
+    def _shown(self, request: Request, answer: SearchAnswer, ranking: Ranking, at_once: bool) -> tuple[RankedHit, ...]:
+        """Return the page's hits with what the body shows of them.
+
+        ``at_once`` means that the hits of ``answer`` already have it. Raises `EngineError` if the engine does not
+        answer, and `FallbackError` if a document is no longer there or no longer matches.
+        """
+        page = ranking.page(request.first, request.first + request.size)
+        if at_once or shows_nothing(request.body):
+            return page
+        with request.deadline.stage("page"):
+            request.deadline.check("the candidates were ranked")
+            full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
+        if full is None and answer.ids_are_values:
+            self._candidates.forget_doc_values()
+            return self._shown(request, *self._ranked(request))
+        if full is None:
+            raise FallbackError(ReasonKind.DOCUMENTS, "a document of the page was deleted while the search ran")
+        return full
+
+    def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, bool]:
+        """Return the engine's response, its ranked hits, and True if these have all that the body shows.
+
+        Raises `FallbackError` and `EngineError` as `_rank`.
+        """
         at_once = request.first == 0 and shows_source_alone(request.body)
         if (ordered := self._order_inside(request, at_once)) is not None:
-            return *ordered, None, at_once
+            return *ordered, at_once
         depth = max(self.settings.window, request.first + request.size)
         at_once = self._comes_at_once(request, depth)
         head = (request.body, depth, request.preference, request.deadline)
-        refused: Reason | None = None
         encoding = _Encoding(lambda: self._query(request))
+        if self.model is not None and self.model.encoder.analyzer.config.kind == "engine":
+            with request.deadline.stage("query"):  # not while waiting: encoding sends requests to the engine itself
+                encoding.query()
         with request.deadline.stage("candidates"), encoding.while_waiting():
             try:
                 answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
-            except EngineRejected as error:
-                if not request.alpha.signals:
-                    raise
-                # The mapping has changed since calibration. The search itself must not fail because of that.
-                answer = self._candidates.search(*head, with_source=at_once)
-                text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
-                refused = Reason(ReasonKind.NOT_RERANKABLE, text)
-        if refused:
-            return answer, Ranking(answer.hits), refused, at_once
-        try:
-            source = self._candidates.source_of(request.body, with_source=at_once)
-            return answer, self._rank(request, encoding, answer.hits, source), None, at_once
-        except Exception as error:
-            # A failure of reranking must never make the search worse than without it, so every error is caught.
-            return answer, Ranking(answer.hits), _reason_of(error), at_once
+            except EngineError as error:
+                if not _may_answer_itself(error):
+                    raise _NoCandidates(error) from error
+                if isinstance(error, EngineRejected) and request.alpha.signals:
+                    # The mapping has changed since calibration. The search itself must not fail because of that.
+                    text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
+                    raise FallbackError(ReasonKind.NOT_RERANKABLE, text) from error
+                raise
+        source = self._candidates.source_of(request.body, with_source=at_once)
+        return answer, self._rank(request, encoding, answer.hits, source), at_once
 
     def _order_inside(self, request: Request, with_source: bool) -> tuple[SearchAnswer, Ranking] | None:
         """Return the page's hits as ordered by the engine; None if they must be ordered here."""
@@ -648,11 +668,15 @@ class Reranker:
         return hits, self._candidates.score(self.model, query, hits[:width], request.deadline), notice
 
     def _query(self, request: Request) -> EncodedQuery:
+        return encode_query(self._check_can_score(), request.query)
+
+    def _check_can_score(self) -> RankingModel:
+        """Return the model; `FallbackError` if there is none, or no route to its vectors."""
         if self.model is None:
             raise _no_model()
         if self._candidates.route is None:
             raise FallbackError(ReasonKind.NO_STORE, self._no_store)
-        return encode_query(self.model, request.query)
+        return self.model
 
     def _alpha(self, template: Mapping[str, Any]) -> ChosenAlpha:
         return self.calibration.choose(template, self.settings.window, self.settings.alpha)
@@ -707,7 +731,9 @@ class Reranker:
             n_unscored=scored.window.n_unscored if scored else 0,
             timings_ms=request.deadline.stages_ms,
             explanations=explanations,
+            max_score=scored.max_score if scored else None,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
+            engine_answer=answer.raw if reason else None,
         )
 
 
@@ -755,6 +781,35 @@ def _attributes_of(page: RerankedPage) -> dict[str, str | bool | int | float]:
     return noted
 
 
+def _may_answer_itself(error: EngineError) -> bool:
+    """Return whether the engine may answer the body itself though it did not answer the request for the candidates.
+
+    It may if the request took too long, since the body requests fewer hits, was refused, or its answer was cut off. It
+    may not if the engine cannot be reached, fails, is overloaded or refuses the caller.
+    """
+    if isinstance(error, EngineUnavailable):
+        return error.timed_out or error.status == 200
+    return not isinstance(error, EngineOverloaded | EngineAuthError | IndexMissing)
+
+
+class _NoCandidates(Exception):
+    """The engine did not answer the request for the candidates, and would not answer the body itself either."""
+
+    def __init__(self, error: EngineError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextmanager
+def _bounding(deadline: Deadline) -> Iterator[None]:
+    """Bound all requests of the block that have no timeout of their own, such as the analysis of the query."""
+    token = request_deadline.set(deadline)
+    try:
+        yield
+    finally:
+        request_deadline.reset(token)
+
+
 def _no_model() -> FallbackError:
     return FallbackError(ReasonKind.NO_MODEL, "no model is loaded")
 
@@ -764,7 +819,9 @@ def _reason_of(error: Exception) -> Reason:
     if isinstance(error, FallbackError):
         return error.reason
     if isinstance(error, EngineError):
-        return Reason(ReasonKind.DOCUMENTS, f"the documents of the hits could not be read: {error}")
+        if isinstance(error, EngineUnavailable) and error.timed_out:
+            return Reason(ReasonKind.DEADLINE, "the engine did not answer all requests of reranking in time", str(error))
+        return Reason(ReasonKind.DOCUMENTS, "a request to the engine for reranking failed", str(error))
     _log.exception("reranking failed; the engine's order was returned")
     return Reason(ReasonKind.ERROR, f"reranking failed: {type(error).__name__}", detail=str(error))
 
@@ -824,9 +881,9 @@ def fetch_page(
 ) -> tuple[RankedHit, ...] | None:
     """Return the page's hits with the ``_source``, highlights and inner hits that the team's body requests.
 
-    A document deleted since the first request keeps its place, with an empty source. With ``confirm``, the ids are only
-    claimed by the hits: the result is None if a document of these ids is missing or does not satisfy the body's query
-    and ``post_filter``. Raises `EngineError` if the engine does not answer.
+    The result is None if a document is missing. With ``confirm``, the ids are only claimed by the hits: the result is
+    then also None if a document of these ids does not satisfy the body's query and ``post_filter``. Raises
+    `EngineError` if the engine does not answer.
     """
     if not page:
         return ()
@@ -836,14 +893,14 @@ def fetch_page(
         shown = {name: value for name, value in shown.items() if name != "query"}
     # Our own fields are removed here. An exclusion in the request would make the engine parse each document.
     body = page_body(shown, [hit.id for hit in page], conditions)
-    timeout_s = request.deadline.timeout_s(at_least=MIN_PAGE_SECONDS)
+    timeout_s = request.deadline.timeout_s()
     documents = documents_of(engine, index, body, page, preference=request.preference, timeout_s=timeout_s)
-    if confirm and any((hit.index, hit.id) not in documents for hit in page):
-        return None
     full = []
     for hit in page:
         document = documents.get((hit.index, hit.id))
-        full.append(hit if document is None else structs.replace(hit, source=document.source, raw=document.raw))
+        if document is None:
+            return None
+        full.append(structs.replace(hit, source=document.source, raw=document.raw))
     return tuple(full)
 
 

@@ -310,8 +310,7 @@ class Interleaving:
             for serving in (live, other)
         ]
         if live.model_id == other.model_id or not all(page.reranked for page in pages):
-            page, part = pages[0], slice(first, first + size)
-            return SearchOutcome(replace(page, hits=page.hits[part], explanations=page.explanations[part]), live)
+            return SearchOutcome(pages[0].part(first, first + size), live)
         hits = {LIVE: _by_key(pages[0]), CHALLENGER: _by_key(pages[1])}
         drafted = team_draft(
             list(hits[LIVE]), list(hits[CHALLENGER]), first + size, coins(call.session_id or "", call.query)

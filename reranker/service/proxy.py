@@ -233,10 +233,7 @@ class Answer(NamedTuple):
 def answered(state: ServiceState, context: RequestContext, sent: ClientSearch) -> Answer:
     """Return the answer to a search. Runs in a worker thread."""
     if sent.reason:
-        answer = passed_on(state, context, "_search", sent)
-        if isinstance(hits := answer.get("hits"), dict):
-            answer["hits"] = {**hits, "hits": [shown(hit) for hit in hits.get("hits", ())]}
-        return Answer(answer, reranked=False)
+        return Answer(with_shown_hits(passed_on(state, context, "_search", sent)), reranked=False)
     ids = {name: value for name, value in sent.ubi.items() if isinstance(value, str) and 0 < len(value) <= 100}
     visitor, query_id = ids.get("client_id"), ids.get("query_id", str(uuid.uuid4()))
     call = SearchCall(
@@ -266,23 +263,31 @@ def passed_on(state: ServiceState, context: RequestContext, api: str, sent: Clie
 
 
 def proxied_answer(outcome: SearchOutcome, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a page in the engine's format.
+    """Return a page in the engine's format: the engine's own answer if the page is in its order.
 
-    ``_score`` is the score that ordered the hit: the model's, or the engine's for hits beyond the window.
+    In a reranked page, ``_score`` is the score that ordered the hit: the model's, or the engine's for hits beyond the
+    window. ``max_score`` is the highest score of the window.
     """
     page = outcome.page
+    if page.engine_answer is not None:
+        return with_shown_hits(page.engine_answer)
 
     def hit_of(hit: RankedHit) -> dict[str, Any]:
-        score = hit.score if page.reranked else hit.first_stage_score
-        values = {"_index": hit.index, "_id": hit.id, **hit.raw, "_score": score, "_source": hit.source}
+        values = {"_index": hit.index, "_id": hit.id, **hit.raw, "_score": hit.score, "_source": hit.source}
         return shown({name: values[name] for name in values if name != "_source" or body.get(name) is not False})
 
-    hits = [hit_of(hit) for hit in page.hits]
-    best = max((hit["_score"] for hit in hits if hit["_score"] is not None), default=None)
-    values: dict[str, Any] = {"max_score": best, "hits": hits}
+    values: dict[str, Any] = {"max_score": page.max_score, "hits": [hit_of(hit) for hit in page.hits]}
     if body.get("track_total_hits") is not False:
         values["total"] = {"value": page.total, "relation": "eq" if page.total_is_exact else "gte"}
     return {**page.raw, "hits": values}
+
+
+def with_shown_hits(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer of the engine whose hits are as `shown`."""
+    hits = answer.get("hits")
+    if not isinstance(hits, dict):
+        return dict(answer)
+    return {**answer, "hits": {**hits, "hits": [shown(hit) for hit in hits.get("hits", ())]}}
 
 
 def shown(hit: Mapping[str, Any]) -> dict[str, Any]:

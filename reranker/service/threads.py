@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from reranker.deadline import Deadline
+from reranker.engines.wire import request_deadline
 from reranker.service.http import ServiceError
 
 T = TypeVar("T")
@@ -216,7 +217,10 @@ class Threads(Places):
         self._pool = ThreadPoolExecutor(n, thread_name_prefix="ssi-work")
 
     async def run(self, deadline: Deadline, function: Callable[[], T], client: str = OWN) -> T:
-        """Run ``function`` in a thread and return its result. Raises `ServiceError` 503 if it takes too long."""
+        """Run ``function`` in a thread and return its result. Raises `ServiceError` 503 if it takes too long.
+
+        All its requests to an engine end at the deadline, at the latest.
+        """
         holder = await self._take(deadline, client)
         loop = asyncio.get_running_loop()
         started_s = loop.time()
@@ -247,7 +251,7 @@ class Threads(Places):
         # A late thread keeps its place until it ends, so that no work queues up behind it.
         timer = loop.call_later(min(deadline.left_s + GRACE_S, LONGEST_TIMER_S), late)
         try:
-            work = self._pool.submit(contextvars.copy_context().run, function)
+            work = self._pool.submit(contextvars.copy_context().run, _bounded, deadline, function)
         except RuntimeError:
             timer.cancel()
             self._release(holder)
@@ -258,6 +262,12 @@ class Threads(Places):
     def close(self) -> None:
         """Refuse new work; threads end when their current work does."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _bounded(deadline: Deadline, function: Callable[[], T]) -> T:
+    """Return the result of ``function``, whose requests to an engine are bounded by the deadline. In a context copy."""
+    request_deadline.set(deadline)
+    return function()
 
 
 def _call_in(loop: asyncio.AbstractEventLoop, function: Callable[[Future[T]], None], work: Future[T]) -> None:

@@ -1,11 +1,11 @@
-"""Whatever happens, the answer is a permutation of the engine's own, twice the same, and says what happened."""
+"""Whatever happens, the page is a permutation of the candidates or the engine's own page, and says what happened."""
 
 from __future__ import annotations
 
 import math
 import os
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -72,7 +72,12 @@ def opened(served: Served) -> VectorStore:
     return served.store
 
 
-def odd_answer(rng: random.Random, whole: Whole, fields: list[str]) -> SearchAnswer:
+def is_own(body: Mapping[str, Any]) -> bool:
+    """Return whether a request is for the engine's own answer: the others say which ``_source`` they need."""
+    return "_source" not in body
+
+
+def odd_answer(rng: random.Random, whole: Whole, fields: list[str], *, raw: bool = False) -> SearchAnswer:
     """Return an engine's answer: known and unknown ids, repeated ids, odd scores, whole and broken vectors."""
     hits = []
     for _ in range(rng.randrange(13)):
@@ -83,19 +88,22 @@ def odd_answer(rng: random.Random, whole: Whole, fields: list[str]) -> SearchAns
                 source[name] = rng.choice(VALUES)
         identifier = whole.ids[place] if rng.random() < 0.7 else rng.choice(TEXTS)
         hits.append(Hit(identifier, rng.choice(["docs", "other"]), rng.choice(SCORES), source))
-    return SearchAnswer(tuple(hits), rng.randrange(100), timed_out=rng.random() < 0.1)
+    own = {"hits": {"hits": [{"_id": hit.id} for hit in hits]}} if raw else {}
+    return SearchAnswer(tuple(hits), rng.randrange(100), timed_out=rng.random() < 0.1, raw=own)
 
 
 class Garbage(Spy):
-    """Answers the first request as told; the others with anything, or not at all."""
+    """Answers the first request as told; the others with anything, or not at all. Its own page is also told."""
 
-    def __init__(self, served: Served, answers: Sequence[SearchAnswer | EngineError]) -> None:
+    def __init__(self, served: Served, answers: Sequence[SearchAnswer | EngineError], own: SearchAnswer) -> None:
         super().__init__(served.engine)
-        self._answers = answers
+        self._answers, self._own = answers, own
 
     def search(
         self, index: str, body: Any, *, preference: str | None = None, timeout_s: float | None = None
     ) -> SearchAnswer:
+        if is_own(body):
+            return self._own
         answer = self._answers[min(len(self.bodies), len(self._answers) - 1)]
         self.bodies.append(body)
         if isinstance(answer, EngineError):
@@ -106,7 +114,7 @@ class Garbage(Spy):
 @pytest.mark.slow
 @settings(max_examples=int(os.environ.get("SSI_EXAMPLES", "10000")), deadline=None)
 @given(seed=st.integers(0, 2**32), query=st.sampled_from(TEXTS))
-def test_the_answer_is_a_permutation_of_the_engines(
+def test_the_page_is_a_permutation_of_the_candidates_or_the_engines_own(
     served: Served, whole: Whole, opened: VectorStore, seed: int, query: str
 ) -> None:
     rng = random.Random(seed)
@@ -114,6 +122,7 @@ def test_the_answer_is_a_permutation_of_the_engines(
     later: list[SearchAnswer | EngineError] = [odd_answer(rng, whole, ["title", "text"]) for _ in range(2)]
     if rng.random() < 0.3:
         later[rng.randrange(2)] = EngineUnavailable("cut")
+    own = odd_answer(rng, whole, ["title", "text"], raw=True)
     options = RerankSettings(
         deadline_ms=None,
         window=rng.randrange(1, 15),
@@ -125,14 +134,15 @@ def test_the_answer_is_a_permutation_of_the_engines(
     store = opened
 
     def run() -> RerankedPage:
-        engine: Any = Garbage(served, [first, *later])
+        engine: Any = Garbage(served, [first, *later], own)
         reranker = Reranker(engine, "docs", served.model, route=route, store=store, settings=options)
         return reranker.search(query, BODY, size=20, explain=True)
 
     page, again = run(), run()
-    n = len(first.hits)
     assert [(hit.id, hit.index, hit.score) for hit in page.hits] == [(h.id, h.index, h.score) for h in again.hits]
-    assert sorted((hit.index, hit.id) for hit in page.hits) == sorted((hit.index, hit.id) for hit in first.hits)
+    expected = own if page.fallback else first
+    n = len(expected.hits)
+    assert sorted((hit.index, hit.id) for hit in page.hits) == sorted((hit.index, hit.id) for hit in expected.hits)
     assert sorted(hit.first_stage_rank for hit in page.hits) == list(range(1, n + 1))
     assert [hit.rank for hit in page.hits] == list(range(1, n + 1))
     assert all(math.isfinite(hit.score) for hit in page.hits)
@@ -140,7 +150,9 @@ def test_the_answer_is_a_permutation_of_the_engines(
     assert (page.reason is not None) == bool(page.cause) == page.fallback
     if page.fallback:
         assert [hit.first_stage_rank for hit in page.hits] == list(range(1, n + 1))
+        assert page.engine_answer == own.raw and page.max_score is None
     else:
+        assert page.engine_answer is None
         check_order(page.hits[: options.window])
     for explanation in page.explanations:
         total = math.fsum(row.value for row in explanation.contributions)
