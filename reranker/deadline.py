@@ -63,16 +63,18 @@ class Deadline:
         """Return the timeout for a request to an engine in seconds, ``at_least`` or more; None without a limit."""
         return None if self.limit_s is None else max(self.left_s, at_least)
 
-    def reserving(self, share: float) -> Deadline:
-        """Return a deadline that passes earlier by a share (0 to 1) of the time limit; stages are noted in both."""
+    def reserving(self, seconds: float) -> Deadline:
+        """Return a deadline that passes earlier by these seconds; stages are noted in both."""
         other = copy.copy(self)
-        other.reserved_s = share * (self.limit_s or 0.0)
+        other.reserved_s = seconds
         return other
 
     def check(self, doing: str) -> None:
         """Raise `FallbackError` if the deadline has passed. ``doing`` names the current step in the message."""
         if self.passed and self.limit_s is not None:
-            reserved = f" (less {self.reserved_s * 1000.0:.0f} ms for the engine's own answer)" if self.reserved_s else ""
+            reserved = (
+                f" (less {self.reserved_s * 1000.0:.0f} ms for the engine's own answer)" if self.reserved_s else ""
+            )
             message = f"the deadline of {self.limit_s * 1000.0:g} ms{reserved} passed while {doing}"
             raise FallbackError(ReasonKind.DEADLINE, message)
 

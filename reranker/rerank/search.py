@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -117,6 +118,10 @@ SIZED_PAGES = 16
 """Number of pages between two measurements of document sizes."""
 RESERVED_SHARE: Final = 1 / 3
 """Share of a search's time limit that is reserved for the engine's own answer, in case reranking fails."""
+RESERVED_ANSWERS: Final = 2.0
+"""The reserved time is at least the mean time of the engine's own answers, multiplied by this."""
+NEWEST_ANSWER: Final = 0.3
+"""Weight of the newest answer in that mean."""
 MIN_FALLBACK_SECONDS: Final = 0.05
 """Minimum timeout for a fallback's request, even if that ends after the deadline: there would be no answer at all."""
 
@@ -362,6 +367,7 @@ class Reranker:
         self._template = None if model is None else default_template(model.encoder.view)
         self._missing_fields: tuple[str, ...] = ()
         self._sizes = SourceSizes()
+        self._own_answer_s = 0.0  # moving average of the time that the engine takes for its own answer
         self._candidates = Candidates(engine, index, route_of(route, model, store, engine, index))
         self._nearest: NearestDocuments | None = None
         if model is not None and self.settings.retrieve == "hybrid":
@@ -534,17 +540,24 @@ class Reranker:
         """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
         body = {**request.body, "from": request.first, "size": request.size}
         timeout_s = request.deadline.timeout_s(at_least=MIN_FALLBACK_SECONDS)
-        with request.deadline.stage("engine"):
-            answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        started = time.perf_counter()
+        try:
+            with request.deadline.stage("engine"):
+                answer = self.engine.search(self.index, body, preference=request.preference, timeout_s=timeout_s)
+        finally:
+            taken_s = time.perf_counter() - started
+            self._own_answer_s += NEWEST_ANSWER * (taken_s - self._own_answer_s)
         ranking = Ranking(answer.hits, offset=request.first)
         hits = tuple(without_own_fields(hit) for hit in ranking.page(0, len(answer.hits)))
         return self._page(request, answer, ranking, hits, reason=reason, fallback=fallback)
 
     def _reranked_page(self, request: Request, explain: bool) -> RerankedPage:
         """Return the page in the model's order, or the engine's own answer with the reason for this fallback."""
-        reranked = replace(request, deadline=request.deadline.reserving(RESERVED_SHARE))
+        reserved_s = max(RESERVED_SHARE * (request.deadline.limit_s or 0.0), RESERVED_ANSWERS * self._own_answer_s)
+        reranked = replace(request, deadline=request.deadline.reserving(reserved_s))
         try:
             self._check_can_score()
+            reranked.deadline.check("the search started")
             answer, ranking, at_once = self._ranked(reranked)
             page = self._shown(reranked, answer, ranking, at_once)
         except _NoCandidates as failed:
@@ -820,7 +833,9 @@ def _reason_of(error: Exception) -> Reason:
         return error.reason
     if isinstance(error, EngineError):
         if isinstance(error, EngineUnavailable) and error.timed_out:
-            return Reason(ReasonKind.DEADLINE, "the engine did not answer all requests of reranking in time", str(error))
+            return Reason(
+                ReasonKind.DEADLINE, "the engine did not answer all requests of reranking in time", str(error)
+            )
         return Reason(ReasonKind.DOCUMENTS, "a request to the engine for reranking failed", str(error))
     _log.exception("reranking failed; the engine's order was returned")
     return Reason(ReasonKind.ERROR, f"reranking failed: {type(error).__name__}", detail=str(error))
