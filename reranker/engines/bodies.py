@@ -222,13 +222,16 @@ def window_of(body: Mapping[str, Any]) -> tuple[int, int]:
 def not_rerankable(body: Mapping[str, Any]) -> Reason | None:
     """Return why the hits of this body must keep the engine's order, or None if they may be reranked.
 
-    Not rerankable are bodies that request no hits (``size: 0``), that sort by anything but ``_score``, or that page
-    with ``search_after``, whose position in a reranked order is unknown.
+    Not rerankable are bodies that request no hits (``size: 0``) or a ``profile``, that sort by anything but ``_score``,
+    or that page with ``search_after``, whose position in a reranked order is unknown.
     """
     if body.get("size", 10) == 0:
         return Reason(ReasonKind.NOT_RERANKABLE, "the body requests no hits (size: 0)")
     if body.get("search_after") is not None:
         text = "the body pages with search_after, which follows the engine's own order"
+        return Reason(ReasonKind.NOT_RERANKABLE, text)
+    if body.get("profile"):
+        text = "the body asks for a profile, which the engine can only give of its own search (profile)"
         return Reason(ReasonKind.NOT_RERANKABLE, text)
     sort = "_score" if body.get("sort") in (None, []) else body["sort"]
     # Further sort keys only break ties.

@@ -363,7 +363,7 @@ class EngineClient:
         """Return the answer to one request if its status is 2xx, else raise its error."""
         request = f"{method} {path}"
         try:
-            data = json_bytes(body) if isinstance(body, Mapping) else body
+            data = json_bytes(body, escape=True) if isinstance(body, Mapping) else body
         except (ValueError, TypeError) as error:
             message = f"the body for {request} cannot be encoded as JSON ({error}): use finite numbers and plain text"
             raise EngineRejected(message, engine=self.kind, error_type="not_json") from None

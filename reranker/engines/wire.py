@@ -50,10 +50,15 @@ _decoder = msgspec.json.Decoder()
 _FORBIDDEN = frozenset('\\/*?"<>| ,#:')
 
 
-def json_bytes(value: Json) -> bytes:
-    """Return compact JSON in UTF-8. `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (not JSON)."""
+def json_bytes(value: Json, *, escape: bool = False) -> bytes:
+    r"""Return compact JSON in UTF-8. `ValueError` (NaN, lone surrogate, loop, too deep) or `TypeError` (not JSON).
+
+    With ``escape``, lone surrogates are escaped (``\ud83d``), as clients send half an emoji in a query.
+    """
     try:
-        return _encoder.encode(value).encode("utf-8")
+        text = _encoder.encode(value)
+        # What UTF-8 cannot encode stands in strings only, where an escape means the same.
+        return text.encode("utf-8", "backslashreplace" if escape else "strict")
     except RecursionError:
         raise ValueError("nested too deeply to be encoded as JSON") from None
 

@@ -182,7 +182,7 @@ class Scored:
     def max_score(self) -> float | None:
         """Highest score of the window's hits, the same for all its pages; None without hits."""
         unscored = np.isnan(self.scores)
-        values = [*self.scores[~unscored], *map(self._score, np.flatnonzero(unscored))]
+        values = [*self.scores[~unscored], *map(self._score, np.flatnonzero(unscored).tolist())]
         return float(max(values)) if values else None
 
     def _score(self, place: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 import re
@@ -279,22 +280,42 @@ def _too_deep(limits: Limits) -> ServiceError:
 def decoded_json(body: bytes, limits: Limits, *decoders: msgspec.json.Decoder[Any]) -> Any:
     """Return the value of a JSON text.
 
-    The first of the ``decoders`` whose type fits decodes it; without decoders any JSON value is accepted. Raises
-    `ServiceError` 400 if the text is not JSON, and 422 if it fits no type, is nested too deeply or has too many values.
+    The first of the ``decoders`` whose type fits decodes it; without decoders any JSON value is accepted. Lone
+    surrogates are accepted as by the engines. Raises `ServiceError` 400 if the text is not JSON, and 422 if it fits no
+    type, is nested too deeply or has too many values.
     """
     check_size(body, limits)
     first: msgspec.ValidationError | None = None
     for decoder in decoders or (_any,):
         try:
-            return decoder.decode(body)
+            return _decoded(body, decoder)
         except msgspec.ValidationError as error:
             first = first or error
         except RecursionError:
             raise _too_deep(limits) from None
-        except (msgspec.DecodeError, ValueError):
+        except ValueError:
             raise ServiceError(400, "the body is not a complete JSON text in UTF-8", kind="not_json") from None
     # The message of msgspec names the position and the rule; with the types used here it never quotes a value.
     raise ServiceError(422, f"{first!s:.1000}", kind="invalid")
+
+
+def _decoded(body: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
+    """Return the value of a JSON text; msgspec's decoder does not accept lone surrogates, Python's does."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        value = json.loads(body.decode("utf-8"), parse_constant=_refuse)
+    try:
+        return msgspec.convert(value, decoder.type)
+    except UnicodeEncodeError:  # msgspec cannot compare such a text with another type
+        raise msgspec.ValidationError("a text with half a character is in the place of another type") from None
+
+
+def _refuse(name: str) -> None:
+    """Raise `ValueError` for NaN and Infinity, which are not JSON, though Python's decoder knows them."""
+    raise ValueError(f"{name} is not JSON")
 
 
 async def receive(request: Request, *decoders: msgspec.json.Decoder[Any]) -> Any:

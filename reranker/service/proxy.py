@@ -407,7 +407,8 @@ async def searches(request: Request) -> Response:
     """Answer several searches, each sent as a header line and a body line; each answer has its own status."""
     state, context, index = of_request(request)
     params, started = dict(request.query_params), time.perf_counter()
-    lines = [line for line in (await request.body()).split(b"\n") if line.strip()]
+    # As for the engines, an empty line in the place of a header is a header without options.
+    lines = (await request.body()).rstrip().split(b"\n")
     if not lines or len(lines) % 2 or len(lines) > 2 * MAX_SEARCHES:
         raise ServiceError(400, f"_msearch needs 1 to {MAX_SEARCHES} searches of two lines each: a header and a body")
     limits = state.settings.limits
@@ -416,7 +417,8 @@ async def searches(request: Request) -> Response:
     turns = asyncio.Semaphore(AT_ONCE)
 
     def work(header_line: bytes, body_line: bytes) -> tuple[bytes, Answer]:
-        header, body = decoded_json(header_line, limits), decoded_json(body_line, limits)
+        header = decoded_json(header_line, limits) if header_line.strip() else {}
+        body = decoded_json(body_line, limits)
         if not isinstance(header, dict):
             raise ServiceError(400, "the header line of a search is not a JSON object")
         check_index(state, context, header.pop("index", index))

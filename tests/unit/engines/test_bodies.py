@@ -107,6 +107,7 @@ def test_rerankable(body: dict[str, Any]) -> None:
     ("body", "named"),
     [
         ({"size": 0}, "size"),
+        ({"profile": True}, "profile"),
         ({"search_after": [1]}, "search_after"),
         ({"sort": ["date"]}, "date"),
         ({"sort": [{"price": {"order": "asc"}}, "_score"]}, "price"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.clients import CLIENT_SPANS
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
-from reranker.engines.wire import passed_headers, while_waiting
+from reranker.engines.wire import json_bytes, passed_headers, while_waiting
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -252,3 +253,11 @@ def test_a_warning_of_the_engine_is_a_warning_of_python(server: ScriptedServer) 
     with pytest.warns(Warning, match="is deprecated"):
         engine.search("shop", {})
     engine.close()
+
+
+def test_half_an_emoji_is_sent_escaped_in_a_request_and_refused_in_a_document() -> None:
+    value = {"query": "red \ud83d", "\ud83d": "é😀"}
+    assert json.loads(json_bytes(value, escape=True)) == value
+    assert json_bytes({"query": "é😀"}, escape=True) == json_bytes({"query": "é😀"})
+    with pytest.raises(ValueError, match="surrogates"):
+        json_bytes(value)

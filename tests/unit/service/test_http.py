@@ -125,7 +125,11 @@ def test_what_fits_no_form_is_told_by_the_first_and_what_is_no_json_as_such() ->
     with pytest.raises(ServiceError, match="Expected `int`") as error:
         decoded_json(b'["a", 1]', Limits(), numbers, texts)
     assert (error.value.status_code, error.value.kind) == (422, "invalid")
-    for body in (b"[1", b"", b"[1]]", b"nul", b'["\\ud800"]', b'["\xff"]', b"\xef\xbb\xbf[]"):
+    half = b'["\\ud83d"]'
+    assert decoded_json(half, Limits(), numbers, texts) == decoded_json(half, Limits()) == ["\ud83d"]
+    with pytest.raises(ServiceError, match="another type"):
+        decoded_json(half, Limits(), numbers)
+    for body in (b"[1", b"", b"[1]]", b"nul", b'["\\ud800", NaN]', b'["\xff"]', b"\xef\xbb\xbf[]"):
         assert kind_of(decoded_json, body, Limits()) == (400, "not_json")
 
 

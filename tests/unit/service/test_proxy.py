@@ -461,6 +461,28 @@ def test_several_searches_have_their_own_statuses(client: Any, engine: Remote) -
     assert [one["status"] for one in within] == [200, 200, 200, 403, 400, 400]
 
 
+def test_an_empty_line_is_a_header_without_options(client: Any) -> None:
+    body = json.dumps(BODY)
+    expected = client.post("/docs/_msearch", content=f"{{}}\n{body}\n{{}}\n{body}\n").json()["responses"]
+    for content in (f"\n{body}\n{{}}\n{body}\n", f"{{}}\n{body}\n\n{body}", f"\n{body}\n \n{body}\n\n"):
+        assert client.post("/docs/_msearch", content=content).json()["responses"] == expected
+
+
+def test_half_an_emoji_is_searched_as_by_the_engine(client: Any) -> None:
+    content = json.dumps({"query": {"match": {"text": TEXT + " \ud83d"}}})
+    assert "\\ud83d" in content
+    answer = client.post("/docs/_search", content=content)
+    plain = client.post("/docs/_search", json={"query": {"match": {"text": TEXT}}})
+    assert answer.status_code == 200 and hits_of(answer.json()) == hits_of(plain.json())
+    several = client.post("/docs/_msearch", content=f"{{}}\n{content}\n").json()["responses"]
+    assert several[0]["status"] == 200 and hits_of(several[0]) == hits_of(plain.json())
+    sent = json.dumps({"query": TEXT + " \ud83d", "body": TEMPLATE})
+    page = client.post("/search", content=sent, headers={"content-type": "application/json"})
+    assert page.status_code == 200 and page.json()["reranked"]
+    wrong = client.post("/search", content=sent + "}", headers={"content-type": "application/json"})
+    assert wrong.status_code == 400
+
+
 def test_the_operators_see_reranked_and_forwarded_searches(client: Any, engine: Remote) -> None:
     state = client.app.state.service
     client.post("/docs/_search", json=BODY)
