@@ -2,12 +2,13 @@
 
 ir_measures computes all measures; this module converts the data. Definitions:
 
-- relevant: a document whose grade is at least ``relevant_from`` (1 by default). Unjudged documents are not relevant.
+- relevant: a document whose grade is above 0 (`reranker.records.RELEVANT_FROM`). ``relevant_from`` is another least
+  grade. Unjudged documents are not relevant.
 - ``AP``: (1 / number of relevant documents) * sum over relevant ranks r of precision at r. Rankings are cut at rank
   1,000, and a relevant document after that counts 0. Its precision would have been less than (number of relevant
   documents) / 1000. For a query with one such document among m relevant ones, the cut costs less than 1/1000.
 - ``P@10``, ``RR`` (1 / rank of the first relevant document), ``nDCG@10`` with the gain 2**grade - 1 and the discount
-  log2(1 + rank).
+  log2(1 + rank). The gains of a query with a grade above 20 are multiplied by a factor, which does not change nDCG.
 - A query whose ranking is missing or empty has the default of the measure, 0.
 - Only ranks are passed to ir_measures, not scores. Therefore its rule for ties never applies.
 - Standard errors and paired tests are over queries.
@@ -21,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -43,6 +44,7 @@ from reranker.arrays import (
 )
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.kernels.rows import dense_products
+from reranker.records import RELEVANT_FROM
 from reranker.text.rows import compact_columns, keep_values, row_of, with_data
 from reranker.text.vocabulary import Vocabulary, hashed_id
 
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 
 
 IdPair = tuple[str, str]
+Document = TypeVar("Document")
 N_TUPLES = 100_000
 
 
@@ -107,7 +110,7 @@ class RankingTask:
     """Pairs that are left out of the ranking, (n_queries, n_documents) bool; none of them is judged."""
     dropped: Mapping[str, int] = field(default_factory=dict)
     """Reason → number of unused input records."""
-    relevant_from: float = 1.0
+    relevant_from: float = RELEVANT_FROM
     """Minimum grade of a relevant document."""
 
     def __post_init__(self) -> None:
@@ -202,7 +205,7 @@ def qrels_task(
     query_ids: Collection[str],
     pool: Collection[str],
     known: Iterable[IdPair] = (),
-    relevant_from: float = 1.0,
+    relevant_from: float = RELEVANT_FROM,
 ) -> RankingTask:
     """Return the task of ranking the pool for judged queries. Raises `InputError` if no query remains.
 
@@ -243,7 +246,7 @@ def _task(
     grades: tuple[Int64, Float32],
     excluded: Int64,
     dropped: Mapping[str, int],
-    relevant_from: float = 1.0,
+    relevant_from: float = RELEVANT_FROM,
 ) -> RankingTask:
     """Build a task from sorted ids. Grades and excluded pairs are at positions row * (size of the pool) + column."""
     shape = (len(queries), len(place))
@@ -355,10 +358,12 @@ MEASURES: tuple[str, ...] = ("AP", "P@10", "RR", "nDCG@10")
 """Measures that `ssi evaluate` prints."""
 
 _FAMILIES = frozenset({"AP", "P", "RR", "nDCG", "R", "Rprec", "Success"})
-# Fractional grades (means of several judges) are multiplied by this factor to get integers. nDCG does not depend on a
-# factor of the gains.
+# ir_measures needs integer gains. nDCG does not depend on a factor of a query's gains, so those of fractional grades
+# (means of several judges) are multiplied by this factor, and those above the largest gain are made smaller.
 _GAIN_SCALE = 1000
-_MAX_GRADE = 20.0
+_MAX_EXPONENT = 20.0
+_MAX_GAIN = 2**20
+"""Largest integer gain: trec_eval keeps one counter for each integer up to it."""
 RESAMPLES = 1_999
 _BATCH_BYTES = 2**25
 
@@ -368,11 +373,24 @@ def ndcg_gain(grade: float) -> float:
     return float(2.0 ** max(grade, 0.0) - 1.0)
 
 
+def ndcg_gains(judged: Mapping[Document, float]) -> dict[Document, float]:
+    """Return document -> gain of a query's documents: 2**grade - 1, or 0 for grades at or below 0.
+
+    If the largest grade is above 20, all gains are multiplied by 2**(20 - largest grade), so that they fit a number.
+    nDCG does not depend on this factor.
+    """
+    largest = max(judged.values(), default=0.0)
+    if largest <= _MAX_EXPONENT:
+        return {document: ndcg_gain(grade) for document, grade in judged.items()}
+    shift = _MAX_EXPONENT - largest
+    return {document: 2.0 ** (max(grade, 0.0) + shift) - 2.0**shift for document, grade in judged.items()}
+
+
 def evaluate_run(
     qrels: Mapping[str, Mapping[str, float]],
     run: Mapping[str, Sequence[str]],
     measures: Iterable[str] = MEASURES,
-    relevant_from: float = 1.0,
+    relevant_from: float = RELEVANT_FROM,
 ) -> dict[str, dict[str, float]]:
     """Return measure -> query -> value for every judged query.
 
@@ -390,7 +408,7 @@ def evaluate_run(
     ConfigError
         For an unknown measure, or one of another family.
     InputError
-        For a grade that is not finite, or above 20.
+        For a grade that is not finite.
     """
     names = tuple(measures)
     binary, graded = _judgements(qrels, relevant_from)
@@ -413,7 +431,7 @@ def evaluate_run(
 
 
 def evaluate_ranking(
-    ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = 1.0
+    ranked: Int32, grades: sp.csr_matrix, measures: Iterable[str] = MEASURES, relevant_from: float = RELEVANT_FROM
 ) -> dict[str, Float64]:
     """Return measure -> values, (n_queries,) float64, for rankings and judgments in arrays.
 
@@ -445,17 +463,21 @@ def _judgements(
     """Return the judgments as binary relevance and as integer gains."""
     grades = {grade for judged in qrels.values() for grade in judged.values()}
     for grade in grades:
-        if not np.isfinite(grade) or grade > _MAX_GRADE:
-            raise InputError(
-                f"grade {grade!r} cannot be used: grades are finite and at most {_MAX_GRADE:g} (gain 2**grade - 1); "
-                f"map the labels to small steps such as 0, 1, 2, 3",
-                grade=grade,
-            )
-    scale = 1 if all(float(grade).is_integer() for grade in grades) else _GAIN_SCALE
-    gain_of = {grade: round(scale * ndcg_gain(grade)) for grade in grades}
+        if not np.isfinite(grade):
+            raise InputError(f"grade {grade!r} cannot be used: grades are finite, such as 0 to 3", grade=grade)
     binary = {q: {d: int(grade >= relevant_from) for d, grade in judged.items()} for q, judged in qrels.items()}
-    graded = {q: {d: gain_of[grade] for d, grade in judged.items()} for q, judged in qrels.items()}
-    return binary, graded
+    if all(float(grade).is_integer() and grade <= _MAX_EXPONENT for grade in grades):
+        gain_of = {grade: round(ndcg_gain(grade)) for grade in grades}
+        return binary, {q: {d: gain_of[grade] for d, grade in judged.items()} for q, judged in qrels.items()}
+    return binary, {query: _integer_gains(judged) for query, judged in qrels.items()}
+
+
+def _integer_gains(judged: Mapping[str, float]) -> dict[str, int]:
+    """Return document -> gain of a query, multiplied by a factor so that rounding to integers changes it little."""
+    gains = ndcg_gains(judged)
+    largest = max(gains.values(), default=0.0)
+    scale = min(_GAIN_SCALE / min(largest, 1.0), _MAX_GAIN / largest) if largest else 1.0
+    return {document: round(scale * gain) for document, gain in gains.items()}
 
 
 def _as_scores(ranking: Sequence[str]) -> dict[str, float]:

@@ -15,6 +15,13 @@ import msgspec
 
 MAX_ID_BYTES = 512
 """Longest id in UTF-8: the limit of Elasticsearch and OpenSearch, where one longer id fails a whole bulk request."""
+RELEVANT_FROM = 2.0**-126
+"""Least grade of a relevant document: the smallest normal float32, so that every grade above 0 is relevant."""
+
+
+def is_relevant(grade: float) -> bool:
+    """Return whether a document of this grade is relevant: its grade is above 0. This rule holds everywhere."""
+    return grade >= RELEVANT_FROM
 
 
 class ReasonKind(StrEnum):

@@ -22,13 +22,14 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation import PairedTest, ndcg_gain, paired_test
+from reranker.evaluation import PairedTest, ndcg_gains, paired_test
 from reranker.formats import RejectSink, read_documents
 from reranker.lexical.bm25 import bm25_idf, bm25_weights, length_norms
 from reranker.models.model_classes import names_where
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import query_key
 from reranker.progress import Progress, no_progress
+from reranker.records import is_relevant
 from reranker.rerank.calibrate import Topic
 from reranker.text.analyzers import BETWEEN, STOP_WORDS, make_analyzer
 from reranker.text.rows import select_columns, stack_rows, used_columns
@@ -491,7 +492,8 @@ def _queries(model: RankingModel, documents: SynonymDocuments, topics: Iterable[
     queries: list[_Query] = []
     for topic, words in zip(given, tokens, strict=True):
         graded = {documents.row_of[id_]: grade for id_, grade in topic.grades.items() if id_ in documents.row_of}
-        gains = {row: ndcg_gain(grade) for row, grade in graded.items() if grade > 0}
+        relevant = {row: grade for row, grade in graded.items() if is_relevant(grade)}
+        gains = ndcg_gains(relevant)
         counts = Counter(word for word in words if BETWEEN not in word)
         if not gains or not counts:
             continue

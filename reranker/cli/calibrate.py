@@ -224,7 +224,9 @@ def _topics(
 
     check = IdCheck(receive, find)
     if qrels and query_file and not (links or docs):
-        return topics_of_qrels(qrels, query_file, rejects, check), accounts[0]
+        topics = topics_of_qrels(qrels, query_file, rejects, check)
+        common.say_relevant(topic.grades for topic in topics)
+        return topics, accounts[0]
     if links and docs and not (qrels or query_file):
         id_field = options["id_field"]
         given = (links, docs, encoder, options["queries"], seed, rejects, id_field)

@@ -36,6 +36,7 @@ from reranker.engines import Engine, EngineSettings, open_engine
 from reranker.engines.retry import Retries
 from reranker.errors import ConfigError
 from reranker.progress import Progress, RunProgress, TitledProgress
+from reranker.records import is_relevant
 from reranker.releases import default_store
 from reranker.rerank.settings import RETRIEVALS, RerankSettings
 
@@ -388,6 +389,13 @@ def err() -> Console:
 def say(text: str) -> None:
     """Print a message on standard error, above the progress bar if one is shown."""
     err().print(text, markup=False)
+
+
+def say_relevant(judged: Iterable[Mapping[str, float]]) -> None:
+    """Report how many judgments, given as document -> grade of each query, count as relevant."""
+    grades = [grade for of_query in judged for grade in of_query.values()]
+    n_relevant = sum(is_relevant(grade) for grade in grades)
+    say(f"relevant by a grade above 0: {n_relevant:,} of {len(grades):,} judgments")
 
 
 def warn(text: str) -> None:

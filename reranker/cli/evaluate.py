@@ -17,6 +17,7 @@ from reranker.cli import common
 from reranker.cli.common import FILE, FOLDER
 from reranker.config import parse_keywords
 from reranker.errors import ConfigError, InputError
+from reranker.records import is_relevant
 
 if TYPE_CHECKING:
     from reranker.baselines.comparison import EncodedCorpus, Experiment, SystemComparison
@@ -274,11 +275,12 @@ def _judged(
     texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
     judged = read_judgements(options["qrels"], rejects)
     accounts.check("judgments", _pairs(judged), texts)
+    common.say_relevant(judged.values())
     accounts.check("known links", known, None)  # of training queries, which the query file need not have
     task = qrels_task(judged, texts, pool, known)
     if not task.relevant().nnz:
         raise InputError(
-            f"no judgment of {str(options['qrels'])!r} that can be used has a grade of {task.relevant_from:g} or more, "
+            f"no judgment of {str(options['qrels'])!r} that can be used has a grade above 0, "
             "so no document is relevant and all orders are equally good: give judgments of relevant documents"
         )
     tuning = None
@@ -289,7 +291,9 @@ def _judged(
         chosen = tuning_pool(tuned, corpus.row_of, pool)
         asked = qrels_task(grades, texts, chosen)
         if REMEMBERING in names:
-            relevant = Links.of((q, d) for q in grades if q in texts for d, grade in grades[q].items() if grade >= 1)
+            relevant = Links.of(
+                (q, d) for q in grades if q in texts for d, grade in grades[q].items() if is_relevant(grade)
+            )
             rng = np.random.default_rng(options["seed"])
             corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
         tuning = lexical_task(model, corpus, asked, texts)

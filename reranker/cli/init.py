@@ -14,6 +14,7 @@ import click
 from reranker.cli import common
 from reranker.engines import Engine, absolute_spec
 from reranker.errors import ConfigError, InputError
+from reranker.records import is_relevant
 
 if TYPE_CHECKING:
     from reranker.engines.protocol import IndexInfo
@@ -180,7 +181,7 @@ def tuned_weights(
         for id_, rating in judged.items():
             with suppress(ValueError):  # `ssi train` rejects the line of qrels.tsv, and counts it
                 grades.setdefault(query, {})[id_] = float(rating)
-    relevant = sorted(query for query, judged in grades.items() if any(grade > 0 for grade in judged.values()))
+    relevant = sorted(query for query, judged in grades.items() if any(is_relevant(grade) for grade in judged.values()))
     asked = relevant[:: max(1, -(-len(relevant) // JUDGED))]
     weights = dict.fromkeys(paths, 1.0)
     if len(asked) < LEAST_JUDGED or len(paths) < 2:

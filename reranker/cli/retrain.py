@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,6 +205,9 @@ def retrain(**options: Any) -> None:
         other_evidence = read_links_and_judgements(
             options["links"], options["qrels"], options["query_file"], rejects, check, in_file, in_index
         )
+        if options["qrels"]:
+            trained = (judged for part in other_evidence.evidence for judged in part.grades.values())
+            common.say_relevant(chain(trained, other_evidence.judged.values()))
         log = _clicks_of(options, engine, rejects)
         if rejects.count:
             common.warn(f"rejected lines: {rejects.summary()}")

@@ -386,7 +386,9 @@ def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog
     if query_file is None:
         raise ConfigError("--qrels contains only query ids: give the texts with --query-file (query id TAB text)")
     texts = {query.id: query.text for query in read_queries(query_file, rejects=rejects)}
-    return from_judgements(read_judgements(path, rejects), texts)
+    judged = read_judgements(path, rejects)
+    common.say_relevant(judged.values())
+    return from_judgements(judged, texts)
 
 
 def _check_combination(options: dict[str, Any]) -> None:

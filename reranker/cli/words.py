@@ -310,6 +310,8 @@ def synonyms(model_path: Path, docs: Path, max_per_word: int, min_support: int, 
         with common.progress("reading documents") as update:
             documents = SynonymDocuments.read(docs, model.encoder, rejects, update, options["id_field"])
         topics = _topics(model.encoder, documents, rejects, docs, options)
+    if options["qrels"]:
+        common.say_relevant(topic.grades for topic in topics)
     chosen = topics_to_fit(topics, model.training_queries)
     with common.progress("measuring rules", unit="words") as update:
         config = SynonymConfig(max_per_word=max_per_word, min_support=min_support)

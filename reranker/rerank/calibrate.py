@@ -27,7 +27,7 @@ from reranker.formats import RejectSink, read_documents, read_links, read_qrels,
 from reranker.models.ranking_model import Encoder
 from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
-from reranker.records import Reason, ReasonKind
+from reranker.records import Reason, ReasonKind, is_relevant
 from reranker.releases import ControlRecord, update_control, utc_now
 from reranker.rerank.calibration import Calibration, Probability, body_hash, signature_of, window_scale
 from reranker.rerank.ranking import blend, final_order
@@ -73,7 +73,7 @@ def topics_of_qrels(
     topics = [
         Topic(query.text, known[query.id])
         for query in asked
-        if any(grade > 0 for grade in known.get(query.id, {}).values())
+        if any(is_relevant(grade) for grade in known.get(query.id, {}).values())
     ]
     if not topics:
         raise InputError(
@@ -699,7 +699,7 @@ def fit_probability(rankings: Rankings, qrels: Mapping[str, Mapping[str, float]]
         grades = qrels[str(number)]
         known = np.isfinite(window.model) & np.array([name not in window.excluded for name in window.ids], dtype=bool)
         scores.append(window.model[known])
-        relevant.append(np.array([grades.get(name, 0.0) > 0 for name in window.ids], dtype=np.float64)[known])
+        relevant.append(np.array([is_relevant(grades.get(name, 0.0)) for name in window.ids], dtype=np.float64)[known])
         topics.append(np.full(known.sum(), number))
     f, y, topic = np.concatenate(scores), np.concatenate(relevant), np.concatenate(topics)
     predicted = np.empty(len(f))

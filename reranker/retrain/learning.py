@@ -30,7 +30,7 @@ from reranker.evaluation import Links
 from reranker.formats import RejectLog, RejectSink, read_documents, read_judgements, read_links, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
-from reranker.records import Pair
+from reranker.records import Pair, is_relevant
 from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_live, shown_lists
 from reranker.retrain.served_ranks import weighing
 from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
@@ -360,7 +360,9 @@ def read_links_and_judgements(
         evidence.append(from_judgements(learned, texts))
         for query, values in kept.items():
             judged[texts[query]] = {**values, **judged.get(texts[query], {})}
-        judged = {text: values for text, values in judged.items() if any(grade > 0 for grade in values.values())}
+        judged = {
+            text: values for text, values in judged.items() if any(is_relevant(grade) for grade in values.values())
+        }
     return LinksAndJudgements(tuple(part for part in evidence if part.preferences), judged)
 
 

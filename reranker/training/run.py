@@ -107,7 +107,7 @@ def checked_run(
     `ConfigError` if the base does not fit the settings, or one that they need is missing.
     """
     if not evidence.preferences:
-        raise TrainingError("there is nothing to learn from: the links, judgements or pairs are empty")
+        raise TrainingError(f"there is nothing to learn from: {_no_preference(evidence)}")
     if valid is not None and (valid.texts is None) != (evidence.texts is None):
         raise TrainingError(
             "training and validation evidence are of two kinds, one with documents as queries and one with texts: "
@@ -120,6 +120,15 @@ def checked_run(
     elif config.query_side_only:
         raise ConfigError("query_side_only needs a model to start from, whose document side it keeps: give a base")
     return TrainingRun(corpus, evidence, config, valid, base, checkpoint, listener, RandomStreams(config.seed))
+
+
+def _no_preference(evidence: TrainingSet) -> str:
+    """Return the reason why evidence has no preference."""
+    n_judged = sum(map(len, evidence.grades.values()))
+    if n_judged and evidence.unit != "pairs":
+        return f"none of the {n_judged:,} judgments has a grade above 0, so no document is relevant: check the grades"
+    reasons = "; ".join(part.sentence for part in evidence.left_out)
+    return reasons or "the links, judgments or pairs are empty"
 
 
 def check_known(run: TrainingRun, documents: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
 from reranker.models.training_queries import query_key
-from reranker.records import Pair
+from reranker.records import RELEVANT_FROM, Pair
 
 ROUNDING = 1e-9
 MIN_VALIDATION = 100
@@ -245,7 +245,7 @@ def from_links(links: Iterable[IdPair]) -> TrainingSet:
 
 
 def from_judgements(
-    grades: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], relevant_from: float = 1.0
+    grades: Mapping[str, Mapping[str, float]], texts: Mapping[str, str], relevant_from: float = RELEVANT_FROM
 ) -> TrainingSet:
     """Return the evidence of graded judgements: a relevant document should rank above those of a lower grade.
 

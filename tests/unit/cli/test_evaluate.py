@@ -233,7 +233,20 @@ def test_judgments_of_one_grade(folder: Path) -> None:
     (folder / "qrels.tsv").write_text("q1\tpowder\t0\nq2\tash\t0\n")
     refused = evaluate(folder, *JUDGED)
     assert refused.exit_code == 3
-    assert "has a grade of 1 or more, so no document is relevant" in " ".join(refused.stderr.split())
+    assert "has a grade above 0, so no document is relevant" in " ".join(refused.stderr.split())
+
+
+def test_quarters_of_grades_are_as_relevant_as_whole_ones(folder: Path) -> None:
+    (folder / "qrels.tsv").write_text("q1\tpowder\t2\nq1\tash\t1\nq2\tpump\t0\nq2\toak\t1\n")
+    whole = report_of(evaluate(folder, *JUDGED, "--tune", "qrels.tsv", "--baselines", "bm25,bm25+queries", "--json"))
+    (folder / "qrels.tsv").write_text("q1\tpowder\t.5\nq1\tash\t.25\nq2\tpump\t0\nq2\toak\t.25\n")
+    result = evaluate(folder, *JUDGED, "--tune", "qrels.tsv", "--baselines", "bm25,bm25+queries", "--json")
+    assert "relevant by a grade above 0: 3 of 4 judgments" in result.stderr
+    quarters = report_of(result)
+    assert quarters["relevant"] == whole["relevant"] == 3
+    for name, system in whole["systems"].items():
+        for measure in ("AP", "P@10", "RR"):
+            assert quarters["systems"][name][measure] == system[measure], name
 
 
 def test_bad_lines_are_counted(folder: Path) -> None:

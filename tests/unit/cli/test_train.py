@@ -96,6 +96,25 @@ def test_a_model_is_written(folder: Path, tmp_path: Path, evidence: tuple[str, .
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "a checkpoint was left behind"
 
 
+def test_quarters_of_grades_train_the_same_model_as_whole_ones(folder: Path, tmp_path: Path) -> None:
+    """Relevant is every grade above 0; before, judgments of .25 and .5 were said to be empty."""
+    lines = (folder / "qrels.tsv").read_text()
+    (tmp_path / "quarters.tsv").write_text(lines.replace("\t1\n", "\t.25\n"))
+    queries = ("--query-file", "queries.tsv", *QUICK, "--json")
+    whole = report_of(train(folder, tmp_path / "whole", "--qrels", "qrels.tsv", *queries))
+    result = train(folder, tmp_path / "quarters", "--qrels", str(tmp_path / "quarters.tsv"), *queries)
+    quarters = report_of(result)
+    assert (quarters["valid_map"], quarters["best_epoch"]) == (whole["valid_map"], whole["best_epoch"])
+    assert f"{lines.count(chr(9) + '1' + chr(10))} of {lines.count(chr(10))} judgments" in flat(result).replace(",", "")
+
+
+def test_judgments_of_which_none_is_relevant_are_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "none.tsv").write_text("q0-0\tfr012\t0\nq0-1\tfr013\t-1\n")
+    result = train(folder, tmp_path / "model", "--qrels", str(tmp_path / "none.tsv"), "--query-file", "queries.tsv")
+    assert result.exit_code == 6
+    assert "none of the 2 judgments has a grade above 0" in flat(result)
+
+
 def test_the_comparison_is_said(folder: Path, tmp_path: Path) -> None:
     result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK[:-1])
     assert result.exit_code == 0, result.output

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reranker.errors import ConfigError, InputError
-from reranker.evaluation import MEASURES, evaluate_ranking, evaluate_run, ndcg_gain
+from reranker.evaluation import MEASURES, evaluate_ranking, evaluate_run, ndcg_gain, ndcg_gains, qrels_task
 from tests.engines.policy import library
 
 IR_MEASURES = library("ir_measures")
@@ -50,9 +50,10 @@ def test_a_query_missing_from_the_run_counts_zero() -> None:
 
 def test_fractional_grades_keep_their_order_and_their_threshold() -> None:
     qrels = {"q": {"a": 2.5, "b": 0.66, "c": 1.0}}
-    values = evaluate_run(qrels, {"q": ["b", "a", "c"]}, ["P@1", "P@3", "nDCG@3"])
+    values = evaluate_run(qrels, {"q": ["b", "a", "c"]}, ["P@1", "P@3", "nDCG@3"], relevant_from=1.0)
     assert values["P@1"]["q"] == 0.0  # .66 is below the grade that counts as relevant
     assert values["P@3"]["q"] == pytest.approx(2 / 3)
+    assert evaluate_run(qrels, {"q": ["b", "a", "c"]}, ["P@1"])["P@1"]["q"] == 1.0
     gains = [ndcg_gain(0.66), ndcg_gain(2.5), ndcg_gain(1.0)]
     discounts = 1 / np.log2(np.arange(2, 5))
     expected = np.dot(gains, discounts) / np.dot(sorted(gains, reverse=True), discounts)
@@ -86,9 +87,53 @@ def test_arrays_and_runs_agree(data: st.DataObject) -> None:
         assert from_arrays[name][0] == pytest.approx(from_run[name]["q"], abs=1e-12), name
 
 
-@pytest.mark.parametrize("grade", [float("nan"), float("inf"), 21.0])
+def test_every_grade_above_0_is_relevant() -> None:
+    """Quarters, tenths and the smallest number of a judgment count like whole grades; 0 and below do not."""
+    whole = {"q": {"a": 3.0, "b": 1.0, "c": 0.0, "d": -1.0, "e": 2.0}}
+    quarters = {"q": {document: grade / 4 for document, grade in whole["q"].items()}}
+    run = {"q": ["c", "b", "d", "a", "x", "e"]}
+    names = ["AP", "P@10", "RR", "R@5", "Rprec", "Success@2"]
+    assert evaluate_run(quarters, run, names) == evaluate_run(whole, run, names)
+    task = qrels_task(quarters, ["q"], list("abcdex"))
+    assert task.relevant().toarray().tolist() == [[True, True, False, False, True, False]]
+    assert qrels_task({"q": {"a": 1e-30}}, ["q"], ["a"]).relevant().nnz == 1
+
+
+def ndcg(gains: dict[str, float], run: list[str]) -> float:
+    discounts = 1 / np.log2(np.arange(2, 2 + len(run)))
+    best = sorted(gains.values(), reverse=True)[: len(run)]
+    return float(np.dot([gains.get(d, 0.0) for d in run], discounts) / np.dot(best, discounts[: len(best)]))
+
+
+@pytest.mark.parametrize(
+    "grades",
+    [
+        {"a": 0.75, "b": 0.5, "c": 0.25, "d": 0.0},
+        {"a": 0.01, "b": 0.004, "c": 0.001},
+        {"a": 21.0, "b": 20.0, "c": 19.0},
+        {"a": 100.0, "b": 99.5, "c": 10.0, "d": 1.0},
+        {"a": 19.5, "b": 19.0, "c": 1.25},
+    ],
+)
+def test_ndcg_of_small_and_of_large_grades(grades: dict[str, float]) -> None:
+    """The gain stays 2**grade - 1, but for a factor of all gains of the query."""
+    run = [*"dcba"]
+    expected = ndcg({document: 2.0**grade - 1.0 for document, grade in grades.items()}, run)
+    judged = {"q": grades, "other": {"a": 1.0}}
+    assert evaluate_run(judged, {"q": run, "other": ["a"]}, ["nDCG@10"])["nDCG@10"]["q"] == pytest.approx(
+        expected, abs=1e-3
+    )
+    assert sum(value > 0 for value in ndcg_gains(grades).values()) == sum(grade > 0 for grade in grades.values())
+
+
+def test_gains_of_grades_that_no_number_could_hold() -> None:
+    gains = ndcg_gains({"a": 5_000.0, "b": 4_999.0, "c": 1.0, "d": -3.0})
+    assert gains == {"a": 2.0**20, "b": 2.0**19, "c": 0.0, "d": 0.0}
+
+
+@pytest.mark.parametrize("grade", [float("nan"), float("inf")])
 def test_impossible_grades_are_refused(grade: float) -> None:
-    with pytest.raises(InputError, match="grades are finite and at most 20"):
+    with pytest.raises(InputError, match="grades are finite"):
         evaluate_run({"q": {"a": grade}}, {"q": ["a"]})
 
 

@@ -111,6 +111,20 @@ def test_calibration_of_a_body_with_a_constant_score(site: Site) -> None:
     assert not any("the same score" in warning for warning in site.json("calibrate", *files)["warnings"])
 
 
+def test_calibration_on_quarters_of_grades_and_on_large_grades(site: Site) -> None:
+    files = ["--query-file", "queries.tsv", "--dry-run"]
+    whole = site.json("calibrate", "--qrels", "qrels.tsv", *files, "--probability")
+    lines = (site.path / "qrels.tsv").read_text().splitlines()
+    for name, factor in (("quarters.tsv", "0.25"), ("hundreds.tsv", "100")):
+        (site.path / name).write_text("".join(f"{line[:-1]}{factor}\n" for line in lines))
+        other = site.json("calibrate", "--qrels", name, *files, "--probability")
+        assert other["probability"] == whole["probability"]
+        for key in ("alpha", "engine", "model", "held_out"):
+            assert other[key] == pytest.approx(whole[key], abs=1e-9), (name, key)
+        shown = site.run("calibrate", "--qrels", name, *files)
+        assert f"relevant by a grade above 0: {len(lines)} of {len(lines)} judgments" in shown.stderr
+
+
 def test_calibration_of_a_window_smaller_than_the_page(site: Site) -> None:
     files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
     small, large = (site.json("calibrate", *files, "--window", str(window)) for window in (3, 200))
