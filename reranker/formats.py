@@ -11,7 +11,6 @@ The module also contains a strict JSON parser, the rules for ids, and a compact 
 
 from __future__ import annotations
 
-import csv
 import datetime
 import gzip
 import io
@@ -26,7 +25,6 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from hashlib import blake2b
-from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
@@ -55,6 +53,12 @@ _FOREIGN = {
     b"\xfd7zXZ": ("xz-compressed", "decompress it, or compress it with gzip"),
     _PARQUET_MAGIC: ("Parquet", "only documents and pairs can come in Parquet; give a text file here"),
 }
+
+
+COMMENT = "comment"
+JUDGED_AGAIN = "judged_again"
+HARMLESS = {COMMENT: "comment lines", JUDGED_AGAIN: "judged again with another grade: the last grade counts"}
+"""Kinds of records that are left out of sound input too -> their reason in accounts."""
 
 
 class RecordError(InputError):
@@ -130,8 +134,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 
     @property
     def count(self) -> int:
-        """Number of rejected records of this run."""
-        return self.kinds.total()
+        """Number of rejected records of this run, without those of a kind in `HARMLESS`."""
+        return sum(n for kind, n in self.kinds.items() if kind not in HARMLESS)
 
     def accept(self, n: int = 1) -> None:
         """Count ``n`` records that were read."""
@@ -139,7 +143,10 @@ class RejectLog(AbstractContextManager["RejectLog"]):
 
     def account(self, kind: str = "records") -> InputAccount:
         """Return the account of the records read with this log, by kinds of faults. Samples are line numbers."""
-        left_out = (LeftOut(name, n, tuple(self._samples[name])) for name, n in sorted(self.kinds.items()))
+        left_out = (
+            LeftOut(HARMLESS.get(name, name), n, tuple(self._samples[name]), name not in HARMLESS)
+            for name, n in sorted(self.kinds.items())
+        )
         return InputAccount(kind, self.n_accepted, tuple(left_out))
 
     def reject(self, line: int, offset: int, reason: str, sample: str | bytes = "", *, kind: str = "other") -> None:
@@ -148,7 +155,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         samples = self._samples.setdefault(kind, [])
         if len(samples) < MAX_SAMPLES:
             samples.append(f"line {line}")
-        self._first = self._first or f"; first: line {line}: {reason}"
+        if kind not in HARMLESS:
+            self._first = self._first or f"; first: line {line}: {reason}"
         if self._fd is None:
             return
         record = {"line": line, "offset": offset, "kind": kind, "reason": reason, "sample": _printable(sample)}
@@ -165,7 +173,7 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         """Return a message of one line: number and kinds of the rejected records, their file, and the first one."""
         if not self.count:
             return "no record was refused"
-        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.kinds.most_common())
+        kinds = ", ".join(f"{n:,} {kind}" for kind, n in self.kinds.most_common() if kind not in HARMLESS)
         place = f"; see {self.path}" if self.path else ""
         return f"{self.count:,} records were refused ({kinds}){place}{self._first}"
 
@@ -339,12 +347,14 @@ def peek_bytes(path: _Path, n: int = 4) -> bytes:
 def open_content(path: _Path) -> BinaryIO:
     """Open a plain or gzipped file, detected by magic bytes. Raises `InputError` if it cannot be opened.
 
+    If the lines end with CR only, as in files of old spreadsheets, each CR is read as LF; offsets stay the same.
     Errors during reading are converted by `read_error`.
     """
     try:
         # The caller or the wrapper closes the file.
         raw = cast(io.BufferedReader, open(path, "rb", buffering=_BLOCK))
-        magic = raw.peek(8)[:8]
+        head = raw.peek(8)
+        magic = head[:8]
     except (OSError, ValueError) as error:
         raise open_error(path, error) from error
     if magic.startswith(b"\x1f\x8b"):
@@ -356,7 +366,43 @@ def open_content(path: _Path) -> BinaryIO:
     if problem is not None:
         raw.close()
         raise InputError(f"the file {name!r} is {problem[0]}: {problem[1]}", path=name)
+    if _ends_lines_with_cr(head):
+        return cast(BinaryIO, io.BufferedReader(_CarriageReturns(raw), _BLOCK))
     return raw
+
+
+def _ends_lines_with_cr(head: bytes) -> bool:
+    """Return whether lines end with CR only, given the first bytes of a file. The last byte may belong to CRLF."""
+    return b"\n" not in head and b"\r" in head[:-1]
+
+
+class _CarriageReturns(io.RawIOBase):
+    """The content of a file whose lines end with CR: each one is replaced by LF."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        data = self._file.read1(len(view)).replace(b"\r", b"\n")
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
 class _GzipStream(io.RawIOBase):
@@ -365,6 +411,7 @@ class _GzipStream(io.RawIOBase):
     def __init__(self, packed: io.BufferedReader) -> None:
         self._packed = packed
         self._content = gzip.GzipFile(fileobj=packed, mode="rb")
+        self._has_cr: bool | None = None
 
     def readable(self) -> bool:
         return True
@@ -372,6 +419,10 @@ class _GzipStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
         data = self._content.read1(len(view))
+        if self._has_cr is None:
+            self._has_cr = _ends_lines_with_cr(data)
+        if self._has_cr:
+            data = data.replace(b"\r", b"\n")
         view[: len(data)] = data
         return len(data)
 
@@ -659,8 +710,11 @@ def _value_at(value: dict[str, Any], path: str) -> Any:
     return _value_at(inner, rest) if rest and isinstance(inner, dict) else None
 
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_N_CHECKED = 10  # first lines that are checked for commas in the place of tabs
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+MAX_GRADE = 1e6
+"""Largest grade of a judgment, positive or negative: larger ones do not keep their differences as float32."""
+MAX_WEIGHT = 1e12
+"""Largest weight of a pair; the least one is its reciprocal. Sums of weights stay exact enough and never overflow."""
 _PAIR_COLUMNS = ("query", "better", "worse", "weight")
 
 
@@ -687,43 +741,76 @@ class Judgement(NamedTuple):
 
 
 def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Link]:
-    """Yield the links of a file (source id TAB target id, no header), including duplicates and links to itself."""
-    return _records(path, _link, rejects)
+    """Yield the links of a file (source id TAB target id, or a header), including duplicates and links to itself."""
+    from reranker.tables import LINKS, read_table
+
+    def parse(values: Mapping[str, str]) -> Link:
+        return Link(check_id(values["source"], "source id"), check_id(values["target"], "target id"))
+
+    return (link for _, link in read_table(path, LINKS, parse, rejects))
 
 
 def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
-    """Yield the queries of a file (query id TAB text, no header). Later queries with the same id are rejected."""
+    """Yield the queries of a file (query id TAB text, or a header). Later queries with the same id are rejected.
+
+    Of the Search Relevance Workbench's judgments (JSON), the query texts are the ids too.
+    """
+    from reranker.judgment_lists import is_json, read_json_queries
+    from reranker.tables import QUERIES, read_table
+
     seen = SeenIds()
 
-    def parse(text: str) -> Query:
-        columns = _columns(text.split("\t", 1), (2,))
-        query = Query(check_id(columns[0], "query id"), columns[1].strip())
+    def parse(values: Mapping[str, str]) -> Query:
+        query = Query(check_id(values["query id"], "query id"), values["text"].strip())
         if not query.text:
             raise RecordError("empty_query", f"the query {query.id!r} has no text")
         if not seen.add(query.id):
             raise RecordError("duplicate_id", f"the query id {query.id!r} was given before: the first query counts")
         return query
 
-    return _records(path, parse, rejects)
+    if is_json(path):
+        return read_json_queries(path, rejects)
+    return (query for _, query in read_table(path, QUERIES, parse, rejects))
 
 
 def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
     """Yield the judgments of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
 
-    TREC columns can be separated by blanks; the second column is ignored. Grades are decimal numbers and can be
-    negative. If the first lines have no tabs but three or four columns separated by commas, the whole file is read so
-    (CSV): cells can be quoted, and a first line without a grade is the header.
+    TREC's columns are separated by any white space; the second one is ignored. Grades are decimal numbers from
+    -1,000,000 to 1,000,000. The columns can also be separated by commas (CSV), or be named in a header. JSON of the
+    Search Relevance Workbench and of ranx is read too.
     """
-    if not _has_comma_columns(path, (3, 4)):
-        return _records(path, _judgement, rejects, n_blank_separated=(3, 4))
-    return (one for one in read_records(path, _comma_judgements(), rejects=rejects) if one is not None)
+    return (judgement for _, judgement in _numbered_judgements(path, rejects))
+
+
+def _numbered_judgements(path: _Path, rejects: RejectSink | None) -> Iterator[tuple[Line, Judgement]]:
+    """Yield each judgment of a file with its line."""
+    from reranker.judgment_lists import is_json, read_json_judgements
+    from reranker.tables import JUDGMENTS, read_table
+
+    def parse(values: Mapping[str, str]) -> Judgement:
+        ids = check_id(values["query id"], "query id"), check_id(values["document id"], "document id")
+        return Judgement(*ids, parse_grade(values["grade"]))
+
+    return read_json_judgements(path, rejects) if is_json(path) else read_table(path, JUDGMENTS, parse, rejects)
 
 
 def read_judgements(path: _Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:
-    """Return query id -> document id -> grade; of a pair judged twice the last grade counts."""
+    """Return query id -> document id -> grade.
+
+    If a pair is judged again with another grade, the last grade counts. The former judgment is reported to ``rejects``
+    (kind ``judged_again``), which is no fault of the file.
+    """
     qrels: dict[str, dict[str, float]] = {}
-    for judgement in read_qrels(path, rejects=rejects):
-        qrels.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
+    for line, (query, document, grade) in _numbered_judgements(path, rejects):
+        before = qrels.setdefault(query, {}).get(document, grade)
+        if before != grade and rejects is not None:
+            pair = f"document {document!r} of query {query!r}"
+            reason = f"{pair} was judged {before:g} before: the last grade, {grade:g}, counts"
+            rejects.reject(line.number, line.offset, reason, line.data[:800], kind=JUDGED_AGAIN)
+            if isinstance(rejects, RejectLog):
+                rejects.accept(-1)  # the former judgment, which was counted as used
+        qrels[query][document] = grade
     return qrels
 
 
@@ -735,118 +822,31 @@ def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]
 def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
     """Yield the preference pairs of a tab-separated or Parquet file: query text, better id, worse id and weight.
 
-    A tab-separated file can have a header that names the columns in any order. Without a header, the columns are in the
-    order above. The weight is optional (default 1) and must be a finite number above 0. The two ids must differ. A
-    Parquet file needs columns with these names.
+    A file with tabs or commas can have a header that names the columns in any order. Without a header, the columns are
+    in the order above, separated by tabs. The weight is optional (default 1) and must be a number from 1e-12 to 1e12.
+    The two ids must differ. A Parquet file needs columns with these names.
     """
     if is_parquet(path):
         return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))
-    order = list(_PAIR_COLUMNS)
+    from reranker.tables import PAIRS, read_table
 
-    def parse(text: str) -> Pair | None:
-        columns = _columns(text.split("\t"), (3, 4))
-        if set(columns) in (set(_PAIR_COLUMNS), set(_PAIR_COLUMNS[:3])):
-            order[:] = columns
-            return None
-        values = dict(zip(order, columns, strict=False))
-        missing = next((name for name in _PAIR_COLUMNS[:3] if name not in values), None)
-        if missing is not None or len(columns) > len(order):
-            raise RecordError("columns", f"{len(columns)} columns under the header {', '.join(order)}")
+    def parse(values: Mapping[str, str]) -> Pair:
         return _pair(values["query"], values["better"], values["worse"], _number(values.get("weight", "1"), "weight"))
 
-    return (pair for pair in _records(path, parse, rejects) if pair is not None)
+    return (pair for _, pair in read_table(path, PAIRS, parse, rejects))
 
 
-def _records(
-    path: _Path, parse: Callable[[str], _Record], rejects: RejectSink | None, n_blank_separated: Sequence[int] = ()
-) -> Iterator[_Record]:
-    """Yield the records of a file of columns. ``n_blank_separated``: numbers of columns that blanks may separate."""
-    _refuse_commas(path, n_blank_separated)
-    yield from read_records(path, lambda line: parse(decoded(line.data)), rejects=rejects)
-
-
-def _refuse_commas(path: _Path, n_blank_separated: Sequence[int]) -> None:
-    """Raise `InputError` if the first lines of a regular file have commas and no tabs."""
-
-    def has_commas(data: bytes) -> bool:
-        return b"," in data and b"\t" not in data and len(data.split()) not in n_blank_separated
-
-    first = _first_lines(path)
-    if first and all(map(has_commas, first)):
-        name = os.fspath(path)
-        raise InputError(
-            f"no tabs found in {name!r}, but commas: columns must be separated by tabs. Convert the file to "
-            "tab-separated text, without quotes (a spreadsheet saves it as 'text, tab-delimited')",
-            path=name,
-        )
-
-
-def _first_lines(path: _Path) -> list[bytes]:
-    """Return the first lines of a regular file; none for another file, which could not be read again."""
-    if not os.path.isfile(path):
-        return []
-    try:
-        return [line.data for line in islice(read_lines(path, rejects=RejectLog()), _N_CHECKED)]
-    except InputError:
-        return []  # The reader reports the same error after the records before it.
-
-
-def _has_comma_columns(path: _Path, legal: Sequence[int]) -> bool:
-    """Return whether the first lines have no tabs but a legal number of columns, separated by commas."""
-    texts = [data.decode("utf-8", "replace") for data in _first_lines(path)]
-
-    def has_blank_columns(text: str) -> bool:
-        columns = text.split()
-        return len(columns) in legal and _NUMBER.fullmatch(columns[-1]) is not None
-
-    return bool(texts) and all(
-        "\t" not in text and not has_blank_columns(text) and len(_cells(text)) in legal for text in texts
-    )
-
-
-def _cells(text: str) -> list[str]:
-    """Return the cells of one line of comma-separated values; none if it is malformed, as by a line break in it."""
-    try:
-        return [cell.strip() for cell in next(csv.reader([text]), [])]
-    except csv.Error:
-        return []
-
-
-def _comma_judgements() -> Callable[[Line], Judgement | None]:
-    """Return a function from a line of comma-separated values to its judgment, or None for the header."""
-    is_first = True
-
-    def parse(line: Line) -> Judgement | None:
-        nonlocal is_first
-        columns = _columns(_cells(decoded(line.data)), (3, 4), "commas")
-        is_header, is_first = is_first and not _NUMBER.fullmatch(columns[-1]), False
-        return None if is_header else _judgement("\t".join(columns))
-
-    return parse
-
-
-def _columns(columns: Sequence[str], legal: Sequence[int], separators: str = "tabs") -> Sequence[str]:
-    if len(columns) not in legal:
-        wanted = " or ".join(map(str, legal))
-        raise RecordError("columns", f"{len(columns)} columns: there must be {wanted}, separated by {separators}")
-    return columns
-
-
-def _link(text: str) -> Link:
-    source, target = _columns(text.split("\t"), (2,))
-    return Link(check_id(source, "source id"), check_id(target, "target id"))
-
-
-def _judgement(text: str) -> Judgement:
-    columns = text.split("\t") if "\t" in text else text.split()
-    columns = list(_columns(columns, (3, 4)))
-    grade = _number(columns[-1], "grade")
-    return Judgement(check_id(columns[0], "query id"), check_id(columns[-2], "document id"), grade)
+def parse_grade(text: str) -> float:
+    """Return the grade that a text states. Raises `RecordError` for one that is no number or is too large."""
+    grade = _number(text, "grade")
+    if abs(grade) > MAX_GRADE:
+        raise RecordError("grade", f"the grade is {text[:40]}: it must be from {-MAX_GRADE:,.0f} to {MAX_GRADE:,.0f}")
+    return grade
 
 
 def _number(text: str, what: str) -> float:
     # `float` would also accept "nan", "1_000" and digits of other scripts.
-    value = float(text) if _NUMBER.fullmatch(text.strip()) else math.nan
+    value = float(text) if NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(value):
         raise RecordError("number", f"the {what} is {text[:40]!r}: it must be a finite decimal number")
     return value
@@ -855,8 +855,9 @@ def _number(text: str, what: str) -> float:
 def _pair(query: object, better: object, worse: object, weight: object) -> Pair:
     if not isinstance(query, str) or not query.strip():
         raise RecordError("empty_query", f"the query is {query!r}: it must be a text")
-    if not isinstance(weight, int | float) or isinstance(weight, bool) or not math.isfinite(weight) or weight <= 0:
-        raise RecordError("weight", f"the weight is {weight!r}: it must be a finite number above 0")
+    if not isinstance(weight, int | float) or isinstance(weight, bool) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
+        limits = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
+        raise RecordError("weight", f"the weight is {weight!r}: it must be a finite number above 0, {limits}")
     better, worse = check_id(better, "better id"), check_id(worse, "worse id")
     if better == worse:
         raise RecordError("same_document", f"better and worse are both {better!r}: a pair needs two documents")

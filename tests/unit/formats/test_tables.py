@@ -50,8 +50,8 @@ def test_bad_links(tmp_path: Path) -> None:
 def test_queries(tmp_path: Path) -> None:
     sink = CollectingSink()
     path = written(tmp_path, "q1\tfirst query\nq2\twith\ttab \nq1\tagain\nq3\t \nq4\n")
-    assert list(read_queries(path, rejects=sink)) == [Query("q1", "first query"), Query("q2", "with\ttab")]
-    assert sink.kinds == ["duplicate_id", "empty_query", "columns"]
+    assert list(read_queries(path, rejects=sink)) == [Query("q1", "first query")]
+    assert sink.kinds == ["columns", "duplicate_id", "empty_query", "columns"]
 
 
 def test_qrels_of_three_and_of_four_columns(tmp_path: Path) -> None:
@@ -124,23 +124,21 @@ def test_without_a_sink_the_first_bad_line_raises_with_its_place(tmp_path: Path)
             list(read(tmp_path / "missing"))
 
 
-HEADER = {b"query", b"better", b"worse", b"weight"}
-
-
 @given(st.binary(max_size=300))
 @example(b"query\tbetter\tworse\tweight")
 def test_any_lines_are_read_or_rejected(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.mktemp("table") / "t"
-    data = data.replace(b",", b";")  # a file of commas and no tabs is refused as a whole
+    # A file of commas and no tabs is refused as a whole, and so is damaged JSON.
+    data = data.replace(b",", b";").replace(b"{", b"(").replace(b"[", b"(")
     path.write_bytes(gzip.compress(data))
     for read in (read_links, read_queries, read_qrels, read_pairs, read_documents, read_ids):
         log = RejectLog()
         n_read = sum(1 for _ in read(path, rejects=log))
-        n_lines = sum(1 for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n") if line.strip())
-        # A header of preferences names their columns: hypothesis takes it from the source.
-        names = [line.strip().split(b"\t") for line in data.split(b"\n")] if read is read_pairs else []
-        n_headers = sum(len(row) <= 4 and HEADER - {b"weight"} <= set(row) <= HEADER for row in names)
-        assert n_read + log.count + n_headers == n_lines
+        text = data.removeprefix(b"\xef\xbb\xbf")
+        lines = text.replace(b"\r", b"\n").split(b"\n") if b"\n" not in text else text.split(b"\n")
+        n_lines = sum(1 for line in lines if line.strip())
+        # The first line can be a header: hypothesis takes it from the source.
+        assert 0 <= n_lines - n_read - log.kinds.total() <= (b"query" in data.lower())
 
 
 def test_a_header_alone_holds_no_preference(tmp_path: Path) -> None:
@@ -171,14 +169,16 @@ def test_the_real_files_are_read_whole(ssi_data: Path) -> None:
         (read_links, "a,b\nc,d\n"),
         (read_queries, "q1,first query\nq2,second\n"),
         (read_qrels, "q1,d1\nq1,d2\n"),
-        (read_pairs, "query,better,worse\nred shoes,d1,d2\n"),
+        (read_pairs, "red shoes,d1,d2\n"),
     ],
 )
 def test_commas_in_the_place_of_tabs_are_refused_by_name(tmp_path: Path, reader: Callable[..., Any], text: str) -> None:
     for path, data in (("links.csv", text.encode()), ("links.csv.gz", gzip.compress(text.encode()))):
         (tmp_path / path).write_bytes(data)
         sink = CollectingSink()
-        with pytest.raises(InputError, match=rf"no tabs found in '.*{path}', but commas: .* Convert the file"):
+        with pytest.raises(
+            InputError, match=rf"no tabs found in '.*{path}', but commas, and no header: .* Add a header"
+        ):
             list(reader(tmp_path / path, rejects=sink))
         assert sink.entries == []
 
@@ -206,7 +206,7 @@ def test_a_bad_line_among_commas_is_rejected(tmp_path: Path) -> None:
 def test_a_line_of_commas_in_a_file_of_tabs_is_one_bad_line(tmp_path: Path) -> None:
     sink = CollectingSink()
     assert list(read_links(written(tmp_path, "# from, to\na,1\tb\n"), rejects=sink)) == [Link("a,1", "b")]
-    assert sink.kinds == ["columns"]
+    assert sink.kinds == ["comment"]
     assert list(read_qrels(written(tmp_path, "q,1 0 d,1 1\n"))) == [Judgement("q,1", "d,1", 1.0)]
     assert list(read_ids(written(tmp_path, "a,b\nc,d\n"))) == ["a,b", "c,d"]
     assert list(read_links(written(tmp_path, ""))) == []
