@@ -890,10 +890,13 @@ def read_rows(
     ``parse`` gets the 0-based row number and the row as a JSON-like object. ``required`` lists, for each required
     column, its possible names. Dates, times and decimals are converted to strings (ISO 8601), and nulls to None. A row
     with a value that JSON does not support (NaN, Infinity, bytes, text that is not UTF-8) is rejected. Its line is the
-    1-based row, and its offset the 0-based one. Raises `InputError` for a damaged file or a missing column.
+    1-based row, and its offset the 0-based one. The same holds for dates outside of the years 1 to 9999, and for other
+    values that Python has no type for. Raises `InputError` for a damaged file, a missing column, two columns of one
+    name, or an unknown time zone.
     """
     with open_parquet(path) as file:
         names = file.schema_arrow.names
+        _check_columns(path, file.schema_arrow, "")
         for choices in required:
             if not set(choices) & set(names):
                 wanted = " or ".join(map(repr, choices))
@@ -929,14 +932,44 @@ def open_parquet(path: _Path) -> Iterator[Any]:
         raise _damaged(path, error) from error
 
 
+def _check_columns(path: _Path, columns: Any, within: str) -> None:
+    """Raise `InputError` for two columns of one name or an unknown time zone, also within the columns of a struct.
+
+    ``columns`` is a schema of Arrow, or a type with inner columns; ``within`` is the path of its column.
+    """
+    pa = arrow()
+    is_schema = isinstance(columns, pa.Schema)
+    fields = [columns.field(number) for number in range(len(columns.names) if is_schema else columns.num_fields)]
+    counts = Counter(each.name for each in fields)
+    for each in fields:
+        name = f"{within}{each.name}"
+        if counts[each.name] > 1:
+            message = f"the Parquet file {os.fspath(path)!r} has {counts[each.name]} columns {name!r}"
+            raise InputError(f"{message}: rename or drop all but one", path=os.fspath(path))
+        if pa.types.is_timestamp(each.type) and not _is_known_zone(each.type):
+            message = f"the column {name!r} of the Parquet file {os.fspath(path)!r} has the time zone {each.type.tz!r}"
+            raise InputError(f"{message}, which is not known here: convert the column to UTC", path=os.fspath(path))
+        _check_columns(path, each.type, f"{name}.")
+
+
+def _is_known_zone(type_: Any) -> bool:
+    """Return whether times of a type of Arrow can be converted, so that its time zone is known."""
+    pa = arrow()
+    try:
+        pa.scalar(0, type_).as_py()
+    except (LookupError, OSError, ValueError, pa.ArrowException):
+        return False
+    return True
+
+
 def _batch_rows(
     batch: Any, first: int, parse: Callable[[int, _Row], _Record], rejects: RejectSink
 ) -> Iterator[_Record]:
     for row, values in enumerate(_python_rows(batch), start=first):
         value = None
         try:
-            if isinstance(values, UnicodeDecodeError):
-                raise RecordError("not_utf8", f"a text is not UTF-8 ({values})")
+            if isinstance(values, RecordError):
+                raise values
             value = {name: _plain(item) for name, item in values.items()}
             record = parse(row, value)
         except RecordError as error:
@@ -947,16 +980,29 @@ def _batch_rows(
         yield record
 
 
-def _python_rows(batch: Any) -> list[_Row | UnicodeDecodeError]:
-    """Return the rows of a batch as Python values, or the error for a row whose text is not UTF-8."""
+def _python_rows(batch: Any) -> list[_Row | RecordError]:
+    """Return the rows of a batch as Python values, or the error for a row with a value that cannot be converted."""
     try:
         return list(batch.to_pylist())
-    except UnicodeDecodeError as error:
-        # One such text makes the whole conversion fail, so it is located by bisection.
+    except (ValueError, OverflowError):
+        # One such value makes the whole conversion fail, so it is located by bisection.
         if batch.num_rows == 1:
-            return [error]
+            return [_unconvertible(batch)]
         half = batch.num_rows // 2
         return _python_rows(batch.slice(0, half)) + _python_rows(batch.slice(half))
+
+
+def _unconvertible(row: Any) -> RecordError:
+    """Return the error for the first value of a row (a batch of one) that cannot be converted."""
+    for name, column in zip(row.schema.names, row.columns, strict=True):
+        try:
+            column.to_pylist()
+        except UnicodeDecodeError as error:
+            return RecordError("not_utf8", f"a text of the column {name!r} is not UTF-8 ({error})")
+        except (ValueError, OverflowError) as error:
+            value = f"a value of the column {name!r}, of type {column.type}, cannot be converted ({str(error)[:100]})"
+            return RecordError("out_of_range", f"{value}: dates must be in the years 1 to 9999; correct or drop it")
+    return RecordError("out_of_range", "the row cannot be converted: check its values")
 
 
 def _plain(value: Any) -> Any:

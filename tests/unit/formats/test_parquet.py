@@ -66,6 +66,61 @@ def test_bad_rows_are_rejected_and_the_others_read(tmp_path: Path) -> None:
     ]
 
 
+DAY = pa.array([19_000, 10_000_000, -10_000_000, 19_001], pa.int32()).cast(pa.date32())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        DAY,
+        pa.array([[day] for day in DAY.cast(pa.int32()).to_pylist()], pa.list_(pa.int32())).cast(pa.list_(pa.date32())),
+        pa.array([1, 2**62, -(2**62), 2]).cast(pa.timestamp("us")),
+        pa.array([1, 2**40, -(2**40), 2]).cast(pa.timestamp("s", tz="Europe/Berlin")),
+        pa.StructArray.from_arrays([DAY], names=["day"]),
+    ],
+    ids=["date", "list", "time", "zone", "struct"],
+)
+def test_dates_that_no_calendar_has_cost_their_row(tmp_path: Path, column: Any) -> None:
+    path = written(tmp_path, {"id": ["1", "2", "3", "4"], "when": column})
+    log = RejectLog(tmp_path / "rejects")
+    assert [document.id for document in read_documents(path, rejects=log)] == ["1", "4"]
+    assert log.kinds == {"out_of_range": 2} and (log.n_accepted, log.count) == (2, 2)
+    reason = (tmp_path / "rejects").read_text()
+    assert "a value of the column 'when', of type" in reason and "dates must be in the years 1 to 9999" in reason
+    with pytest.raises(InputError, match=r"line 2 .*column 'when'"):
+        list(read_documents(path))
+
+
+def test_a_duration_that_is_too_long_costs_its_row(tmp_path: Path) -> None:
+    path = written(tmp_path, {"id": ["1"], "took": pa.array([2**60]).cast(pa.duration("s"))})
+    sink = CollectingSink()
+    assert list(read_documents(path, rejects=sink)) == []
+    assert sink.kinds == ["out_of_range"]
+
+
+@pytest.mark.parametrize("is_inner", [False, True])
+def test_an_unknown_time_zone_is_named(tmp_path: Path, is_inner: bool) -> None:
+    column = pa.array([1]).cast(pa.timestamp("us", tz="Mars/Base"))
+    columns = {"id": ["1"], "at": pa.StructArray.from_arrays([column], names=["sent"]) if is_inner else column}
+    name = "at.sent" if is_inner else "at"
+    with pytest.raises(InputError, match=f"the column '{name}' .* time zone 'Mars/Base', .* convert the column to UTC"):
+        list(read_documents(written(tmp_path, columns), rejects=RejectLog()))
+
+
+@pytest.mark.parametrize("names", [["id", "id", "t"], ["id", "t", "t"]])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, names: list[str]) -> None:
+    table = pa.Table.from_arrays([pa.array(["1"]), pa.array(["2"]), pa.array(["3"])], names=names)
+    pq.write_table(table, tmp_path / "twice.parquet")
+    with pytest.raises(InputError, match=f"has 2 columns '{names[1]}': rename or drop all but one"):
+        list(read_documents(tmp_path / "twice.parquet", rejects=RejectLog()))
+
+
+def test_two_inner_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    inner = pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["x", "x"])
+    with pytest.raises(InputError, match=r"has 2 columns 's\.x'"):
+        list(read_documents(written(tmp_path, {"id": ["1"], "s": inner}), rejects=RejectLog()))
+
+
 def test_a_column_of_bytes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="drop or convert the column"):
         list(read_documents(written(tmp_path, {"id": ["1"], "blob": [b"\x00"]})))
