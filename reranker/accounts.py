@@ -67,6 +67,8 @@ class InputAccount:
     def sentence(self) -> str:
         """The account as text of one line."""
         note = f" ({self.note})" if self.note else ""
+        if not self.given:
+            return f"{self.kind}: none given{note}"
         if not self.left_out:
             return f"{self.kind}: {self.given:,} given, all used{note}"
         reasons = "; ".join(part.sentence for part in self.left_out)

@@ -20,7 +20,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -41,6 +41,7 @@ MAX_LINE_BYTES = 2 * 1024 * 1024
 
 _Path = str | os.PathLike[str]
 _Record = TypeVar("_Record")
+_Records = TypeVar("_Records", bound=Sized)
 _BLOCK = 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_MAGIC = b"PAR1"
@@ -120,6 +121,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         self.kinds: Counter[str] = Counter()
         self.n_accepted = 0
         self._first = ""
+        self.last = ""
+        """Line and reason of the last rejected record."""
         self._samples: dict[str, list[str]] = {}
         self.n_bytes = 0
         self._fd: int | None = None
@@ -156,7 +159,8 @@ class RejectLog(AbstractContextManager["RejectLog"]):
         if len(samples) < MAX_SAMPLES:
             samples.append(f"line {line}")
         if kind not in HARMLESS:
-            self._first = self._first or f"; first: line {line}: {reason}"
+            self.last = f"line {line}: {reason}"
+            self._first = self._first or f"; first: {self.last}"
         if self._fd is None:
             return
         record = {"line": line, "offset": offset, "kind": kind, "reason": reason, "sample": _printable(sample)}
@@ -812,6 +816,20 @@ def read_judgements(path: _Path, rejects: RejectSink | None = None) -> dict[str,
                 rejects.accept(-1)  # the former judgment, which was counted as used
         qrels[query][document] = grade
     return qrels
+
+
+def at_least_one(kind: str, path: _Path, rejects: RejectSink | None, read: Callable[[], _Records]) -> _Records:
+    """Return the records that ``read`` reads of a file. Raises `InputError`, with a reason, if all were rejected."""
+    before = rejects.count if isinstance(rejects, RejectLog) else 0
+    records = read()
+    if isinstance(rejects, RejectLog) and not len(records) and (n_rejected := rejects.count - before):
+        name = os.fspath(path)
+        raise InputError(
+            f"none of the {kind} of {name!r} can be used: all {n_rejected:,} were refused, the last one at "
+            f"{rejects.last}. Correct the file",
+            path=name,
+        )
+    return records
 
 
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:

@@ -16,7 +16,7 @@ from reranker.accounts import InputAccount, account_of_ids
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.files import replacing
-from reranker.formats import RejectLog, RejectSink, read_documents, read_links
+from reranker.formats import RejectLog, RejectSink, at_least_one, read_documents, read_links
 from reranker.progress import Progress, no_progress
 from reranker.text.view import TextView
 
@@ -131,7 +131,7 @@ class LinkedFile:
         """
         read = read_documents(self.docs, id_field=self.id_field, rejects=rejects)
         row_of = {document.id: row for row, document in enumerate(read)}
-        links = [(link.source, link.target) for link in read_links(self.links, rejects=rejects)]
+        links = at_least_one("links", self.links, rejects, lambda: list(read_links(self.links, rejects=rejects)))
         if check is not None:
             check(account_of_ids("links", links, row_of, row_of))
         pairs = sorted(

@@ -318,7 +318,8 @@ def _is_unknown_header(table: TableFormat, rows: Sequence[Sequence[str]]) -> boo
     if len(_known(table, first)) > 1 and len(table.needed) > 2:
         return True
     ends = [bool(row) and NUMBER.fullmatch(row[-1].strip()) is not None for row in rows]
-    return bool(table.number) and len(first) > 2 and not ends[0] and len(rows) > 1 and all(ends[1:])
+    has_names = len(first) > 2 and not any(map(str.isdigit, "".join(first)))
+    return bool(table.number) and has_names and len(rows) > 1 and all(ends[1:])
 
 
 def _csv_cells(text: str) -> list[str]:

@@ -202,10 +202,13 @@ def _compare(
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
     from reranker.baselines.fitted import fit_baselines
     from reranker.evaluation import Links, link_task, without_reverse
-    from reranker.formats import read_ids, read_links
+    from reranker.formats import at_least_one, read_ids, read_links
 
     seed = options["seed"]
-    links = Links.of([] if options["links_test"] is None else read_links(options["links_test"], rejects=rejects))
+    test: Path | None = options["links_test"]
+    links = Links.of([])
+    if test is not None:
+        links = at_least_one("test links", test, rejects, lambda: Links.of(read_links(test, rejects=rejects)))
     with common.progress("reading documents") as update:
         asked = {links.ids[number] for number in np.unique(links.source)}
         corpus = read_corpus(options["docs"], model, asked, rejects, update, options["id_field"])
@@ -270,10 +273,12 @@ def _judged(
     from reranker.baselines.comparison import experiment_of, lexical_task, remembering, tuning_pool
     from reranker.baselines.fitted import REMEMBERING
     from reranker.evaluation import Links, qrels_task
-    from reranker.formats import read_judgements, read_queries
+    from reranker.formats import at_least_one, read_judgements, read_queries
 
-    texts = {query.id: query.text for query in read_queries(options["query_file"], rejects=rejects)}
-    judged = read_judgements(options["qrels"], rejects)
+    qrels, query_file, tune = options["qrels"], options["query_file"], options["tune"]
+    asked = at_least_one("queries", query_file, rejects, lambda: list(read_queries(query_file, rejects=rejects)))
+    texts = {query.id: query.text for query in asked}
+    judged = at_least_one("judgments", qrels, rejects, lambda: read_judgements(qrels, rejects))
     accounts.check("judgments", _pairs(judged), texts)
     common.say_relevant(judged.values())
     accounts.check("known links", known, None)  # of training queries, which the query file need not have
@@ -284,19 +289,19 @@ def _judged(
             "so no document is relevant and all orders are equally good: give judgments of relevant documents"
         )
     tuning = None
-    if options["tune"] is not None:
-        grades = read_judgements(options["tune"], rejects)
+    if tune is not None:
+        grades = at_least_one("tuning judgments", tune, rejects, lambda: read_judgements(tune, rejects))
         accounts.check("tuning judgments", _pairs(grades), texts)
         tuned = Counter(document for of_query in grades.values() for document in of_query)
         chosen = tuning_pool(tuned, corpus.row_of, pool)
-        asked = qrels_task(grades, texts, chosen)
+        to_tune = qrels_task(grades, texts, chosen)
         if REMEMBERING in names:
             relevant = Links.of(
                 (q, d) for q in grades if q in texts for d, grade in grades[q].items() if is_relevant(grade)
             )
             rng = np.random.default_rng(options["seed"])
             corpus = remembering(model, corpus, relevant, np.ones(len(relevant)), texts, rng)
-        tuning = lexical_task(model, corpus, asked, texts)
+        tuning = lexical_task(model, corpus, to_tune, texts)
     return corpus, [experiment_of(model, corpus, task, texts)], tuning
 
 

@@ -175,12 +175,13 @@ def tuned_weights(
     """
     from reranker.engines.bodies import default_query_body
     from reranker.evaluation import evaluate_run
+    from reranker.formats import parse_grade
 
     grades: dict[str, dict[str, float]] = {}
     for query, judged in ratings.items():
         for id_, rating in judged.items():
-            with suppress(ValueError):  # `ssi train` rejects the line of qrels.tsv, and counts it
-                grades.setdefault(query, {})[id_] = float(rating)
+            with suppress(InputError):  # `ssi train` rejects the line of qrels.tsv, and counts it
+                grades.setdefault(query, {})[id_] = parse_grade(rating)
     relevant = sorted(query for query, judged in grades.items() if any(is_relevant(grade) for grade in judged.values()))
     asked = relevant[:: max(1, -(-len(relevant) // JUDGED))]
     weights = dict.fromkeys(paths, 1.0)

@@ -223,7 +223,8 @@ def retrain(**options: Any) -> None:
         _show_retraining(result)
     if result.exit_code:
         for account in accounts:
-            common.say(account.sentence)
+            if account.given:
+                common.say(account.sentence)
         click.get_current_context().exit(result.exit_code)
     common.end_with_accounts(*accounts)
 

@@ -23,7 +23,7 @@ from reranker.engines.stored_ids import NO_CHECK, IdCheck
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
-from reranker.formats import RejectSink, read_documents, read_links, read_qrels, read_queries
+from reranker.formats import RejectSink, at_least_one, read_documents, read_judgements, read_links, read_queries
 from reranker.models.ranking_model import Encoder
 from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
@@ -63,12 +63,10 @@ def topics_of_qrels(
 
     Judgments whose query has no text, or whose document is unknown by ``check``, are left out.
 
-    Raises `InputError` if there is no such query, or if a file cannot be read.
+    Raises `InputError` if there is no such query, or if a file cannot be read or all of its lines were rejected.
     """
-    grades: dict[str, dict[str, float]] = {}
-    for judgement in read_qrels(qrels, rejects=rejects):
-        grades.setdefault(judgement.query_id, {})[judgement.document_id] = judgement.grade
-    asked = list(read_queries(queries, rejects=rejects))
+    grades = at_least_one("judgments", qrels, rejects, lambda: read_judgements(qrels, rejects))
+    asked = at_least_one("queries", queries, rejects, lambda: list(read_queries(queries, rejects=rejects)))
     known = check.known("judgments", grades, {query.id for query in asked})
     topics = [
         Topic(query.text, known[query.id])
@@ -122,7 +120,7 @@ def topics_of_links(
     """
     n_words = parse_keywords(queries, ("title",), MAX_QUERY_KEYWORDS)
     targets: dict[str, dict[str, float]] = {}
-    for link in read_links(links, rejects=rejects):
+    for link in at_least_one("links", links, rejects, lambda: list(read_links(links, rejects=rejects))):
         if link.source != link.target:
             targets.setdefault(link.source, {})[link.target] = 1.0
     config = encoder.analyzer.config

@@ -27,7 +27,15 @@ from reranker.engines.protocol import Engine
 from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
 from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.evaluation import Links
-from reranker.formats import RejectLog, RejectSink, read_documents, read_judgements, read_links, read_queries
+from reranker.formats import (
+    RejectLog,
+    RejectSink,
+    at_least_one,
+    read_documents,
+    read_judgements,
+    read_links,
+    read_queries,
+)
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair, is_relevant
@@ -347,10 +355,12 @@ def read_links_and_judgements(
     evidence = []
     judged: dict[str, dict[str, float]] = {}
     if links is not None:
-        evidence.append(from_links(_known_links(Links.of(read_links(links, rejects=rejects)), check, find_training)))
+        given_links = at_least_one("links", links, rejects, lambda: Links.of(read_links(links, rejects=rejects)))
+        evidence.append(from_links(_known_links(given_links, check, find_training)))
     if judgements is not None and queries is not None:
-        texts = {query.id: " ".join(query.text.split()) for query in read_queries(queries, rejects=rejects)}
-        given = read_judgements(judgements, rejects)
+        asked = at_least_one("queries", queries, rejects, lambda: list(read_queries(queries, rejects=rejects)))
+        texts = {query.id: " ".join(query.text.split()) for query in asked}
+        given = at_least_one("judgments", judgements, rejects, lambda: read_judgements(judgements, rejects))
         accounts: list[InputAccount] = []
         of_gate = {query: values for query, values in given.items() if is_for_the_gate(texts.get(query, ""))}
         others = {query: values for query, values in given.items() if query not in of_gate}

@@ -29,6 +29,7 @@ def test_an_account_adds_up_and_has_samples() -> None:
         "samples": ("d",),
     }
     assert InputAccount("lines", 10).sentence == "lines: 10 given, all used"
+    assert InputAccount("lines", 0).sentence == "lines: none given"
     unchecked = InputAccount("lines", 10, note="ids were not checked")
     assert unchecked.sentence == "lines: 10 given, all used (ids were not checked)"
     assert unchecked.to_json()["note"] == "ids were not checked" and "note" not in account.to_json()

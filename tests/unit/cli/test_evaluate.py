@@ -249,6 +249,26 @@ def test_quarters_of_grades_are_as_relevant_as_whole_ones(folder: Path) -> None:
             assert quarters["systems"][name][measure] == system[measure], name
 
 
+@pytest.mark.parametrize(
+    ("name", "lines", "kind"),
+    [
+        ("qrels.tsv", "q1\tpowder\tgood\nq2\tpump\tbad\n", "judgments"),
+        ("queries.tsv", "q1\tgrey\tpowder\nq2\tp\t4711x\n", "queries"),
+        ("tune.tsv", "q1\tpowder\tgood\nq2\tpump\tbad\n", "tuning judgments"),
+        ("test.tsv", "ash oak\nash powder\n", "test links"),
+    ],
+)
+def test_the_reason_of_a_rejection_is_said_if_nothing_is_left(folder: Path, name: str, lines: str, kind: str) -> None:
+    (folder / "tune.tsv").write_text("q1\tpowder\t1\n")
+    (folder / name).write_text(lines)
+    options = LINKS if name == "test.tsv" else (*JUDGED, "--tune", "tune.tsv")
+    result = evaluate(folder, *options)
+    said = " ".join(result.stderr.split())
+    assert result.exit_code == 3
+    assert f"none of the {kind} of" in said and "all 2 were refused, the last one at line 2: " in said
+    assert "input is empty" not in said
+
+
 def test_bad_lines_are_counted(folder: Path) -> None:
     (folder / "test.tsv").write_text("ash\toak\nonly one column\nfire\tash\n")
     result = evaluate(folder, *LINKS, "--json")

@@ -197,6 +197,7 @@ def test_the_weights_of_the_body_are_those_of_the_best_order_of_the_judged_queri
         for number in range(12)
     ]
     rated.append({"query": "shelf", "ratings": [{"docId": "thing0-1", "rating": "unknown"}]})
+    rated[0]["ratings"] += [{"docId": "thing0-2", "rating": rating} for rating in ("nan", "inf", "1_0")]
     fill(engine, JUDGEMENTS, {"dynamic": False, "properties": {}}, {"list": {"judgmentRatings": rated}})
     engine.close()
     report = json.loads(run(folder, "init", "--engine", "tantivy:index", "--index", "store", "--json").stdout)

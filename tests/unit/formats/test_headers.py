@@ -139,6 +139,12 @@ def test_large_grades_are_read(tmp_path: Path) -> None:
     }
 
 
+def test_a_bad_first_line_of_a_file_without_header_is_one_bad_line(tmp_path: Path) -> None:
+    sink = CollectingSink()
+    assert list(read_qrels(written(tmp_path, "q1\td1\tgood\nq2\td2\t.5\n"), rejects=sink)) == JUDGED[1:]
+    assert sink.kinds == ["number"]
+
+
 def test_comments_are_counted_and_are_no_fault(tmp_path: Path) -> None:
     log = RejectLog()
     assert len(list(read_links(written(tmp_path, "# one\na\tb\n# two, three\nc\td\n"), rejects=log))) == 2

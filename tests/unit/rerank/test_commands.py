@@ -125,6 +125,16 @@ def test_calibration_on_quarters_of_grades_and_on_large_grades(site: Site) -> No
         assert f"relevant by a grade above 0: {len(lines)} of {len(lines)} judgments" in shown.stderr
 
 
+def test_the_reason_is_said_if_all_judgments_or_links_are_rejected(site: Site) -> None:
+    (site.path / "bad.tsv").write_text("word1\td1\tgood\nword2\td2\t1e9\n")
+    (site.path / "bad_links.tsv").write_text("d1\n")
+    judged = site.run("calibrate", "--qrels", "bad.tsv", "--query-file", "queries.tsv", "--dry-run")
+    linked = site.run("calibrate", "--links", "bad_links.tsv", "--docs", "docs.jsonl", "--dry-run")
+    assert judged.exit_code == linked.exit_code == 3
+    assert "all 2 were refused, the last one at line 2: the grade is 1e9" in " ".join(judged.stderr.split())
+    assert "none of the links of 'bad_links.tsv' can be used: all 1 were" in " ".join(linked.stderr.split())
+
+
 def test_calibration_of_a_window_smaller_than_the_page(site: Site) -> None:
     files = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--dry-run"]
     small, large = (site.json("calibrate", *files, "--window", str(window)) for window in (3, 200))

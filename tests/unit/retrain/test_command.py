@@ -95,6 +95,7 @@ def test_a_refusal_says_why(site: Site) -> None:
     assert result.stdout.startswith("refused")
     assert "clicks nDCG" in result.stdout
     assert "lost most: 'wish" in result.stdout
+    assert "0 given" not in result.stderr and "none given" not in result.stderr
     lines = [line.split() for line in result.stdout.splitlines()]
     start = lines.index(["live", "new", "random", "difference", "at", "least"])
     (live, new, *_), *_ = [row[2:] for row in lines[start:] if row[:2] == ["clicks", "nDCG"]]
