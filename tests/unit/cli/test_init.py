@@ -192,7 +192,7 @@ def test_the_weights_of_the_body_are_those_of_the_best_order_of_the_judged_queri
         for other in range(4):
             documents[f"{word}-{other}"] = {"title": f"shelf {number} {other}", "text": f"{word} {word} {word}"}
     fill(engine, "store", {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}}, documents)
-    rated = [
+    rated: list[dict[str, Any]] = [
         {"query": f"thing{number}", "ratings": [{"docId": f"thing{number}-wanted", "rating": "1"}]}
         for number in range(12)
     ]

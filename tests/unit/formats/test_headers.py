@@ -199,9 +199,11 @@ def test_the_workbench_s_judgments_are_read_as_they_are_exported(tmp_path: Path)
     expected = {"red shoe": {"a": 3.0, "b": 0.3}, "hat": {"a": 1.5}}
     assert read_judgements(path) == expected
     assert list(read_queries(path)) == [Query("red shoe", "red shoe"), Query("hat", "hat")]
-    answer = {"hits": {"hits": [{"_id": "1", "_source": json.loads(path.read_text())}]}}
+    source = json.loads(path.read_text())
+    answer = {"hits": {"hits": [{"_id": "1", "_source": source}, {"_id": "2", "_source": source}]}}
     path.write_text(json.dumps(answer))
     assert read_judgements(path) == expected
+    assert list(read_queries(path)) == [Query("red shoe", "red shoe"), Query("hat", "hat")]
 
 
 def test_bad_records_of_the_workbench_are_rejected(tmp_path: Path) -> None:
