@@ -52,6 +52,8 @@ class Request:
     deadline: Deadline
     alpha: ChosenAlpha = DEFAULT
     """The weight by which the scores are blended."""
+    asked: str | None = None
+    """The words that the query asks for: the query itself, unless the body reads it by a syntax; None: unknown."""
 
     @property
     def doc_values(self) -> list[dict[str, str]]:

@@ -26,9 +26,10 @@ from msgspec import structs
 from reranker.arrays import Bool
 from reranker.config import ROUTES, RouteName
 from reranker.deadline import Deadline
-from reranker.engines.bodies import SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
+from reranker.engines.bodies import PLACE, SHOWN_OF_HITS, fill_template, fill_variables, page_body, window_of
 from reranker.engines.given_field import is_searchable
 from reranker.engines.protocol import Engine
+from reranker.engines.query_syntax import UnreadableQueryError, asked_text
 from reranker.engines.vectors import (
     FIELD_PREFIX,
     LOST,
@@ -444,7 +445,7 @@ class Reranker:
             If the body or the page is invalid.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
-        reason = off or why_not({**request.body, "size": request.size})
+        reason = off or why_not({**request.body, "size": request.size}) or self._why_unread(request)
         # Where candidates are added, the engine's order continues after them, not after the engine's own window.
         past = request.first >= self.settings.window and self._nearest is None
         if past and not reason:
@@ -469,6 +470,7 @@ class Reranker:
             raise _no_model()
         request = self._request(query, body)
         request = replace(request, alpha=request.alpha._replace(signals=signals))
+        encoded = self._query(request)
         answer = self._candidates.search(
             request.body,
             self.settings.window,
@@ -477,7 +479,6 @@ class Reranker:
             answers=False,
             doc_values=request.doc_values,
         )
-        encoded = encode_query(self.model, query)
         source = self._candidates.source_of(request.body, with_source=False)
         _, scored, _ = self._window(request, encoded, answer.hits, source)
         return scored, encoded, kept_in_place(scored.hits, request.body, self.settings.keep_top)
@@ -534,7 +535,22 @@ class Reranker:
         filled = fill_template(body, query)
         if preference is None:
             preference = preference_of(query)
-        return Request(query, filled, body, first, size, preference, deadline, self._alpha(body))
+        asked: str | None
+        try:
+            asked = asked_text(body, query, PLACE)
+        except UnreadableQueryError:
+            asked = None
+        return Request(query, filled, body, first, size, preference, deadline, self._alpha(body), asked)
+
+    def _why_unread(self, request: Request) -> Reason | None:
+        """Return why a query that the body reads by a syntax keeps the engine's order; None if its words are known."""
+        if request.asked is None:
+            text = "the syntax of the query cannot be read with certainty, so the words that it asks for are unknown"
+        elif request.query.strip() and not request.asked:
+            text = "the query asks for no whole word: all of its words are negated, or parts or patterns of words"
+        else:
+            return None
+        return Reason(ReasonKind.NOT_RERANKABLE, text)
 
     def _engine_page(self, request: Request, reason: Reason, *, fallback: bool = False) -> RerankedPage:
         """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
@@ -571,7 +587,7 @@ class Reranker:
         if explain and self.model is not None:
             try:
                 with request.deadline.stage("explain"):
-                    explanations = explanations_of(self.model, request.query, ranking, page, request.deadline)
+                    explanations = explanations_of(self.model, request.asked or "", ranking, page, request.deadline)
             except FallbackError as late:
                 ranking.notices.append(late.message)
             except EngineError:
@@ -681,7 +697,10 @@ class Reranker:
         return hits, self._candidates.score(self.model, query, hits[:width], request.deadline), notice
 
     def _query(self, request: Request) -> EncodedQuery:
-        return encode_query(self._check_can_score(), request.query)
+        model = self._check_can_score()
+        if reason := self._why_unread(request):
+            raise FallbackError(reason.kind, reason.text)
+        return encode_query(model, request.asked or "")
 
     def _check_can_score(self) -> RankingModel:
         """Return the model; `FallbackError` if there is none, or no route to its vectors."""

@@ -20,6 +20,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.background import BackgroundTask
 
 from reranker.engines.bodies import PLACE, SCORING_PARTS, TEXT_CLAUSES, bounded
+from reranker.engines.query_syntax import has_syntax
 from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import FIELD_PREFIX
 from reranker.engines.wire import copied
@@ -179,10 +180,12 @@ def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
     """Replace the query text in a body by ``{{query}}``; return (query text, "") or ("", reason).
 
     The query text is ``user_query`` if given. Otherwise it is the text of all clauses that contribute to the score, if
-    they agree apart from surrounding quotes and asterisks. Clauses that only filter are ignored.
+    they agree apart from surrounding quotes and asterisks. If all of these clauses read it by a syntax, quotes and
+    asterisks are part of the text. Clauses that only filter are ignored.
     """
     places = [*_places(body.get("query")), *_places(body.get("retriever"))]
-    texts = {node[key].strip(' \t*"') for node, key in places} - {""}
+    around = " \t" if all(reads_syntax for _, _, reads_syntax in places) else ' \t*"'
+    texts = {node[key].strip(around) for node, key, _ in places} - {""}
     if isinstance(user_query, str) and user_query.strip():
         texts = {user_query.strip()}
     if not texts:
@@ -192,7 +195,7 @@ def take_text(body: dict[str, Any], user_query: Any = None) -> tuple[str, str]:
     text = texts.pop()
     if len(text) > MAX_QUERY_CHARS or _holds(body, PLACE):
         return "", f"a text of more than {MAX_QUERY_CHARS} characters, or {PLACE} in the body"
-    for node, key in places:
+    for node, key, _ in places:
         node[key] = node[key].replace(text, PLACE)
     return (text, "") if _holds(body, PLACE) else ("", "no clause has the text of ext.ubi.user_query")
 
@@ -204,8 +207,8 @@ def _holds(node: Any, text: str) -> bool:
     return any(_holds(child, text) for child in inner)
 
 
-def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield (object, key) of every text by which a query scores documents."""
+def _places(query: Any) -> Iterator[tuple[dict[str, Any], str, bool]]:
+    """Yield (object, key, whether it has a syntax) of every text by which a query scores documents."""
     for node in query if isinstance(query, list) else [query]:
         for name, part in node.items() if isinstance(node, dict) else ():
             if not isinstance(part, dict):
@@ -213,9 +216,9 @@ def _places(query: Any) -> Iterator[tuple[dict[str, Any], str]]:
             if name in TEXT_CLAUSES:
                 for key in ["query"] if isinstance(part.get("query"), str) else list(part):
                     if isinstance(value := part[key], str):
-                        yield part, key
+                        yield part, key, has_syntax(name, part)
                     elif isinstance(value, dict) and isinstance(value.get("query"), str):
-                        yield value, "query"
+                        yield value, "query", False
             for inner in SCORING_PARTS.get(name, ()):
                 yield from _places(part.get(inner))
 

@@ -162,8 +162,9 @@ def hits_of(answer: Any) -> list[tuple[str, float]]:
     [
         {"match": {"text": TEXT}},
         {"match": {"text": {"query": TEXT, "operator": "and"}}},
-        {"query_string": {"query": f"*{TEXT}*"}},
-        {"simple_query_string": {"query": f'"{TEXT}"', "fields": ["text"]}},
+        {"query_string": {"query": TEXT}},
+        {"simple_query_string": {"query": TEXT, "fields": ["text"]}},
+        {"bool": {"should": [{"query_string": {"query": f"*{TEXT}*"}}, {"match": {"text": TEXT}}]}},
         {"bool": {"must": [{"match": {"text": TEXT}}], "filter": [{"match": {"tag": "x"}}]}},
         {"bool": {"should": {"match_phrase": {"title": TEXT}}, "must_not": [{"match": {"text": "other"}}]}},
         {"dis_max": {"queries": [{"match": {"title": TEXT}}, {"match": {"text": TEXT}}]}},
@@ -178,6 +179,12 @@ def test_the_text_of_all_scoring_clauses_is_what_was_typed(query: dict[str, Any]
     body = {"query": json.loads(json.dumps(query))}
     assert take_text(body) == (TEXT, "")
     assert json.loads(json.dumps(body).replace("{{query}}", TEXT)) == {"query": query}
+
+
+def test_quotes_and_asterisks_are_part_of_a_text_with_a_syntax() -> None:
+    for text in (f'"{TEXT}"', f"*{TEXT}*", "red -boot", "boo*"):
+        assert take_text({"query": {"query_string": {"query": text}}}) == (text, "")
+    assert take_text({"query": {"query_string": {"query": "boo*", "escape": True}}}) == ("boo", "")
 
 
 def test_the_text_of_a_retriever_is_found() -> None:
