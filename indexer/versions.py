@@ -11,7 +11,15 @@ from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name
 from reranker.errors import GateRefused, InputError
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, no_progress
-from reranker.releases import ControlRecord, Release, read_control, update_control, utc_now
+from reranker.releases import (
+    ControlRecord,
+    Release,
+    calibration_of_former_index,
+    origins_of,
+    read_control,
+    update_control,
+    utc_now,
+)
 from reranker.text.view import TextView
 
 RUNNING = "running"
@@ -36,6 +44,8 @@ class VersionState:
     the version without recording which fields it reads."""
     calibrated: bool = False
     """Whether a calibration is registered."""
+    calibrated_from: tuple[str, ...] = ()
+    """The former indexes and models for which it was fitted, if it was carried over."""
     created: str = ""
     """Time of registration."""
     state: str = ""
@@ -63,6 +73,7 @@ def list_versions(
             with_vector=counts.get(release.encoder_id[:ID_DIGITS], 0),
             stale=stale.get(release.encoder_id),
             calibrated=bool(release.calibration),
+            calibrated_from=origins_of(release.calibration),
             created=release.created,
             state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
         )
@@ -134,14 +145,17 @@ def _views(releases: Sequence[Release]) -> dict[str, TextView]:
 def register(engine: Engine, index: str, model: RankingModel, *, promote: bool | None = None) -> bool:
     """Register the model's release and return whether it is now live; an existing calibration is kept.
 
+    A release without a calibration gets the one that the model has for a former index of the same name.
     ``promote``: whether to make it live; None: only if no release is live.
     """
     model_id, encoder_id = model.model_id, model.encoder_id
+    carried = calibration_of_former_index(engine, read_control(engine, index), model_id)
 
     def change(record: ControlRecord) -> ControlRecord:
         known = next((r for r in record.releases if r.model_id == model_id), None)
         release = known or Release(model_id, encoder_id, {}, utc_now())
         record = record.with_release(replace(release, view=model.encoder.view.to_json()))
+        record = record.with_calibration(model_id, carried)
         wanted = record.live is None if promote is None else promote
         return record.with_live(model_id) if wanted else record
 
@@ -159,6 +173,8 @@ def promote(
     progress: Progress = no_progress,
 ) -> ControlRecord:
     """Make a version live, in one write on condition that the record has not changed, and return the new record.
+
+    A version without a calibration gets the one that it has for a former index of the same name.
 
     Parameters
     ----------
@@ -184,14 +200,16 @@ def promote(
         If documents have no vector of the version, or have changed since, unless ``force``; nothing is changed then.
     """
     existing_indexes(engine, index)
-    release = read_control(engine, index).release(version)
+    before = read_control(engine, index)
+    release = before.release(version)
     if not force:
         _check_vectors(engine, index, release, None if renewed else progress)
+    carried = calibration_of_former_index(engine, before, release.model_id)
 
     def change(record: ControlRecord) -> ControlRecord:
         if check is not None:
             check(record)
-        return record.with_live(release.model_id)
+        return record.with_calibration(release.model_id, carried).with_live(release.model_id)
 
     return update_control(engine, index, change)
 

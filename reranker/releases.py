@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from reranker.engines import absolute_spec
-from reranker.engines.protocol import Engine, WriteOp, WriteResult, ensure_index
+from reranker.engines.protocol import Engine, WriteOp, WriteResult, ensure_index, refresh_if_allowed
 from reranker.engines.retry import attempts_of, retried
 from reranker.errors import (
     EngineAuthError,
@@ -43,6 +43,8 @@ LEAST_DIGITS = 6
 _MAPPING: dict[str, Any] = {"dynamic": False, "properties": {}}
 _SETTINGS = {"index.number_of_shards": "1", "index.auto_expand_replicas": "0-1"}
 _ATTEMPTS = 10
+CARRIED_FROM = "carried_from"
+"""Key of a calibration's entry that names the index or model for which it was fitted, if not for this release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,8 @@ class Release:
     encoder_id: str
     """Hash of the document side of the model. The fields in the index are named after its first 12 digits."""
     calibration: Mapping[str, Any] = field(default_factory=dict)
-    """Blend weights by body and window, as written by `ssi calibrate`; empty before the first calibration."""
+    """Blend weights by body and window, as written by `ssi calibrate`; empty before the first calibration. An entry
+    with the key `CARRIED_FROM` was fitted for another index or model."""
     created: str = ""
     """UTC time of registration, ISO 8601."""
     view: Mapping[str, Any] = field(default_factory=dict)
@@ -119,6 +122,11 @@ class ControlRecord:
     def live_release(self) -> Release | None:
         """The live release, or None."""
         return None if self.live is None else self.release(self.live)
+
+    def with_calibration(self, model_id: str, carried: Mapping[str, Any]) -> ControlRecord:
+        """Return a record in which the release of a model has the calibration ``carried``, unless it has its own."""
+        release = self.release(model_id)
+        return self if release.calibration else self.with_release(replace(release, calibration=dict(carried)))
 
     def with_release(self, release: Release) -> ControlRecord:
         """Return a record with the release added. A release of the same model is replaced in its place."""
@@ -215,6 +223,46 @@ def records_over(engine: Engine, names: Collection[str], *, within: bool = False
         if behind & set(names) and (not within or behind <= set(names)):
             records.append(_parse(document.id, document))
     return records
+
+
+def carried_over(calibration: Mapping[str, Any], origin: str) -> dict[str, Any]:
+    """Return a calibration for another release; each entry names its origin, unless it was carried over before."""
+    entries = ((key, entry) for key, entry in calibration.items() if isinstance(entry, Mapping))
+    return {key: {CARRIED_FROM: origin, **entry} for key, entry in entries}
+
+
+def origins_of(calibration: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the indexes and models for which carried entries of a calibration were fitted; empty if there are none."""
+    entries = [entry for entry in calibration.values() if isinstance(entry, Mapping)]
+    return tuple(sorted({str(entry[CARRIED_FROM]) for entry in entries if CARRIED_FROM in entry}))
+
+
+def calibration_of_former_index(engine: Engine, record: ControlRecord, model_id: str) -> dict[str, Any]:
+    """Return the calibration that a model has for a former index of the same name; empty if none is needed or found.
+
+    After a rollover, the alias points to another concrete index, which has another record. The model, the bodies and
+    the windows are the same, and so are the entries; each names the former index. Only records with the same given
+    name count, because documents of other names may be others. If there are several, the newest one is used.
+    """
+    if record.calibration(model_id):
+        return {}
+    try:
+        refresh_if_allowed(engine, CONTROL_INDEX)
+        found = [document for batch in engine.scan(CONTROL_INDEX) for document in batch]
+    except IndexMissing:
+        return {}
+    former = [
+        document
+        for document in found
+        if document.id != record.key
+        and document.source.get("format") == FORMAT_VERSION
+        and document.source.get("index") == record.index
+    ]
+    for document in sorted(former, key=lambda each: str(each.source.get("written")), reverse=True):
+        calibration = _parse(document.id, document).calibration(model_id)
+        if calibration:
+            return carried_over(calibration, f"index {document.id}")
+    return {}
 
 
 def _parse(index: str, stored: StoredDocument) -> ControlRecord:

@@ -11,7 +11,9 @@ from indexer.bulk import BulkLimits
 from reranker.cli import common
 from reranker.cli.common import FILE
 from reranker.cli.documents import end_with, max_docs_option, model_of, rejects_option, vectors_option
+from reranker.cli.releases import calibration_note
 from reranker.config import default_of
+from reranker.releases import read_control
 
 if TYPE_CHECKING:
     from indexer.build import BuildReport
@@ -91,6 +93,8 @@ def index_command(file: Path, index: str, model_path: Path | None, as_json: bool
         common.print_json(report.to_json())
     else:
         _show(report, rejects, refused, model.model_id if model else "")
+    if report.live and report.retired and (note := calibration_note(engine, read_control(engine, index), model_path)):
+        common.warn(note)
     account = report.load.account
     (common.warn if account.left_out else common.say)(account.sentence)
     end_with(report.load.bulk.stopped, refused)

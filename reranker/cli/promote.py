@@ -30,7 +30,8 @@ def promote_command(
     """Make VERSION (a model id, or its first digits; default: that of --model) the live version of an index.
 
     The command reads every text of the index. If a document has no vector of the version, or has changed since its
-    vector was computed, the command refuses and changes nothing.
+    vector was computed, the command refuses and changes nothing. If the version has no calibration for this index, it
+    gets the one that it has for a former index behind the same alias; without one, the command prints a warning.
     """
     from indexer.versions import promote
     from reranker.models.manifest import describe_model
@@ -42,4 +43,4 @@ def promote_command(
     engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
         record = promote(engine, index, version, force=force, progress=update)
-    show_live(record, index, as_json, "; `ssi rollback` goes back")
+    show_live(engine, record, as_json, "; `ssi rollback` goes back", model_path)

@@ -30,4 +30,4 @@ def rollback_command(engine_spec: str, index: str, force: bool, as_json: bool) -
     engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
         record = rollback(engine, index, force=force, progress=update)
-    show_live(record, index, as_json)
+    show_live(engine, record, as_json)

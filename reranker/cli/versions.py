@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 from rich.table import Table
 
 from reranker.cli import common
+from reranker.cli.releases import calibration_note
 from reranker.releases import read_control
+
+if TYPE_CHECKING:
+    from indexer.versions import VersionState
 
 
 @click.command(
@@ -52,7 +57,7 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
             state.encoder_id[:12],
             f"{state.with_vector:,} of {state.documents:,}",
             "?" if state.stale is None else f"{state.stale:,}",
-            "yes" if state.calibrated else "no",
+            _calibrated(state),
             state.created,
             state.state,
         )
@@ -62,3 +67,12 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
     for title, names in (("replaced by a rebuild", record.retired), ("unfinished rebuild", record.building)):
         if names:
             common.out().print(f"{title}: {', '.join(names)}")
+    if note := calibration_note(engine, record):
+        common.warn(note)
+
+
+def _calibrated(state: VersionState) -> str:
+    """Return "no", "yes", or the index or model for which a calibration that was carried over was fitted."""
+    if state.calibrated_from:
+        return f"from {', '.join(state.calibrated_from)}"
+    return "yes" if state.calibrated else "no"

@@ -37,6 +37,7 @@ from reranker.releases import (
     RETRAIN_FOLDER,
     ControlRecord,
     GateNote,
+    carried_over,
     default_store,
     note_gate,
     read_control,
@@ -403,7 +404,7 @@ class Retraining:
         release, live = record.release(model_id), self.before.live_release
         if release.calibration or live is None or not live.calibration:
             return record
-        return record.with_release(replace(release, calibration=dict(live.calibration)))
+        return record.with_calibration(model_id, carried_over(live.calibration, f"model {live.model_id[:NAME_DIGITS]}"))
 
     def _page(
         self,

@@ -502,6 +502,8 @@ class Ready(BaseModel):
     encoder_id: str
     degraded: str
     """Why hits are returned in the engine's order instead of reranked; empty if they are reranked."""
+    calibrated: bool
+    """Whether the weight of the model was given or fitted by `ssi calibrate`. If not, searches use 0.5."""
 
 
 class Version(BaseModel):
@@ -552,7 +554,12 @@ async def ready(state: State) -> Ready:
     serving = state.serving
     if serving.verifying:
         raise ServiceError(503, "the vector store is being verified", kind="verifying", retry_after_s=1.0)
-    return Ready(model_id=serving.model_id, encoder_id=serving.encoder_id, degraded=serving.problem)
+    return Ready(
+        model_id=serving.model_id,
+        encoder_id=serving.encoder_id,
+        degraded=serving.problem,
+        calibrated=serving.is_calibrated,
+    )
 
 
 @operations_router.get(

@@ -91,6 +91,12 @@ class Serving:
         """Id of the encoder whose vectors it scores; empty if there is no model."""
         return self.model.encoder_id if self.model else ""
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether alpha was given, or fitted for at least one body and window; without a model, False."""
+        fitted = self.reranker.settings.alpha is not None or bool(self.reranker.calibration.alphas)
+        return self.model is not None and fitted
+
 
 class Wanted(NamedTuple):
     """The version that should be served. If it equals the one served, no reload is needed."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,7 +34,7 @@ from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import ServiceState, open_state
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, serve
-from tests.services import PATIENT, TEMPLATE, client_of, service_over, small_index
+from tests.services import PATIENT, TEMPLATE, client_of, promote, service_over, small_index
 from tests.unit.rerank.test_reranker import Spy
 
 QUERY = "word3 word11"
@@ -530,3 +531,16 @@ def test_sources_that_utf8_cannot_hold_arrive_as_the_engine_sent_them(tmp_path: 
     spy.search = search
     answer = client_of(state).post("/search", json={"query": "word1"})
     assert answer.status_code == 200 and json.loads(answer.content)["hits"][0]["source"]["odd"] == "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("calibration", "alpha", "expected"),
+    [({}, None, False), ({f"{'0' * 16}:200": {"alpha": 0.9}}, None, True), ({}, 0.4, True)],
+)
+def test_ready_says_whether_the_version_is_calibrated(
+    tmp_path: Path, calibration: dict[str, Any], alpha: float | None, expected: bool
+) -> None:
+    served = small_index(tmp_path)
+    promote(served, served.model.model_id, calibration)
+    with closing(service_over(served, tmp_path, rerank=replace(PATIENT, alpha=alpha))) as state:
+        assert client_of(state).get("/ready").json()["calibrated"] is expected
