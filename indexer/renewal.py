@@ -22,9 +22,9 @@ from indexer.bulk import Account, Action, BulkEvents, BulkItem, BulkWriter, Writ
 from indexer.encoding import ENCODE_BATCH, VersionEncoder, present_routes
 from indexer.preflight import preflight
 from indexer.versions import RUNNING, register, stale_documents
-from reranker.config import instant
-from reranker.engines.protocol import Engine
-from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError
+from reranker.engines.language import mapped_leaves, property_type
+from reranker.engines.protocol import Engine, refresh_if_allowed
+from reranker.errors import EngineError, EngineOverloaded, EngineUnavailable, InputError, Unsupported
 from reranker.formats import RejectLog
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, Say, no_progress, silent
@@ -34,8 +34,11 @@ from reranker.releases import ControlRecord, read_control, update_control, utc_n
 MAX_RETRIED_IDS = 1000
 """Maximum number of conflicting documents that are read again by id; more wait for the next full pass."""
 OVERLAP = timedelta(minutes=5)
-"""How far an incremental sync goes back before the start of the last one, because clocks differ and writes are
-delayed."""
+"""How far an incremental sync goes back before the largest date of the last one, because writes may be delayed."""
+DATES = ("date", "date_nanos")
+"""Types of fields by which changed documents are found."""
+SEEN = "seen"
+"""Key of a version's progress: field → largest date in it (milliseconds since 1970) when it was last synced by it."""
 _GONE = "document_missing_exception"
 
 
@@ -141,8 +144,9 @@ def sync(
     options
         Options for renewing documents.
     updated_field
-        Date field that the index's owner sets on every change. Only documents changed since the last sync (minus
-        `OVERLAP`) and those without a vector are read, unless ``verify``. None: every text is read.
+        Date field that the index's owner sets on every change. Only documents whose date is after the largest one of
+        the last sync (minus `OVERLAP`), and those without a date or a vector are read, unless ``verify``. None: every
+        text is read.
     verify
         Check every document.
     progress, notice
@@ -154,18 +158,24 @@ def sync(
     ------
     PreflightRefused
         With all reasons, before the first write.
+    InputError
+        If ``updated_field`` is not mapped as a date in every index behind the name.
     EngineError
         If reading fails.
     """
     engine, index, version = target.engine, target.index, target.version()
+    if updated_field is not None:
+        check_updated_field(engine, index, updated_field)
     plan = preflight(engine, index, version)
     plan.check()
     for note in plan.text_notes:
         advise(note)
     options = options or RenewOptions()
+    seen = _seen_until(target, updated_field, advise)
+    since = target.progress().get(SEEN, {}).get(updated_field)
     first = None
-    if updated_field is not None and not verify and (since := target.progress().get("synced_to")):
-        first = changed_since(updated_field, str(since), version.src_field)
+    if updated_field is not None and since is not None and not verify:
+        first = changed_since(updated_field, since, version.src_field)
     started = utc_now()
     total = RenewReport()
     force = _adds_routes(target, version)
@@ -184,11 +194,62 @@ def sync(
             state="complete",
             finished=utc_now(),
             documents=total.documents,
-            synced_to=started,
             routes=list(version.routes),
             stale=total.stale,
+            # A document that was not written must be read again.
+            **({} if total.rejected or total.stale else {SEEN: seen}),
         )
     return total
+
+
+def check_updated_field(engine: Engine, index: str, path: str) -> None:
+    """Raise unless changed documents can be found by a date field, which each index behind a name must have.
+
+    An engine finds no document by a field that is not mapped, and does not report it as an error.
+    """
+    if engine.in_process:
+        raise Unsupported(
+            f"{engine.spec} cannot search by dates, which --updated-field {path} needs: omit it, and every text is read"
+        )
+    for name in engine.index_names(index):
+        info = engine.index_info(name)
+        types = {leaf: property_type(definition) for leaf, definition in mapped_leaves(info.properties)}
+        types |= {leaf: property_type(definition) for leaf, definition in (info.mapping.get("runtime") or {}).items()}
+        named = {leaf: other.get("path") for leaf, other in mapped_leaves(info.properties) if types[leaf] == "alias"}
+        types |= {leaf: types.get(str(other), "alias") for leaf, other in named.items()}
+        if types.get(path) in DATES:
+            continue
+        dates = ", ".join(sorted(leaf for leaf, kind in types.items() if kind in DATES)) or "none"
+        fault = f"has the type {types[path]!r}" if path in types else "is not in the mapping"
+        raise InputError(
+            f"--updated-field {path!r} {fault} of index {name!r}, and must be a date there (date fields: {dates}): "
+            "name a date field that is set on every change, or omit --updated-field",
+            index=name,
+            field=path,
+        )
+
+
+def _seen_until(target: Target, updated_field: str | None, advise: Say) -> dict[str, int]:
+    """Return the largest dates in the index by field, with that of ``updated_field`` as it is now.
+
+    Dates in the future of the engine's clock are left out, because one wrong date would hide all later changes. If no
+    document has a date, the field is left out, and every text is read.
+    """
+    engine, index = target.engine, target.index
+    seen: dict[str, int] = dict(target.progress().get(SEEN, {}))
+    if updated_field is None:
+        return seen
+    refresh_if_allowed(engine, index)
+    largest = {"largest": {"max": {"field": updated_field}}}
+    until_now = {"past": {"filter": {"range": {updated_field: {"lte": "now"}}}, "aggs": largest}}
+    answer = engine.search(index, {"size": 0, "track_total_hits": False, "aggs": until_now})
+    if answer.timed_out:
+        raise EngineUnavailable(f"{engine.spec} did not return the largest {updated_field} of all shards of {index!r}")
+    value = answer.raw["aggregations"]["past"]["largest"]["value"]
+    if value is None:
+        advise(f"no document of {index!r} has a past date in {updated_field!r}, so every text is read")
+        return {field: date for field, date in seen.items() if field != updated_field}
+    return {**seen, updated_field: int(value)}
 
 
 def outdated_documents(target: Target, progress: Progress = no_progress) -> dict[str, int]:
@@ -223,15 +284,16 @@ def follow(
         sleep(interval_s)
 
 
-def changed_since(updated_field: str, since: str, src_field: str) -> dict[str, Any]:
-    """Return the query for documents changed since a time (ISO 8601, minus `OVERLAP`) or without a vector (pure)."""
-    start_ms = int((instant(since) - OVERLAP).timestamp() * 1000)
+def changed_since(updated_field: str, since_ms: int, src_field: str) -> dict[str, Any]:
+    """Return the query for documents changed since a time (minus `OVERLAP`), or without a date or a vector (pure)."""
+    start_ms = since_ms - OVERLAP // timedelta(milliseconds=1)
     changed = {"range": {updated_field: {"gte": start_ms, "format": "epoch_millis"}}}
-    return {"bool": {"should": [changed, _without(src_field)], "minimum_should_match": 1}}
+    either = [changed, _without(updated_field), _without(src_field)]
+    return {"bool": {"should": either, "minimum_should_match": 1}}
 
 
-def _without(src_field: str) -> dict[str, Any]:
-    return {"bool": {"must_not": [{"exists": {"field": src_field}}]}}
+def _without(field: str) -> dict[str, Any]:
+    return {"bool": {"must_not": [{"exists": {"field": field}}]}}
 
 
 def _adds_routes(target: Target, version: VersionEncoder) -> bool:

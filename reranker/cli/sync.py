@@ -28,7 +28,8 @@ Examples:
 @click.option(
     "--updated-field",
     metavar="FIELD",
-    help="Date field that is updated on every change. Only documents that changed since the last sync are read.",
+    help="Date field that is set on every change. Only documents with a later date than the largest one of the last "
+    "sync, and those without a date or a vector, are read.",
 )
 @click.option("--verify", is_flag=True, help="Read every text, even with --updated-field.")
 @click.option(
@@ -59,7 +60,7 @@ def sync_command(
         raise click.UsageError("--dry-run writes nothing, so that --follow would repeat itself: give one of them")
     target, renewal = target_of(options)
     if dry_run:
-        _show_outdated(target, as_json)
+        _show_outdated(target, updated_field, as_json)
         return
     advice: set[str] = set()
 
@@ -93,11 +94,13 @@ def sync_command(
             show_report(report, renewal, as_json)
 
 
-def _show_outdated(target: Target, as_json: bool) -> None:
+def _show_outdated(target: Target, updated_field: str | None, as_json: bool) -> None:
     """Print how many documents a run would write; raise the reasons against it."""
     from indexer.preflight import preflight
-    from indexer.renewal import outdated_documents
+    from indexer.renewal import check_updated_field, outdated_documents
 
+    if updated_field is not None:
+        check_updated_field(target.engine, target.index, updated_field)
     plan = preflight(target.engine, target.index, target.version())
     plan.check()
     with common.progress(f"reading {target.index}") as update:

@@ -71,6 +71,21 @@ def property_type(definition: Mapping[str, Any]) -> str:
     return str(definition.get("type", "object"))
 
 
+def mapped_leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield (path, definition) of the fields of a mapping, except fields of nested objects.
+
+    A nested object has its own values, which do not belong to the document as a whole.
+    """
+    for name, definition in properties.items():
+        path = f"{prefix}{name}"
+        if definition.get("type") == "nested":
+            continue
+        if "properties" in definition:
+            yield from mapped_leaves(definition["properties"], f"{path}.")
+        else:
+            yield path, definition
+
+
 def merge_properties(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return ``old`` with the fields of ``new`` added. `EngineRejected` if a field would change its type."""
     merged = dict(old)

@@ -13,7 +13,7 @@ value. A document without a finite number gets 1/2, the mean of s, so that the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from reranker.arrays import Float64
+from reranker.engines.language import mapped_leaves
 from reranker.engines.protocol import Engine
 from reranker.errors import ConfigError, InputError
 from reranker.records import Hit
@@ -187,7 +188,7 @@ def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal
     """
     mapped: dict[str, dict[str, str]] = {}  # field → type → an index
     for name in engine.index_names(index):
-        for path, definition in _leaves(engine.index_info(name).properties):
+        for path, definition in mapped_leaves(engine.index_info(name).properties):
             kind = str(definition.get("type")) if definition.get("doc_values", True) else "one without doc values"
             mapped.setdefault(path, {})[kind] = name
     usable = [path for path, types in mapped.items() if all(kind in _KINDS for kind in types)]
@@ -208,14 +209,3 @@ def typed(signals: Sequence[Signal], engine: Engine, index: str) -> tuple[Signal
             )
         found.append(replace(signal, kind=kinds.pop()))
     return tuple(found)
-
-
-def _leaves(properties: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for name, definition in properties.items():
-        path = f"{prefix}{name}"
-        if definition.get("type") == "nested":
-            continue  # the values of nested fields belong to parts of the document
-        if "properties" in definition:
-            yield from _leaves(definition["properties"], f"{path}.")
-        else:
-            yield path, definition

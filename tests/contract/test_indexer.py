@@ -890,20 +890,82 @@ def test_documents_with_external_versions_are_left_alone(engine: Engine, name: s
     assert engine.index_info(name).properties == PLAIN["properties"]
 
 
-def test_sync_reads_only_what_changed_where_a_date_tells(engine: Engine, name: str) -> None:
+def dated_index(engine: Engine, name: str) -> Target:
+    """Return an index of 20 documents with the dates 2020-01-01 to 2020-01-20 in `modified`, and a model for it."""
     if engine.capabilities().kind not in ("elasticsearch", "opensearch"):
         pytest.skip("the embedded engines know no range queries")
     documents = random_documents(20)
-    dated = {key: {**source, "modified": "2020-01-01T00:00:00Z"} for key, source in documents.items()}
     engine.create_index(name, {"properties": {**PLAIN["properties"], "modified": {"type": "date"}}})
-    engine.bulk(name, [WriteOp("index", key, source) for key, source in dated.items()])
+    dated = [{**source, "modified": f"2020-01-{day:02}T00:00:00Z"} for day, source in enumerate(documents.values(), 1)]
+    engine.bulk(name, [WriteOp("index", key, source) for key, source in zip(documents, dated, strict=True)])
     engine.refresh(name)
-    model = model_of(documents)
-    target = Target(engine, name, model)
+    return Target(engine, name, model_of(documents))
+
+
+def test_sync_reads_only_what_changed_where_a_date_tells(engine: Engine, name: str) -> None:
+    target = dated_index(engine, name)
     # Nothing is known yet, so everything is read.
     assert sync(target, updated_field="modified").written == 20
-    engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2100-01-01T00:00:00Z"})])
-    engine.bulk(name, [WriteOp("update", "d2", {"text": "word1"})])  # its owner forgot the date
-    assert sync(target, updated_field="modified").written == 1
+    # The date is long before now: the largest date seen counts, not the clock of the machine that runs sync.
+    engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2020-02-01T00:00:00Z"})])
+    engine.bulk(name, [WriteOp("update", "d2", {"text": "word1"})])  # its owner forgot to change the date
+    report = sync(target, updated_field="modified")
+    assert (report.written, report.documents) == (1, 2)  # d1, and the one with the largest date before
     assert sync(target, updated_field="modified", verify=True).written == 1
-    assert check_vectors(engine, name, model) == 20
+    assert check_vectors(engine, name, target.model) == 20
+
+
+def test_a_wrong_date_in_the_future_hides_no_change(engine: Engine, name: str) -> None:
+    target = dated_index(engine, name)
+    engine.bulk(name, [WriteOp("update", "d3", {"modified": "2100-01-01T00:00:00Z"})])
+    sync(target, updated_field="modified")
+    engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2020-02-01T00:00:00Z"})])
+    assert sync(target, updated_field="modified").written == 1
+    assert check_vectors(engine, name, target.model) == 20
+
+
+def test_documents_without_a_date_are_read_every_time(engine: Engine, name: str) -> None:
+    target = dated_index(engine, name)
+    engine.bulk(name, [WriteOp("update", "d4", {"modified": None})])
+    sync(target, updated_field="modified")
+    engine.bulk(name, [WriteOp("update", "d4", {"text": "word1"})])
+    assert sync(target, updated_field="modified").written == 1
+    engine.bulk(name, [WriteOp("update", f"d{k}", {"modified": None}) for k in range(20)])
+    said: list[str] = []
+    sync(target, updated_field="modified", advise=said.append)
+    assert f"no document of {name!r} has a past date in 'modified', so every text is read" in said
+    assert check_vectors(engine, name, target.model) == 20
+
+
+@pytest.mark.parametrize(
+    ("field", "fault"), [("modifed", "is not in the mapping"), ("title", "has the type 'text'"), ("by", "has the type")]
+)
+def test_sync_refuses_a_field_that_tells_no_date(engine: Engine, name: str, field: str, fault: str) -> None:
+    target = dated_index(engine, name)
+    engine.put_properties(name, {"by": {"type": "alias", "path": "tag"}, "at": {"type": "alias", "path": "modified"}})
+    with pytest.raises(InputError, match=f"{field}' {fault}.*date fields: at, modified.*or omit --updated-field"):
+        sync(target, updated_field=field)
+    assert field_name(target.model.encoder_id, "src") not in engine.index_info(name).properties
+    assert sync(target, updated_field="at").written == 20
+
+
+def test_a_document_that_the_engine_refused_is_read_again(
+    engine: Engine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = dated_index(engine, name)
+    sync(target, updated_field="modified")
+    engine.bulk(name, [WriteOp("update", "d1", {"text": "word1", "modified": "2020-02-01T00:00:00Z"})])
+    engine.bulk(name, [WriteOp("update", "d2", {"text": "word2", "modified": "2020-03-01T00:00:00Z"})])
+    send = engine.bulk
+
+    def refusing(index: str, ops: Sequence[WriteOp]) -> list[WriteResult]:
+        refused = {op.id: WriteResult(op.id, 400, "document_parsing_exception", "no") for op in ops if op.id == "d1"}
+        sent = iter(send(index, kept) if (kept := [op for op in ops if op.id not in refused]) else [])
+        return [refused[op.id] if op.id in refused else next(sent) for op in ops]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "bulk", refusing)
+        report = sync(target, updated_field="modified")
+        assert (report.written, report.rejected) == (1, 1)
+    assert sync(target, updated_field="modified").written == 1
+    assert check_vectors(engine, name, target.model) == 20

@@ -44,3 +44,16 @@ def test_a_dry_run_counts_what_the_run_then_writes(tmp_path: Path) -> None:
     counted = json.loads(sync("--dry-run", "--json").stdout)
     assert counted["missing"] == counted["stale"] == 0
     assert sync("--dry-run", "--follow").exit_code == 2
+
+
+def test_an_engine_without_dates_refuses_the_field_before_anything_is_read(tmp_path: Path) -> None:
+    spec = f"tantivy:{tmp_path / 'index'}"
+    engine = open_engine(spec)
+    served = small_index(tmp_path, engine, n=5)
+    save_model(served.model, tmp_path / "model")
+    engine.close()
+    at = ("--engine", spec, "--index", "docs", "--model", str(tmp_path / "model"), "--updated-field", "modifed")
+    for options in ((), ("--dry-run",)):
+        result = CliRunner().invoke(main, ["sync", *at, *options])
+        assert result.exit_code == 4
+        assert "cannot search by dates, which --updated-field modifed needs: omit it" in " ".join(result.stderr.split())

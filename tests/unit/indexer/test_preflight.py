@@ -148,9 +148,10 @@ def test_a_rebuild_keeps_the_teams_mapping_and_drops_old_versions() -> None:
 
 
 def test_incremental_query_looks_back_and_takes_the_missing() -> None:
-    query = changed_since("modified", "2026-01-01T00:10:00+00:00", "ssi_x_src")
-    changed, missing = query["bool"]["should"]
+    query = changed_since("modified", 1767226200000, "ssi_x_src")  # 2026-01-01T00:10:00Z
+    changed, undated, missing = query["bool"]["should"]
     assert changed["range"]["modified"]["gte"] == 1767225900000  # 2026-01-01T00:05:00Z
+    assert undated == {"bool": {"must_not": [{"exists": {"field": "modified"}}]}}
     assert missing == {"bool": {"must_not": [{"exists": {"field": "ssi_x_src"}}]}}
 
 
