@@ -24,6 +24,10 @@ from reranker.text.view import TextView
 
 RUNNING = "running"
 """State of a version in the record while its vectors are being written. It remains if the process is killed."""
+COMPLETE = "complete"
+"""State of a version in the record after every document got its vector."""
+OUTDATED = "outdated"
+"""State of a complete version if documents have been added or changed since, so that `ssi sync` is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class VersionState:
     created: str = ""
     """Time of registration."""
     state: str = ""
-    """State last recorded by `revectorize` or `sync`."""
+    """State last recorded by `revectorize` or `sync`; `OUTDATED` if it was complete, but documents changed since."""
 
 
 def list_versions(
@@ -75,13 +79,22 @@ def list_versions(
             calibrated=bool(release.calibration),
             calibrated_from=origins_of(release.calibration),
             created=release.created,
-            state=str(record.progress.get(release.encoder_id, {}).get("state", "")),
+            state=_state(
+                str(record.progress.get(release.encoder_id, {}).get("state", "")),
+                documents - counts.get(release.encoder_id[:ID_DIGITS], 0),
+                stale.get(release.encoder_id, 0),
+            ),
         )
         for release in record.releases
     ]
     registered = {release.encoder_id[:ID_DIGITS] for release in record.releases}
     others = {head: count for head, count in counts.items() if count and head not in registered}
     return states + [VersionState(None, head, False, documents, count) for head, count in others.items()]
+
+
+def _state(recorded: str, n_missing: int, n_stale: int) -> str:
+    """Return the recorded state of a version, or `OUTDATED` if it is no longer complete."""
+    return OUTDATED if recorded == COMPLETE and (n_missing or n_stale) else recorded
 
 
 def existing_indexes(engine: Engine, index: str) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
 
     A vector is stale if the text has changed since it was computed. `ssi sync` computes stale vectors again.
     """
-    from indexer.versions import list_versions
+    from indexer.versions import OUTDATED, list_versions
 
     engine = common.open_engine_of(engine_spec, retry=True)
     with common.progress(f"texts of {index}") as update:
@@ -69,6 +69,12 @@ def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -
             common.out().print(f"{title}: {', '.join(names)}")
     if note := calibration_note(engine, record):
         common.warn(note)
+    if any(state.live and state.state == OUTDATED for state in states):
+        common.warn(
+            "warning: documents were added or changed after the vectors of the live version were computed. Their old "
+            f"vectors are used until you run  ssi sync --engine {engine.spec} --index {index} --model MODEL  "
+            "(--follow repeats it)"
+        )
 
 
 def _calibrated(state: VersionState) -> str:

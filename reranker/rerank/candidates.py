@@ -141,6 +141,19 @@ def has_usable_vector(encoder: Encoder, source: Mapping[str, Any]) -> bool:
     return True
 
 
+def outdated(encoder: Encoder, hits: Sequence[Hit]) -> list[int]:
+    """Return the positions of the hits whose vector was computed from another text than the one that came with them.
+
+    Hits without their whole document or without a hash are left out, and so are all hits of an encoder that reads
+    vectors, which an engine may omit from ``_source``.
+    """
+    if encoder.vector_field is not None:
+        return []
+    name, view = field_name(encoder.encoder_id, "src"), encoder.view
+    known = [(place, hit.source) for place, hit in enumerate(hits) if hit.is_whole and name in hit.source]
+    return [place for place, source in known if source[name] != view.source_hash(source)]
+
+
 def _text_of(encoder: Encoder, source: Mapping[str, Any]) -> dict[str, str]:
     """Return the text of a document by the paths of its fields."""
     paths = [spec.path for spec in encoder.view.fields]
@@ -569,11 +582,14 @@ class Candidates:
             answer = self.doc_values.search(request, doc_values, preference, deadline)
             if answer is not None:
                 return answer
-        request["_source"] = self.source_of(body, with_source=with_source)
-        if not doc_values:
-            return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
-        request["docvalue_fields"] = list(doc_values)
+        request["_source"] = source = self.source_of(body, with_source=with_source)
+        if doc_values:
+            request["docvalue_fields"] = list(doc_values)
         answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
+        if source is True:
+            answer = replace(answer, hits=tuple(structs.replace(hit, is_whole=True) for hit in answer.hits))
+        if not doc_values:
+            return answer
         # The body did not request these doc values, so they are removed from what is shown.
         shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
         return replace(answer, hits=tuple(map(lambda hit, raw: structs.replace(hit, raw=raw), answer.hits, shown)))
@@ -594,6 +610,9 @@ class Candidates:
     def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
         """Return the candidates with their scores. Candidates without a vector are encoded from their text.
 
+        So are candidates whose vector is of another text, if their text came with them. If it did not, their old vector
+        is used, because reading the text of the whole window would take a second request for every search.
+
         Raises `FallbackError` if the deadline passes, `EngineError` if the texts cannot be read.
         """
         deadline.check("the engine searched")
@@ -602,10 +621,14 @@ class Candidates:
             if self.route:
                 vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
         missing = vectors.missing().tolist()
+        stale = [place for place in outdated(model.encoder, hits) if place not in set(missing)]
         n_encoded = 0
-        if missing:
+        if missing or stale:
             with deadline.stage("encode"):
-                n_encoded = self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
+                known = [hits[place] for place in stale]
+                n_encoded = vectors.add_texts(model, stale, [hit.source for hit in known], [hit.id for hit in known])
+                if missing:
+                    n_encoded += self._encode(model, vectors, [hits[place] for place in missing], missing, deadline)
             deadline.check("documents without a vector were encoded")
         with deadline.stage("score"):
             scores = vectors.score(query.vectors)

@@ -267,7 +267,7 @@ def notices_of(query: EncodedQuery, alpha: ChosenAlpha, n_encoded: int, n: int) 
         notices.append("no word of the query is in the model's vocabulary, so it ranks only by exact words")
     if n_encoded:
         notices.append(
-            f"{n_encoded} of {n} candidates had no vector of this model and were encoded from their text: "
-            "run `ssi sync`"
+            f"{n_encoded} of {n} candidates had no vector of this model, or one of an older text, and were encoded "
+            "from their text: run `ssi sync`"
         )
     return notices

@@ -342,3 +342,26 @@ def test_sync_notes_a_field_of_the_model_that_no_document_has(folder: Path) -> N
     ssi("index", "part.jsonl", *where(folder), "--model", "model")
     told = " ".join(ssi("sync", *where(folder), "--model", "model").stderr.split())
     assert "note: none of 40 sampled documents has text in the field 'title'" in told
+
+
+def test_versions_are_outdated_where_documents_changed_and_complete_after_a_sync(folder: Path) -> None:
+    at = where(folder)
+    ssi("index", "docs.jsonl", *at, "--model", "model")
+    ssi("sync", *at, "--model", "model")
+
+    def state() -> tuple[str, int]:
+        version = ask("versions", *at)["versions"][0]
+        return version["state"], version["stale"]
+
+    assert state() == ("complete", 0)
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        engine.bulk("docs", [WriteOp("update", "d1", {"text": "word1 word1"})])
+        engine.refresh("docs")
+    assert state() == ("outdated", 1)
+    assert "ssi sync --engine" in " ".join(ssi("versions", *at).stderr.split())
+    ssi("sync", *at, "--model", "model")
+    assert state() == ("complete", 0)
+    with closing(open_engine(f"tantivy:{folder / 'engine'}")) as engine:
+        engine.bulk("docs", [WriteOp("index", "new", {"text": "word1 word1"})])
+        engine.refresh("docs")
+    assert state() == ("outdated", 0)
