@@ -38,9 +38,11 @@ max_docs_option = common.setting(
 
 def model_of(model_path: Path, engine: Engine, vectors_path: Path | None) -> RankingModel:
     """Load the model, with the vectors of ``--vectors`` if given. On exit, a warning gives the number missing there."""
-    from reranker.models.model_folder import load_model
+    from reranker.models.model_folder import changed_analyzer, load_model
 
     model = load_model(model_path, engine)
+    if warning := changed_analyzer(model, engine):
+        common.warn(f"warning: {warning}")
     if vectors_path is None:
         return model
     from indexer.vectorizing import with_vectors

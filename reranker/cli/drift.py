@@ -27,10 +27,12 @@ def drift_command(engine_spec: str, index: str, model_path: Path, sample: int, s
     import numpy as np
 
     from indexer.drift import measure_drift
-    from reranker.models.model_folder import load_model
+    from reranker.models.model_folder import changed_analyzer, load_model
 
     engine = common.open_engine_of(engine_spec, retry=True)
     model = load_model(model_path, engine)
+    if warning := changed_analyzer(model, engine):
+        common.warn(f"warning: {warning}")
     drift = measure_drift(engine, index, model.encoder, sample=sample, rng=np.random.default_rng(seed))
     if as_json:
         common.print_json(drift.to_json())

@@ -282,7 +282,7 @@ def command(engine_spec: str, index: str, folder: Path, force: bool, as_json: bo
         )
     paths, longest = [field.path for field in read], max(read, key=lambda field: field.words)
     default = infos[0].settings.get("index.analysis.analyzer.default.type", "")
-    analyzer, note = analyzer_of(longest.analyzer or default, f"{names[0]}/{longest.path}")
+    analyzer, note = analyzer_of(longest.analyzer or default, f"{index}/{longest.path}")
     html = {"html": True} if any(field.html for field in read) else {}
     train = {"fields": ",".join(paths), "analyzer": analyzer, **html}
     default_table = {"engine": absolute_spec(engine_spec), "index": index, "model": "models/first", "body": "body.json"}

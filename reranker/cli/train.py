@@ -428,6 +428,7 @@ def _read_index(options: dict[str, Any], engine: Engine | None, view: TextView, 
 def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> DocumentSource:
     """Return the corpus: file, text view and analyzer. Without ``--docs``, the file is ``of_index``."""
     from reranker.encoders import open_encoder
+    from reranker.engines.analysis import analyzer_definition
     from reranker.text.analyzers import make_analyzer, parse_analyzer
     from reranker.text.view import TextView
     from reranker.training import DocumentSource
@@ -435,15 +436,17 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
 
     analysis = None if options["analyzer"] == "auto" else parse_analyzer(options["analyzer"])
     analyze: Callable[..., list[list[str]]] | None = None
+    definition: Mapping[str, Any] = {}
     if analysis and analysis.engine_field:
         if engine is None:
             raise ConfigError(f"the analyzer {options['analyzer']!r} runs in an engine: name the engine with --engine")
         index, _, name = analysis.engine_field.partition("/")
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
+        definition = analyzer_definition(engine, index, name)
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
     view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
     view = replace(view, vector=options["vector_field"])
-    analyzer = None if analysis is None else make_analyzer(analysis, analyze)
+    analyzer = None if analysis is None else make_analyzer(analysis, analyze, definition)
     return DocumentSource(
         options["docs"] or of_index,
         view,

@@ -23,6 +23,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from reranker.arrays import AnyArray
+from reranker.engines.analysis import analyzer_definition, changes_of
 from reranker.engines.protocol import Engine
 from reranker.errors import ArtifactError, ConfigError, InputError
 from reranker.files import CopyFile
@@ -30,12 +31,12 @@ from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
 from reranker.models.manifest import _entry, describe_model
-from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
+from reranker.models.ranking_model import ENGINE_ANALYZER, SHORT_QUERY, Encoder, RankingModel
 from reranker.models.scorers import LINEAR, form_of
 from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
-from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
+from reranker.text.analyzers import Analyzer, AnalyzerConfig, EngineAnalyzer, make_analyzer
 from reranker.text.view import TextView
 from reranker.text.vocabulary import Vocabulary
 
@@ -272,7 +273,27 @@ def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
             f"(--engine) whose index {config.engine_field} it was trained with"
         )
     index, _, path = str(config.engine_field).partition("/")
-    return make_analyzer(config, lambda texts: engine.analyze(index, path, texts))
+    stored = _entry(content, ENGINE_ANALYZER, dict) if ENGINE_ANALYZER in content else None
+    return make_analyzer(config, lambda texts: engine.analyze(index, path, texts), stored)
+
+
+def changed_analyzer(model: RankingModel, engine: Engine) -> str:
+    """Return a warning if the analysis chain in the engine is not the one of the training; "" if it is, or is unknown.
+
+    Raises `EngineError` if the engine does not have the index, or does not answer.
+    """
+    analyzer = model.encoder.analyzer
+    if not isinstance(analyzer, EngineAnalyzer) or not analyzer.definition:
+        return ""
+    index, _, path = str(analyzer.config.engine_field).partition("/")
+    changes = changes_of(analyzer.definition, analyzer_definition(engine, index, path))
+    if not changes:
+        return ""
+    return (
+        f"the analyzer engine:{analyzer.config.engine_field} was changed after the training of model "
+        f"{model.model_id[:12]}, so that its words may no longer match ({changes}): restore the analyzer, or train "
+        "again"
+    )
 
 
 def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer: Analyzer) -> RankingModel:

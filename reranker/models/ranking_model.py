@@ -30,7 +30,7 @@ from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, query_vect
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
-from reranker.text.analyzers import Analyzer
+from reranker.text.analyzers import Analyzer, EngineAnalyzer
 from reranker.text.rows import combine
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
 from reranker.text.view import TextView, source_hash
@@ -41,6 +41,10 @@ ENCODING_VERSION: Final = 1
 
 
 DEFAULT_QUANTISATION: Final[Quantisation] = "float16"
+
+
+ENGINE_ANALYZER: Final = "engine_analyzer"
+"""Key of a manifest with the definition of the analysis chain in the engine (`reranker.engines.analysis`)."""
 
 
 SHORT_QUERY: Final = 10
@@ -410,6 +414,8 @@ class RankingModel:
         if encoder.vector_field is not None and self.word_encoder is not None:
             words = {"n_word_rows": len(self.word_encoder.U), "weight": float(self.word_encoder.weight)}
             more["vector_field"] = {**encoder.vector_field.to_json(), **words}
+        if isinstance(encoder.analyzer, EngineAnalyzer) and encoder.analyzer.definition:
+            more[ENGINE_ANALYZER] = encoder.analyzer.definition
         content = {
             **more,
             "encoder_id": encoder.encoder_id,

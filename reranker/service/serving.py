@@ -35,7 +35,7 @@ from reranker.errors import (
 )
 from reranker.models.manifest import MANIFEST as MODEL_MANIFEST
 from reranker.models.manifest import describe_model
-from reranker.models.model_folder import load_model
+from reranker.models.model_folder import changed_analyzer, load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import default_store, read_control
 from reranker.rerank import Calibration, Reranker
@@ -206,6 +206,16 @@ def _described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
+def _check_analyzer(model: RankingModel, engine: Engine) -> None:
+    """Log a warning if the analysis chain in the engine is not the one of the model's training, or is missing."""
+    try:
+        problem = changed_analyzer(model, engine)
+    except EngineError as error:
+        problem = f"the analyzer of the model could not be checked: {_described(error)}"
+    if problem:
+        _log.warning("analyzer", extra={"ssi": {"model": model.model_id[:12], "reason": problem}})
+
+
 class Versions:
     """The served version, and a few others that requests have named.
 
@@ -338,6 +348,8 @@ class Versions:
             settings=settings.rerank,
             no_store=no_store,
         )
+        if model is not None:
+            _check_analyzer(model, self.engine)
         return Serving(reranker, wanted.path if wanted else None, problem)
 
     def _store_folder(self, model_path: Path) -> Path:

@@ -286,17 +286,22 @@ class Analyzer(Protocol):
         """Return the words of each text, in text order; an empty list for a text without words."""
 
 
-def make_analyzer(config: AnalyzerConfig, engine_analyze: EngineAnalyze | None = None) -> Analyzer:
+def make_analyzer(
+    config: AnalyzerConfig,
+    engine_analyze: EngineAnalyze | None = None,
+    definition: Mapping[str, Any] | None = None,
+) -> Analyzer:
     """Return the analyzer of a configuration.
 
-    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``. `ConfigError` is raised if this
-    function is missing, `MissingExtra` if the Japanese dictionary is not installed.
+    Kind ``engine`` needs ``lambda texts: engine.analyze(INDEX, FIELD, texts)``, and has the ``definition`` of the chain
+    (`reranker.engines.analysis`). `ConfigError` is raised if the function is missing, `MissingExtra` if the Japanese
+    dictionary is not installed.
     """
     if config.kind == "engine":
         if engine_analyze is None:
             message = f"the analyzer engine:{config.engine_field} needs a search engine, and none was given"
             raise ConfigError(f"{message}: name the engine that holds this index (--engine SPEC)")
-        return EngineAnalyzer(config, engine_analyze)
+        return EngineAnalyzer(config, engine_analyze, definition)
     return JapaneseAnalyzer(config) if config.kind == "japanese" else UnicodeAnalyzer(config)
 
 
@@ -369,8 +374,12 @@ class JapaneseAnalyzer(UnicodeAnalyzer):
 class EngineAnalyzer:
     """Words by the analysis chain of a search engine; errors of ``engine_analyze`` are not caught."""
 
-    def __init__(self, config: AnalyzerConfig, engine_analyze: EngineAnalyze) -> None:
+    def __init__(
+        self, config: AnalyzerConfig, engine_analyze: EngineAnalyze, definition: Mapping[str, Any] | None = None
+    ) -> None:
         self.config = config
+        self.definition = definition or {}
+        """The chain as the engine defined it for the training; empty if unknown (models of earlier versions)."""
         self._analyze = engine_analyze
 
     def tokens(self, texts: Sequence[str]) -> list[list[str]]:

@@ -16,6 +16,7 @@ from click.testing import CliRunner, Result
 from reranker.cli.init import JUDGEMENTS, analyzer_of, examined, field_in_sample, text_fields
 from reranker.cli.main import main
 from reranker.engines import Engine, WriteOp, open_engine
+from reranker.engines.local import LocalEngine
 from reranker.engines.protocol import IndexInfo
 from reranker.errors import InputError
 from tests.served import random_documents
@@ -278,3 +279,18 @@ def test_fields_of_objects_count_and_ours_do_not() -> None:
     html = field_in_sample("body", "", [{"body": "<p>red <b>shoes</b></p>"}, {"body": "<p>hat</p>"}, {}])
     assert html.html and html.share == pytest.approx(2 / 3) and not html.why_not
     assert field_in_sample("body", "", [{"body": "same"}, {"body": "same"}]).why_not == "is the same in every document"
+
+
+def test_the_engines_analyzer_is_recommended_by_the_alias_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = f"tantivy:{tmp_path / 'engine'}"
+    engine = open_engine(spec)
+    fill(engine, "shop-1", {"properties": {"text": {"type": "text"}}}, random_documents(20))
+    engine.swap_alias("shop", "shop-1")
+    engine.close()
+    properties = {"text": {"type": "text", "analyzer": "my_chain"}}
+    # The embedded engine has no analyzers of its own.
+    monkeypatch.setattr(LocalEngine, "index_info", lambda _, index: IndexInfo(index, properties))
+    told = json.loads(run(tmp_path, "init", "--engine", spec, "--index", "shop", "--json").stdout)["note"]
+    assert "set analyzer to engine:shop/text" in told
