@@ -22,7 +22,16 @@ from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_
 from reranker.errors import EngineError, GateRefused, PreflightRefused
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.records import StoredDocument
-from reranker.releases import CONTROL_INDEX, ControlRecord, forget_control, read_control, records_over, update_control
+from reranker.releases import (
+    CONTROL_INDEX,
+    ControlRecord,
+    delete_control_if_empty,
+    forget_control,
+    former_records,
+    read_control,
+    records_over,
+    update_control,
+)
 
 MAX_PASSES = 20
 
@@ -131,6 +140,8 @@ def _kept_heads(engine: Engine, names: Sequence[str], record: ControlRecord, kee
 
 def _others(engine: Engine, names: Sequence[str], record: ControlRecord) -> list[ControlRecord]:
     """Return the other records of the same indexes, including those written a moment ago."""
+    if not engine.index_names(CONTROL_INDEX):  # the last `uninstall` deleted it
+        return []
     refresh_if_allowed(engine, CONTROL_INDEX)
     return records_over(engine, names, but=record.key)
 
@@ -168,7 +179,8 @@ def collect(
     EngineError
         If reading or deleting fails.
     """
-    engine.refresh(CONTROL_INDEX)
+    if engine.index_names(CONTROL_INDEX):
+        engine.refresh(CONTROL_INDEX)
     _forget(engine, plan)
     emptied = 0
 
@@ -201,12 +213,24 @@ def uninstall(
     progress: Progress = no_progress,
     notice: Say = silent,
 ) -> GarbageReport:
-    """Execute a plan for ``everything`` like `collect`, and delete the record last; if it stops early, run it again."""
+    """Execute a plan for ``everything`` like `collect`, and delete the record last; if it stops early, run it again.
+
+    Afterwards the changes are visible to searches, and the index of the records is deleted if it is empty.
+    """
     record = update_control(engine, plan.index, _emptied)
     report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
     if report.error is None:
         forget_control(engine, [record.key])
+        for name in plan.concrete:
+            refresh_if_allowed(engine, name)
+        delete_control_if_empty(engine, notice)
     return report
+
+
+def former_indexes(engine: Engine, index: str) -> tuple[str, ...]:
+    """Return the existing indexes that were once behind this name and have a record; `uninstall` left them alone."""
+    former = former_records(engine, read_control(engine, index))
+    return tuple(record.key for record in former if engine.index_names(record.key))
 
 
 def _emptied(record: ControlRecord) -> ControlRecord:

@@ -33,6 +33,7 @@ from reranker.errors import (
     VersionConflict,
 )
 from reranker.files import write_file
+from reranker.progress import Say, silent
 from reranker.records import StoredDocument
 
 CONTROL_INDEX = "ssi-control"
@@ -246,11 +247,19 @@ def calibration_of_former_index(engine: Engine, record: ControlRecord, model_id:
     """
     if record.calibration(model_id):
         return {}
+    for former in former_records(engine, record):
+        if calibration := former.calibration(model_id):
+            return carried_over(calibration, f"index {former.key}")
+    return {}
+
+
+def former_records(engine: Engine, record: ControlRecord) -> list[ControlRecord]:
+    """Return the records of other indexes that were written under the same given name, newest first."""
     try:
         refresh_if_allowed(engine, CONTROL_INDEX)
         found = [document for batch in engine.scan(CONTROL_INDEX) for document in batch]
     except IndexMissing:
-        return {}
+        return []
     former = [
         document
         for document in found
@@ -258,11 +267,21 @@ def calibration_of_former_index(engine: Engine, record: ControlRecord, model_id:
         and document.source.get("format") == FORMAT_VERSION
         and document.source.get("index") == record.index
     ]
-    for document in sorted(former, key=lambda each: str(each.source.get("written")), reverse=True):
-        calibration = _parse(document.id, document).calibration(model_id)
-        if calibration:
-            return carried_over(calibration, f"index {document.id}")
-    return {}
+    former.sort(key=lambda document: str(document.source.get("written")), reverse=True)
+    return [_parse(document.id, document) for document in former]
+
+
+def delete_control_if_empty(engine: Engine, notice: Say = silent) -> None:
+    """Delete the index of the records if it has none left. Without the right to do so, ``notice`` is called."""
+    if not engine.index_names(CONTROL_INDEX):
+        return
+    refresh_if_allowed(engine, CONTROL_INDEX)
+    if engine.count(CONTROL_INDEX):
+        return
+    try:
+        engine.delete_index(CONTROL_INDEX)
+    except EngineAuthError as error:
+        notice(f"the empty index {CONTROL_INDEX!r} stays, because it could not be deleted: {error.message}")
 
 
 def _parse(index: str, stored: StoredDocument) -> ControlRecord:

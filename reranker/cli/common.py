@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -77,6 +77,9 @@ class CommandGroup(click.Group):
     Each option has the environment variable ``{variables}_{COMMAND}_{OPTION}``.
     """
 
+    groups: ClassVar[tuple[str, ...]] = ()
+    """Names of its commands that are groups; the error for an unknown name suggests commands of these."""
+
     def __init__(self, *, variables: str = "SSI", **attributes: Any) -> None:
         super().__init__(**attributes)
         self.variables = variables
@@ -92,10 +95,19 @@ class CommandGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            close = difflib.get_close_matches(args[0], self.list_commands(ctx))
+            close = self._inside(ctx, args[0]) or difflib.get_close_matches(args[0], self.list_commands(ctx))
             if not close or args[0].startswith("-"):
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
+
+    def _inside(self, ctx: click.Context, name: str) -> list[str]:
+        """Return the commands of this name in the groups of this group, such as ``clicks doctor`` for ``doctor``."""
+        groups = {each: self.get_command(ctx, each) for each in self.groups}
+        return [
+            f"{each} {name}"
+            for each, group in groups.items()
+            if isinstance(group, click.Group) and name in group.commands
+        ]
 
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command and assign environment variables to its options."""
@@ -470,7 +482,8 @@ def _rounded(rate: float) -> str:
 def progress(title: str, total: int | None = None, unit: str = "documents") -> Iterator[Progress]:
     """Yield a callback that shows progress: a bar on a terminal, otherwise a line every ten seconds.
 
-    A count lower than the last one starts another pass, and the rate is measured again from there.
+    A count lower than the last one starts another pass, which the title numbers, so that the progress of a pass never
+    runs backwards. The rate is measured again from there.
     """
     if sys.stderr.isatty():
         columns = (
@@ -484,23 +497,25 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
             bar = stack.enter_context(ProgressBar(*columns, console=err(), transient=False))
             _bar_consoles.append(bar.console)
             stack.callback(_bar_consoles.pop)
-            task = bar.add_task(title, total=total)
+            task, bar_pass = bar.add_task(title, total=total), 1
 
             def show(done: int, new_total: int | None = None) -> None:
+                nonlocal bar_pass
                 if done < bar.tasks[0].completed:
-                    bar.reset(task)
+                    bar_pass += 1
+                    bar.reset(task, description=f"{title} (pass {bar_pass})")
                 bar.update(task, completed=done, total=new_total or total)
 
             yield show
         return
-    before = 0
+    before, number = 0, 1
     started = last = time.monotonic()
 
     def update(done: int, new_total: int | None = None) -> None:
-        nonlocal last, started, before
+        nonlocal last, started, before, number
         now = time.monotonic()
         if done < before:
-            started = now
+            started, number = now, number + 1
         before = done
         if now - last < LOG_INTERVAL_S or now == started:  # at the start of a pass, the rate is not known yet
             return
@@ -508,7 +523,8 @@ def progress(title: str, total: int | None = None, unit: str = "documents") -> I
         rate = done / max(now - started, 1e-9)
         goal = new_total or total
         rest = f" of {goal:,}, {max(goal - done, 0) / max(rate, 1e-9):,.0f} s left" if goal else ""
-        click.echo(f"{title}: {done:,}{rest} ({_rounded(rate)} {unit}/s)", err=True)
+        name = title if number == 1 else f"{title} (pass {number})"
+        click.echo(f"{name}: {done:,}{rest} ({_rounded(rate)} {unit}/s)", err=True)
 
     yield update
 

@@ -81,6 +81,8 @@ ENTRY_POINTS = "ssi.commands"
 class MainGroup(common.CommandGroup):
     """The group of all commands. A command is imported on first use, so that ``--help`` loads no heavy library."""
 
+    groups = ("clicks", "interleave", "links", "scripts", "words")
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, in the order of the help."""
         return list(COMMANDS)

@@ -29,7 +29,7 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     """
     import numpy as np
 
-    from indexer.garbage import plan_collection, remaining_note, uninstall
+    from indexer.garbage import former_indexes, plan_collection, remaining_note, uninstall
     from reranker.engines.protocol import TakesRequests
     from reranker.engines.scripts import Setup, carry_out_steps, remove_steps
 
@@ -46,8 +46,9 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
     if isinstance(engine, TakesRequests):
         for head in plan.drop:
             carry_out_steps(engine, remove_steps(Setup(head), engine.capabilities()))
+    former = former_indexes(engine, index)
     if as_json:
-        common.print_json(report.to_json())
+        common.print_json({**report.to_json(), "former": former})
     else:
         common.out().print(
             f"removed {len(plan.drop)} versions from {report.emptied:,} documents, deleted "
@@ -55,5 +56,9 @@ def uninstall_command(engine_spec: str, index: str, dry_run: bool, as_json: bool
         )
         if note := remaining_note(plan):
             common.out().print(note)
+        for name in former:
+            common.out().print(
+                f"{name} was behind {index} before, and still has vectors: ssi uninstall --index {name}", soft_wrap=True
+            )
     if report.error is not None:
         raise report.error

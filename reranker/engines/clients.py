@@ -56,6 +56,7 @@ JSON = "application/json"
 NDJSON = "application/x-ndjson"
 PRODUCT_HEADER = "x-elastic-product"
 BLOCKED = "cluster_block_exception"
+CLOSED = "index_closed_exception"
 """Error type of an index that is blocked: with status 403 by its owner, with 429 because the disk is nearly full."""
 STATUS_CLASSES: dict[int, tuple[type[EngineError], str]] = {
     401: (EngineAuthError, "set SSI_ENGINE_USER and SSI_ENGINE_PASSWORD, or SSI_ENGINE_API_KEY, to valid credentials"),
@@ -518,11 +519,20 @@ def _error_of(reply: Reply, engine: str, request: str) -> EngineError:
     )
 
 
+_BY_TYPE: dict[str, tuple[type[EngineError], str]] = {
+    "index_not_found_exception": (IndexMissing, "check the index or alias name, or create it first"),
+    VIEW_LOST: (
+        EngineUnavailable,
+        "the engine closed the snapshot (point in time or scroll) being read: start again",
+    ),
+    CLOSED: (EngineRejected, "the index is closed: open it with POST /INDEX/_open, or name another one"),
+}
+"""Error type → class of the error, and remedy."""
+
+
 def _class_and_remedy(status: int, error_type: str) -> tuple[type[EngineError], str]:
-    if error_type == "index_not_found_exception":
-        return IndexMissing, "check the index or alias name, or create it first"
-    if error_type == VIEW_LOST:
-        return EngineUnavailable, "the engine closed the snapshot (point in time or scroll) being read: start again"
+    if error_type in _BY_TYPE:
+        return _BY_TYPE[error_type]
     if error_type == BLOCKED and status == 403:
         return EngineRejected, "the index is blocked by its owner: lift its index.blocks.* settings"
     if error_type == BLOCKED and status == 429:

@@ -44,6 +44,10 @@ WHOLE_NUMBERS = {"long": 63, "integer": 31, "short": 15, "byte": 7}
 """Type → number of bits without the sign."""
 NUMBERS = frozenset({*WHOLE_NUMBERS, "double", "float", "half_float"})
 TYPES = frozenset({"text", "keyword", "binary", "boolean", "date", "object"}) | NUMBERS
+METADATA_FIELDS = frozenset(
+    {"_field_names", "_id", "_ignored", "_index", "_nested_path", "_routing", "_seq_no", "_source", "_version"}
+)
+"""Names that the engines keep for themselves at the top level of a document."""
 MAX_KEYWORD_BYTES = 32766
 """Size of the longest term that Lucene indexes."""
 _HARMLESS = frozenset(
@@ -230,6 +234,10 @@ class FieldTable:
 
     def extract(self, source: Mapping[str, Any], *, depth_limit: int = 20) -> Extracted:
         """Return the searchable part of a document. `DocumentRefusedError` if it does not fit or is nested too deep."""
+        if reserved := sorted(METADATA_FIELDS.intersection(source)):
+            raise DocumentRefusedError(
+                f"Field [{reserved[0]}] is a metadata field and cannot be added inside a document. Use another name"
+            )
         extracted = Extracted()
         self._walk(source, "", extracted, depth_limit)
         return extracted

@@ -20,13 +20,15 @@ from indexer.build import BuildOptions, build_index
 from indexer.bulk import BulkLimits
 from indexer.drift import measure_drift
 from indexer.encoding import present_routes
-from indexer.garbage import collect, plan_collection, remaining_note, uninstall
+from indexer.garbage import collect, former_indexes, plan_collection, remaining_note, uninstall
 from indexer.load import LoadOptions
 from indexer.preflight import preflight
 from indexer.renewal import RenewOptions, Target, sync
 from indexer.versions import list_versions, promote, rollback, stale_documents
 from reranker.engines import EngineSettings, WriteOp, open_engine
+from reranker.engines.language import METADATA_FIELDS
 from reranker.engines.protocol import Engine, WriteResult
+from reranker.engines.scripts import requests_of
 from reranker.engines.vectors import (
     NATIVE_ROUTES,
     field_name,
@@ -648,6 +650,47 @@ def test_uninstall_leaves_what_the_team_wrote(engine: Engine, name: str, monkeyp
     assert stored(engine, name) == documents
     assert not [r for r in records_over(engine, engine.index_names(name)) if r.index == name]
     assert plan_collection(engine, name, everything=True).drop == ()
+
+
+def test_uninstall_is_visible_at_once_and_names_the_index_before_a_rollover(engine: Engine, name: str) -> None:
+    documents = random_documents(10)
+    model = model_of(documents)
+    first, second = f"{name}-000001", f"{name}-000002"
+    for concrete, before in ((first, ()), (second, (first,))):
+        engine.create_index(concrete, PLAIN)
+        engine.bulk(concrete, [WriteOp("index", key, source) for key, source in documents.items()])
+        engine.refresh(concrete)
+        engine.swap_alias(name, concrete, before)
+        sync(Target(engine, name, model))
+    plan = plan_collection(engine, name, everything=True)
+    uninstall(engine, plan, rng=np.random.default_rng(0))
+    assert engine.count(name, {"exists": {"field": field_name(model.encoder_id, "src")}}) == 0  # without a refresh
+    assert former_indexes(engine, name) == (first,)
+    assert engine.index_names(CONTROL_INDEX)
+    uninstall(engine, plan_collection(engine, first, everything=True), rng=np.random.default_rng(0))
+    # Other tests may have records in the same engine.
+    assert not engine.index_names(CONTROL_INDEX) or engine.count(CONTROL_INDEX) > 0
+    again = uninstall(engine, plan_collection(engine, name, everything=True), rng=np.random.default_rng(0))
+    assert (again.emptied, again.error) == (0, None)
+
+
+@pytest.mark.parametrize("field", sorted(METADATA_FIELDS))
+def test_names_that_the_engine_keeps_for_itself_are_refused(engine: Engine, name: str, field: str) -> None:
+    engine.create_index(name, PLAIN)
+    (result,) = engine.bulk(name, [WriteOp("index", "d", {"title": "word1", field: "x"})])
+    assert result.status == 400 and result.error_type in ("document_parsing_exception", "mapper_parsing_exception")
+    (inside,) = engine.bulk(name, [WriteOp("index", "d", {"title": "word1", "maker": {field: "x"}})])
+    assert inside.status == 201
+
+
+def test_a_closed_index_says_that_it_must_be_opened(engine: Engine, name: str) -> None:
+    if engine.in_process:
+        pytest.skip("the embedded engine closes no index")
+    engine.create_index(name, PLAIN)
+    requests_of(engine).request("POST", f"/{name}/_close")
+    with pytest.raises(EngineRejected, match="index is closed: open it") as caught:
+        engine.count(name)
+    assert caught.value.error_type == "index_closed_exception"
 
 
 @pytest.mark.parametrize("route", NATIVE_ROUTES)

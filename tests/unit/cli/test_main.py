@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from reranker import errors
+from reranker.cli import common
 from reranker.cli.common import CommandGroup, options_of
 from reranker.cli.main import main
 from reranker.errors import MissingExtra
@@ -41,7 +42,13 @@ def test_variables_are_named_after_commands_and_options() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "message"),
-    [("serch", "Did you mean search or serve?"), ("clicks imprt", "Did you mean import?"), ("xyzzy", "'xyzzy'.\n")],
+    [
+        ("serch", "Did you mean search or serve?"),
+        ("clicks imprt", "Did you mean import?"),
+        ("doctor", "Did you mean clicks doctor?"),
+        ("pairs", "Did you mean clicks pairs or words pairs?"),
+        ("xyzzy", "'xyzzy'.\n"),
+    ],
 )
 def test_commands_spelt_nearly_like_an_unknown_one_are_named(typed: str, message: str) -> None:
     result = CliRunner().invoke(main, typed.split())
@@ -168,3 +175,14 @@ def test_a_terminal_shows_one_bar_for_all_stages_of_a_run() -> None:
     text = re.sub(r"\x1b\[[\d;]*m", "", written_to_a_terminal(script))
     assert re.search(r"learning: training .* (2[5-9]|[345]\d)%", text), text  # from 1/4, by the clock
     assert re.search(r"done .* 100%", text), text
+
+
+def test_another_pass_is_numbered_instead_of_counted_backwards(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(common, "LOG_INTERVAL_S", 0)
+    with common.progress("sync shop", total=10) as update:
+        for done in (5, 10, 0, 4):
+            update(done, 10)
+    lines = [line.partition(" of")[0] for line in capsys.readouterr().err.splitlines()]
+    assert lines == ["sync shop: 5", "sync shop: 10", "sync shop (pass 2): 4"]

@@ -244,7 +244,7 @@ def test_a_second_pass_has_its_own_total_and_rate(terminal: bool, monkeypatch: p
     lines = stream.getvalue().splitlines()
     assert lines[0].startswith("revectorize shop: 10 of 20, 20 s left (0.5 ")
     assert not any(" 0 of " in line for line in lines), "a pass that begins has no rate yet"
-    assert lines[-1].startswith("revectorize shop: 100 of 1,000, 360 s left (2.5 ")
+    assert lines[-1].startswith("revectorize shop (pass 2): 100 of 1,000, 360 s left (2.5 ")
 
 
 def test_several_routes_are_told_with_commas(folder: Path) -> None:
