@@ -221,14 +221,14 @@ def uninstall(
     report = collect(engine, plan, rng=rng, progress=progress, notice=notice)
     if report.error is None:
         forget_control(engine, [record.key])
-        for name in plan.concrete:
-            refresh_if_allowed(engine, name)
+        for emptied in plan.concrete:
+            refresh_if_allowed(engine, emptied)
         delete_control_if_empty(engine, notice)
     return report
 
 
 def former_indexes(engine: Engine, index: str) -> tuple[str, ...]:
-    """Return the existing indexes that were once behind this name and have a record; `uninstall` left them alone."""
+    """Return the existing indexes that were once behind this name and have a record of their own."""
     former = former_records(engine, read_control(engine, index))
     return tuple(record.key for record in former if engine.index_names(record.key))
 

@@ -175,8 +175,10 @@ def _field_reasons(info: IndexInfo, wanted: Mapping[str, Any]) -> Iterator[str]:
         present = info.properties.get(name)
         if present is not None and present.get("type") != definition.get("type"):
             yield (
-                f"{info.name}: the field {name!r} exists as {present.get('type')!r}, not {definition.get('type')!r}: "
-                "an index template or another program created it; rebuild the index"
+                f"{info.name}: the field {name!r} exists as {present.get('type')!r}, not {definition.get('type')!r}, "
+                f"because documents with fields {FIELD_PREFIX}* were copied into an index whose mapping did not have "
+                "them, or a template created it. Copy the documents to a new index with the fields that `ssi versions "
+                f'--mapping` prints for the old one, or without them (_source.excludes: ["{FIELD_PREFIX}*"])'
             )
 
 

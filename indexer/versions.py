@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from reranker.engines.protocol import Engine
-from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name
+from reranker.engines.vectors import FIELD_PREFIX, ID_DIGITS, field_name, field_prefix
 from reranker.errors import GateRefused, InputError
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Progress, no_progress
@@ -114,6 +114,20 @@ def field_heads(engine: Engine, index: str) -> list[str]:
             if key.startswith(FIELD_PREFIX) and len(parts) >= 3 and len(parts[1]) == ID_DIGITS:
                 heads.add(parts[1])
     return sorted(heads)
+
+
+def live_mapping(engine: Engine, index: str) -> dict[str, Any]:
+    """Return ``{"properties": ...}`` with the fields of the live version, as mapped in the index, for a new mapping.
+
+    Raises `InputError` if the index does not exist, or no version is live.
+    """
+    names = existing_indexes(engine, index)
+    release = read_control(engine, index).live_release
+    if release is None:
+        raise InputError(f"no version of {index!r} is live, so there are no fields to copy: promote one", index=index)
+    prefix = field_prefix(release.encoder_id)
+    found = {key: value for name in names for key, value in engine.index_info(name).properties.items()}
+    return {"properties": {key: found[key] for key in sorted(found) if key.startswith(prefix)}}
 
 
 def with_version(engine: Engine, index: str, encoder_id: str) -> int:

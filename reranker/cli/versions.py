@@ -22,19 +22,28 @@ if TYPE_CHECKING:
 Examples:
   ssi versions --engine elasticsearch:http://localhost:9200 --index shop
   ssi versions --engine tantivy:./index --index docs --json
+  ssi versions --engine elasticsearch:http://localhost:9200 --index shop --mapping
 """,
 )
 @common.engine_options
 @click.option("--quick", is_flag=True, help="Do not read the texts, and do not count stale vectors.")
+@click.option(
+    "--mapping",
+    is_flag=True,
+    help="Print only the fields of the live version as JSON, to copy into the mapping or template of a new index.",
+)
 @common.json_option
-def versions_command(engine_spec: str, index: str, quick: bool, as_json: bool) -> None:
+def versions_command(engine_spec: str, index: str, quick: bool, mapping: bool, as_json: bool) -> None:
     """List the versions of an index: which one is live, how many documents have their vectors, how many are stale.
 
     A vector is stale if the text has changed since it was computed. `ssi sync` computes stale vectors again.
     """
-    from indexer.versions import OUTDATED, list_versions
+    from indexer.versions import OUTDATED, list_versions, live_mapping
 
     engine = common.open_engine_of(engine_spec, retry=True)
+    if mapping:
+        common.print_json(live_mapping(engine, index))
+        return
     with common.progress(f"texts of {index}") as update:
         states = list_versions(engine, index, count_stale=not quick, progress=update)
     record = read_control(engine, index).without_leftovers(engine.index_names(index))

@@ -118,3 +118,15 @@ def test_a_live_version_without_a_calibration_is_warned_of_with_the_command(engi
     assert json.loads(ssi(engine, "promote", second.model_id, "--json").stdout)["calibrated"] is False
     back = ssi(engine, "rollback")
     assert "without a calibration" not in back.stderr and json.loads(ssi(engine, "versions", "--json").stdout)["live"]
+
+
+def test_the_fields_of_the_live_version_are_printed_for_a_new_mapping(engine: Engine) -> None:
+    second = model_of(DOCUMENTS, n_dims=4)
+    sync(Target(engine, "shop", second))
+    printed = json.loads(ssi(engine, "versions", "--mapping").stdout)["properties"]
+    prefix = f"ssi_{MODEL.encoder_id[:12]}_"
+    assert printed and all(name.startswith(prefix) for name in printed), "another version is not live"
+    assert printed == {name: engine.index_info("shop-1").properties[name] for name in printed}
+    update_control(engine, "shop", lambda record: record.without_live())
+    refused = ssi(engine, "versions", "--mapping")
+    assert refused.exit_code == 3 and "no version of 'shop' is live" in refused.stderr
