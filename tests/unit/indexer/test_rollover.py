@@ -16,7 +16,7 @@ from indexer.versions import list_versions, promote
 from reranker.cli.main import main
 from reranker.engines import Engine, WriteOp, open_engine
 from reranker.models.model_folder import save_model
-from reranker.releases import CARRIED_FROM, ControlRecord, read_control, update_control
+from reranker.releases import CARRIED_FROM, ControlRecord, carried_over, read_control, update_control
 from reranker.rerank import DEFAULT_ALPHA
 from reranker.rerank.calibration import Calibration
 from tests.served import model_of, random_documents
@@ -85,6 +85,8 @@ def test_a_second_rollover_still_names_the_index_of_the_fit(engine: Engine) -> N
         filled(engine, concrete, (former,))
         sync(Target(engine, "shop", MODEL))
     assert read_control(engine, "shop").calibration(MODEL.model_id)[KEY][CARRIED_FROM] == "index shop-1"
+    first = carried_over({KEY: {"alpha": 0.5}}, "index shop-1")
+    assert carried_over(first, "index shop-2") == first
 
 
 def test_a_calibration_of_its_own_is_never_replaced(engine: Engine) -> None:
