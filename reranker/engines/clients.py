@@ -303,13 +303,17 @@ class EngineClient:
         EngineError
             The class given by `STATUS_CLASSES`.
         """
-        if timeout_s is None and (repeatable or method == "GET") and request_deadline.get() is None:
+        if timeout_s is None and (repeatable or method == "GET"):
             return self.retried(f"{method} {path}", lambda: self._call(method, path, body, params, None))
         return self._call(method, path, body, params, timeout_s)
 
     def retried(self, request: str, function: Callable[[], T]) -> T:
-        """Return the result of ``function``, which may be called again after a temporary failure."""
-        return retried(function, Attempts(self.retries, f"{self.kind}: {request}"))
+        """Return the result of ``function``, which may be called again after a temporary failure.
+
+        It is called once within the deadline of a user's request.
+        """
+        retries = self.retries if request_deadline.get() is None else None
+        return retried(function, Attempts(retries, f"{self.kind}: {request}"))
 
     def _call(
         self,

@@ -522,6 +522,8 @@ class Window:
     """(n,) float64: f(q, d), NaN for a candidate without vector and text."""
     vectors: CandidateVectors
     """The vectors from which ``model`` was computed."""
+    encoded: frozenset[int] = frozenset()
+    """First-stage positions of candidates that were encoded from their text, as far as they had one."""
     n_encoded: int = 0
     """Number of candidates that were encoded from their text."""
     n_unscored: int = 0
@@ -634,7 +636,8 @@ class Candidates:
             scores = vectors.score(query.vectors)
         deadline.check("the candidates were scored")
         lexical = np.array([np.nan if hit.score is None else hit.score for hit in hits], dtype=np.float64)
-        return Window(tuple(hits), lexical, scores, vectors, n_encoded, int(np.isnan(scores).sum()))
+        encoded = frozenset((*missing, *stale))
+        return Window(tuple(hits), lexical, scores, vectors, encoded, n_encoded, int(np.isnan(scores).sum()))
 
     def _encode(
         self,

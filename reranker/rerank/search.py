@@ -82,6 +82,7 @@ from reranker.rerank.candidates import (
     encode_query,
     fields_of_index,
     has_key,
+    outdated,
     route_of,
 )
 from reranker.rerank.explain import Explanation, explanations_of
@@ -123,6 +124,8 @@ RESERVED_ANSWERS: Final = 2.0
 """The reserved time is at least the mean time of the engine's own answers, multiplied by this."""
 NEWEST_ANSWER: Final = 0.3
 """Weight of the newest answer in that mean."""
+MAX_RESCORED_PAGES: Final = 2
+"""Times that a page is ordered again because it shows a document that was changed since its vector was computed."""
 MIN_FALLBACK_SECONDS: Final = 0.05
 """Minimum timeout for a fallback's request, even if that ends after the deadline: there would be no answer at all."""
 
@@ -574,8 +577,7 @@ class Reranker:
         try:
             self._check_can_score()
             reranked.deadline.check("the search started")
-            answer, ranking, at_once = self._ranked(reranked)
-            page = self._shown(reranked, answer, ranking, at_once)
+            answer, ranking, page = self._ordered_page(reranked)
         except _NoCandidates as failed:
             raise failed.error from None
         except Exception as error:
@@ -594,24 +596,58 @@ class Reranker:
                 ranking.notices.append("explanations were omitted: the engine did not answer a request for them")
         return self._page(request, answer, ranking, page, reason=None, explanations=explanations)
 
-    def _shown(self, request: Request, answer: SearchAnswer, ranking: Ranking, at_once: bool) -> tuple[RankedHit, ...]:
-        """Return the page's hits with what the body shows of them.
+    def _ordered_page(self, request: Request) -> tuple[SearchAnswer, Ranking, tuple[RankedHit, ...]]:
+        """Return the engine's response, its ranked hits, and the hits of the page with all that the body shows.
 
-        ``at_once`` means that the hits of ``answer`` already have it. Raises `EngineError` if the engine does not
-        answer, and `FallbackError` if a document is no longer there or no longer matches.
+        Raises `EngineError` if the engine does not answer, and `FallbackError` if the hits cannot be scored or a
+        document of the page is no longer there.
         """
-        page = ranking.page(request.first, request.first + request.size)
+        answer, ranking, at_once = self._ranked(request)
         if at_once or shows_nothing(request.body):
-            return page
-        with request.deadline.stage("page"):
-            request.deadline.check("the candidates were ranked")
-            full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
-        if full is None and answer.ids_are_values:
+            return answer, ranking, ranking.page(request.first, request.first + request.size)
+        for n_left in range(MAX_RESCORED_PAGES, -1, -1):
+            page = ranking.page(request.first, request.first + request.size)
+            with request.deadline.stage("page"):
+                request.deadline.check("the candidates were ranked")
+                full = fetch_page(self.engine, self.index, request, page, confirm=answer.ids_are_values)
+            if full is None:
+                break
+            rescored = self._rescored(request, ranking, full) if n_left else None
+            if rescored is None:
+                return answer, ranking, full
+            ranking = rescored
+        if answer.ids_are_values:
             self._candidates.forget_doc_values()
-            return self._shown(request, *self._ranked(request))
-        if full is None:
-            raise FallbackError(ReasonKind.DOCUMENTS, "a document of the page was deleted while the search ran")
-        return full
+            return self._ordered_page(request)
+        raise FallbackError(ReasonKind.DOCUMENTS, "a document of the page was deleted while the search ran")
+
+    def _rescored(self, request: Request, ranking: Ranking, page: Sequence[RankedHit]) -> Ranking | None:
+        """Return the ranking with the scores of the page's documents by their text, where a vector is outdated.
+
+        None if no vector is, as far as the page shows whole documents. Only then is their text known.
+        """
+        scored, model = ranking.scored, self.model
+        if scored is None or model is None or request.body.get("_source", True) is not True:
+            return None
+        if not scored.window.ranks_known:
+            return None
+        window = scored.window
+        hits = [Hit(hit.id, hit.index, None, hit.source, is_whole=True) for hit in page if hit.rank <= window.n]
+        stale = {int(scored.order[page[n].rank - 1]): hits[n] for n in outdated(model.encoder, hits)}
+        changed = {place: hit for place, hit in stale.items() if place not in window.encoded}
+        if not changed:
+            return None
+        with request.deadline.stage("encode"):
+            sources, ids = [hit.source for hit in changed.values()], [hit.id for hit in changed.values()]
+            n_encoded = window.n_encoded + window.vectors.add_texts(model, list(changed), sources, ids)
+            scores = window.vectors.score(scored.query.vectors)
+        with request.deadline.stage("order"):
+            window = replace(window, model=scores, encoded=window.encoded | changed.keys(), n_encoded=n_encoded)
+            ordered = self._ordered(request, scored.query, window)
+        before = notices_of(scored.query, request.alpha, scored.window.n_encoded, window.n)
+        others = [notice for notice in ranking.notices if notice not in before]
+        notices = [*notices_of(scored.query, request.alpha, window.n_encoded, window.n), *others]
+        return replace(ranking, scored=ordered, notices=notices)
 
     def _ranked(self, request: Request) -> tuple[SearchAnswer, Ranking, bool]:
         """Return the engine's response, its ranked hits, and True if these have all that the body shows.
@@ -678,12 +714,16 @@ class Reranker:
         with request.deadline.stage("order"):
             if alpha.by_window:
                 query = query._replace(scale=window_scale(window.lexical, query.scale))
-            kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
-            signals = added(alpha.signals, window.hits)
-            scores = blend(window.model, window.lexical, alpha.value, query.scale, signals)
-            scored = Scored(window, query, alpha, scores, kept, final_order(scores, kept))
+            scored = self._ordered(request, query, window)
         notices = notices_of(query, alpha, window.n_encoded, window.n)
         return Ranking(hits, scored, notices=[*notices, *([notice] if notice else [])])
+
+    def _ordered(self, request: Request, query: EncodedQuery, window: Window) -> Scored:
+        """Return the window in final order."""
+        kept = kept_in_place(window.hits, request.body, self.settings.keep_top)
+        signals = added(request.alpha.signals, window.hits)
+        scores = blend(window.model, window.lexical, request.alpha.value, query.scale, signals)
+        return Scored(window, query, request.alpha, scores, kept, final_order(scores, kept))
 
     def _window(
         self, request: Request, query: EncodedQuery, hits: Sequence[Hit], source: bool | list[str]
@@ -835,7 +875,7 @@ class _NoCandidates(Exception):
 @contextmanager
 def _bounding(deadline: Deadline) -> Iterator[None]:
     """Bound all requests of the block that have no timeout of their own, such as the analysis of the query."""
-    token = request_deadline.set(deadline)
+    token = request_deadline.set(None if deadline.limit_s is None else deadline)
     try:
         yield
     finally:

@@ -238,6 +238,8 @@ def note(state: ServiceState, context: RequestContext, outcome: SearchOutcome, m
     metrics.note_stages({"wait": waited_s * 1000.0, **page.timings_ms})
     if page.fallback:
         metrics.child(metrics.fallbacks, cause).inc()
+    if page.n_encoded:
+        metrics.encoded.inc(page.n_encoded)
     context.notes |= {"mode": mode, "version": outcome.serving.model_id[:12], "hits": len(page.hits)}
     if page.alpha_origin:
         metrics.child(metrics.alphas, page.alpha_origin).inc()

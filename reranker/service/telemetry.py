@@ -210,6 +210,8 @@ class Metrics:
         self.fallbacks = counter("ssi_fallbacks", text, ("cause",))
         text = "Reranked searches by the origin of alpha, the weight of the model."
         self.alphas = counter("ssi_alphas", text, ("origin",))
+        text = "Candidates that had no current vector and were encoded from their text."
+        self.encoded = counter("ssi_encoded_candidates", text)
         self.refused = counter("ssi_refused", "Requests refused by admission control.", ("cause",))
         self.swaps = counter("ssi_swaps", "Versions that went live while serving, or were refused.", ("result",))
         self.engine_failures = counter("ssi_engine_failures", "Requests that the engine did not answer.")

@@ -74,7 +74,7 @@ def test_fractions_are_grades_too() -> None:
     ideal = gain[1] + gain[0] / np.log2(3)
     found = graded_measure(study, study.test, LEXICAL)
     assert found["nDCG@10"][0] == pytest.approx((gain[0] + gain[1] / np.log2(3)) / ideal, abs=1e-3)
-    assert found["WTA"].tolist() == [0]  # 0.5 is below relevant
+    assert found["WTA"].tolist() == [1]  # every grade above 0 is relevant, unless the task says otherwise
 
 
 def test_a_scorer_without_finite_scores_is_the_worst_choice() -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.clients import CLIENT_SPANS
 from reranker.engines.deadlines import DeadlineConnection, DeadlineNode, DeadlinePool, Exchange, within
-from reranker.engines.wire import json_bytes, passed_headers, while_waiting
+from reranker.engines.wire import json_bytes, passed_headers, request_deadline, while_waiting
 from reranker.errors import (
     ConfigError,
     EngineAuthError,
@@ -184,6 +185,52 @@ def test_work_is_done_while_the_engine_works(server: ScriptedServer) -> None:
     finally:
         while_waiting.reset(token)
     assert in_time == [True, True]
+    engine.close()
+
+
+def test_a_request_of_the_work_does_not_start_the_work_again(server: ScriptedServer) -> None:
+    """With a model whose texts the engine analyzes, the work took one connection after the other, for ever."""
+    engine, n_started, both = open_engine(server.spec, EngineSettings(connections=2)), 0, threading.Barrier(2)
+
+    def together(_: ScriptedServer, request: Request) -> Answer:
+        both.wait(10.0)
+        return json_answer(200, {"count": 2})
+
+    def alone(_: ScriptedServer, request: Request) -> Answer:
+        return json_answer(200, {"count": 2})
+
+    server.script("/shop/_count", together, together, alone, alone)
+
+    def work() -> None:
+        nonlocal n_started
+        n_started += 1
+        assert engine.count("shop") == 2
+
+    # Two connections are opened, so that the request of the work goes over an open one as well.
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(engine.count, ["shop"] * 2))
+    token = while_waiting.set(work)
+    try:
+        assert engine.count("shop") == 2
+        assert n_started == 1 and while_waiting.get() is work
+    finally:
+        while_waiting.reset(token)
+    engine.close()
+
+
+def test_the_deadline_of_a_request_bounds_the_engines_requests_without_a_timeout(server: ScriptedServer) -> None:
+    engine = open_engine(server.spec, EngineSettings(read_timeout_s=60.0))
+    now = [0.0]
+    token = request_deadline.set(Deadline(5.0, now=lambda: now[0]))
+    try:
+        server.script("/shop/_count", lambda *_: json_answer(200, {"count": 2}))
+        assert engine.count("shop") == 2
+        now[0] = 5.0
+        with pytest.raises(EngineUnavailable) as late:
+            engine.count("shop")
+        assert late.value.timed_out
+    finally:
+        request_deadline.reset(token)
     engine.close()
 
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
 from reranker.engines.protocol import Engine, ReadsByWrites
 from reranker.engines.retry import VIEW_LOST, Attempts, RequestRetryPolicy, Retries, attempts_of, back_off_s, retried
+from reranker.engines.wire import request_deadline
 from reranker.errors import (
     EngineAuthError,
     EngineError,
@@ -339,6 +341,19 @@ def test_where_a_caller_sets_a_deadline_nothing_is_sent_again(
     server._scripts["/_search"].insert(0, whole(503))
     assert engine.search("docs", {}).hits == ()
     assert len(time.naps) == 1
+
+
+def test_within_the_deadline_of_a_request_nothing_is_sent_again(
+    server: PagingServer, engine: Engine, time: FakeTime
+) -> None:
+    token = request_deadline.set(Deadline(60.0))
+    try:
+        server.script("/docs/_count", whole(503), whole(503))
+        with pytest.raises(EngineUnavailable):
+            engine.count("docs")
+    finally:
+        request_deadline.reset(token)
+    assert not time.naps
 
 
 def test_an_engine_opened_without_retries_asks_once(server: PagingServer) -> None:

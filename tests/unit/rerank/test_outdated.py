@@ -61,3 +61,30 @@ def test_only_whole_documents_with_a_hash_can_be_outdated(tmp_path: Path) -> Non
     assert outdated(encoder, whole) == [0, 2]
     without = {name: value for name, value in whole[0].source.items() if not name.startswith("ssi_")}
     assert outdated(encoder, [structs.replace(whole[0], source=without)]) == []
+
+
+@pytest.mark.parametrize("route", ["fetch", "beside"])
+def test_a_changed_document_of_the_page_is_scored_by_the_text_that_the_page_shows(tmp_path: Path, route: str) -> None:
+    documents = random_documents(60)
+    model = model_of(documents)
+    served = serve(memory_engine(), "docs", tmp_path, documents, model)
+    store = served.store if route == "beside" else None
+    settings = RerankSettings(deadline_ms=None, one_request_bytes=0, alpha=1.0)
+    spy = Spy(served.engine)
+    reranker = Reranker(spy, "docs", model, route=route, store=store, settings=settings)  # type: ignore[arg-type]
+    top = [name for name, _ in order(reranker)[:2]]
+    assert len(spy.bodies) == 2
+    renewed = dict(documents)
+    for name in top:
+        renewed[name] = {**documents[name], "title": "word59", "text": f"word58 word57 {QUERY.split()[0]}"}
+        served.engine.bulk("docs", [WriteOp("update", name, renewed[name])])
+    page = reranker.search(QUERY, BODY, explain=True)
+    assert page.n_encoded >= 2 and any("one of an older text" in notice for notice in page.notices)
+    assert all(hit.source == renewed[hit.id] for hit in page.hits)
+    serve(served.engine, "fresh", tmp_path / "fresh", renewed, model)
+    expected = order(Reranker(served.engine, "fresh", model, settings=settings))
+    assert [hit.id for hit in page.hits] == [name for name, _ in expected]
+    assert [hit.score for hit in page.hits] == pytest.approx([score for _, score in expected], abs=1e-5)
+    assert [each.id for each in page.explanations] == [hit.id for hit in page.hits]
+    # The page of a body that shows a part of the documents cannot tell.
+    assert reranker.search(QUERY, {**BODY, "_source": ["title"]}).n_encoded == 0

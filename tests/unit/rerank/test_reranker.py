@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from reranker.rerank import Calibration, Reranker, RerankSettings, body_hash, de
 from reranker.rerank.calibration import DEFAULT_ALPHA
 from reranker.rerank.candidates import documents_of
 from reranker.rerank.search import needs_the_query, shows_source_alone
+from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from tests.engines.memory import memory_engine
 from tests.served import Served, model_of, random_documents, serve
 
@@ -254,6 +255,57 @@ def test_a_scorer_that_raises_gives_the_engines_order(served: Served, monkeypatc
     assert page.to_json()["reason"] == "reranking failed: ZeroDivisionError: numbers"
     assert [hit.id for hit in page.hits] == engine_order(served)
     assert page.hits[0].source
+
+
+def test_time_is_reserved_for_the_engines_own_answer(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    spy = Spy(served.engine)
+    reranker = reranker_of(served, engine=spy, deadline_ms=30_000)
+    assert reranker.search(QUERY, BODY).reranked
+    assert all(timeout is not None and timeout <= 20.0 for timeout in spy.timeouts)
+    monkeypatch.setattr("reranker.rerank.candidates.score_vectors", None)
+    del spy.timeouts[:]
+    page = reranker.search(QUERY, {**BODY, "from": 3, "size": 4})
+    assert page.fallback and spy.bodies[-1]["from"] == 3 and spy.bodies[-1]["size"] == 4
+    *_, own = spy.timeouts
+    assert own is not None and 20.0 < own <= 30.0
+    # Where its own answers take the engine too long, it is asked for nothing else.
+    reranker._own_answer_s = 16.0
+    del spy.bodies[:]
+    late = reranker.search(QUERY, BODY)
+    assert late.fallback and late.cause == "deadline" and len(spy.bodies) == 1
+    assert reranker._own_answer_s < 16.0
+
+
+def test_a_document_that_is_gone_makes_the_page_the_engines_own(served: Served) -> None:
+    class Losing(Spy):
+        def search(self, index: str, body: Any, **named: Any) -> SearchAnswer:
+            answer = super().search(index, body, **named)
+            return replace(answer, hits=answer.hits[1:]) if "filter" in body["query"].get("bool", {}) else answer
+
+    page = reranker_of(served, engine=Losing(served.engine), one_request_bytes=0).search(QUERY, BODY)
+    assert page.fallback and page.cause == "documents"
+    assert [hit.id for hit in page.hits] == engine_order(served) and all(hit.source for hit in page.hits)
+
+
+def test_a_query_is_analyzed_by_the_engine_before_its_search(served: Served) -> None:
+    """While a connection waits for the search, the analysis would need another one."""
+    events: list[str] = []
+
+    def analyze(texts: Sequence[str]) -> list[list[str]]:
+        events.append("analyze")
+        return [text.split() for text in texts]
+
+    class Noting(Spy):
+        def search(self, index: str, body: Any, **named: Any) -> SearchAnswer:
+            events.append("search")
+            return super().search(index, body, **named)
+
+    config = AnalyzerConfig(kind="engine", engine_field="docs/text")
+    encoder = replace(served.model.encoder, analyzer=make_analyzer(config, analyze))
+    model = replace(served.model, encoder=encoder)
+    reranker = Reranker(Noting(served.engine), "docs", model, settings=RerankSettings(deadline_ms=None))  # type: ignore[arg-type]
+    reranker.search(QUERY, BODY)
+    assert events[:2] == ["analyze", "search"]
 
 
 @pytest.mark.parametrize("fails", [False, True])
