@@ -303,7 +303,7 @@ def test_a_query_is_analyzed_by_the_engine_before_its_search(served: Served) -> 
     config = AnalyzerConfig(kind="engine", engine_field="docs/text")
     encoder = replace(served.model.encoder, analyzer=make_analyzer(config, analyze))
     model = replace(served.model, encoder=encoder)
-    reranker = Reranker(Noting(served.engine), "docs", model, settings=RerankSettings(deadline_ms=None))  # type: ignore[arg-type]
+    reranker = Reranker(Noting(served.engine), "docs", model, settings=RerankSettings(deadline_ms=None))
     reranker.search(QUERY, BODY)
     assert events[:2] == ["analyze", "search"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -122,7 +122,7 @@ def test_the_answer_is_a_permutation_of_the_engines_or_its_own_page_or_an_error(
     assert value["fallback"] == bool(value["reason"]) == (not value["reranked"])
     if value["fallback"]:
         assert isinstance(page, SearchAnswer)
-        own = [
+        own: list[Any] = [
             (hit.id, hit.index, {name: value for name, value in hit.source.items() if not name.startswith("ssi_")})
             for hit in page.hits
         ]
@@ -135,7 +135,7 @@ def test_the_answer_is_a_permutation_of_the_engines_or_its_own_page_or_an_error(
         assert len(set(ranks)) == len(ranks) and shown == [candidates[rank - 1] for rank in ranks]
 
 
-def finite(own: list[tuple[str, str, Mapping[str, Any]]]) -> list[Any]:
+def finite(own: list[Any]) -> list[Any]:
     """Return hits as JSON gives them back: NaN is null."""
     values: list[Any] = json.loads(encode({"own": own}))["own"]
     return [tuple(each) for each in values]
