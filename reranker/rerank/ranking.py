@@ -184,8 +184,10 @@ class Scored:
     def max_score(self) -> float | None:
         """Highest score of the window's hits, the same for all its pages; None without hits."""
         unscored = np.isnan(self.scores)
-        values = [*self.scores[~unscored], *map(self._score, np.flatnonzero(unscored).tolist())]
-        return float(max(values)) if values else None
+        values = [self._score(place) for place in np.flatnonzero(unscored).tolist()]
+        if not unscored.all():
+            values.append(float(np.nanmax(self.scores)))
+        return max(values, default=None)
 
     def _score(self, place: int) -> float:
         """Return the blended score of a hit at a first-stage position, or only the engine's part without one."""
