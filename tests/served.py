@@ -89,9 +89,10 @@ def model_of(
     seed: int = 1,
     form: str = "linear",
     lexical: LexicalSettings | None = None,
+    stemmer: str | None = None,
 ) -> RankingModel:
     """Return a model over the documents' words whose learned part is random: right for parity, useless for quality."""
-    analyzer = make_analyzer(AnalyzerConfig())
+    analyzer = make_analyzer(AnalyzerConfig(stemmer=stemmer))
     builder = VocabularyBuilder()
     builder.add(analyzer.tokens([f"{one.get('title', '')} {one.get('text', '')}" for one in documents.values()]))
     vocabulary = builder.build(max_words)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 from rich.markup import escape
@@ -94,7 +94,9 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     stored together with alpha. A signal that gains no more than two standard errors gets the weight 0.
 
     The output contains a search body with the field weights of the model's tuned lexical score, which works without
-    `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, and the model.
+    `ssi serve`. On the same queries, it compares the engine with your body, the engine with that body, the model's word
+    matches without its learned part, and the model. If the model reduces words to stems and the analyzers of the
+    searched fields do not, the output says how much of the gain an analyzer with stems would give without the model.
     """
     from indexer.versions import existing_indexes
     from reranker.engines.stored_ids import stored_ids
@@ -102,8 +104,6 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
     from reranker.models.model_folder import load_model
     from reranker.rerank import RerankSettings, body_hash, default_template
     from reranker.rerank.calibrate import (
-        OrderComparison,
-        engine_run,
         fit_alpha,
         keep_in_release,
         sample,
@@ -151,10 +151,7 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
             signals=signals,
             probability=options["probability"],
         )
-    weighted, comparison = _accepted_weights(reranker, model.encoder, body, topics[0]), None
-    if weighted is not None:
-        with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
-            comparison = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
+    compared = _compare(reranker, model.encoder, body, topics, fit)
     fit = replace(fit, held_out_from_training=chosen.held_out)
     warnings = [*([] if chosen.held_out else [chosen.sentence()]), *warnings_of(fit, body)]
     template = body_hash(body or default_template(model.encoder.view))
@@ -168,8 +165,9 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
                 "window": window,
                 "kept": not dry_run,
                 **fit.to_json(),
-                "weighted_body": weighted,
-                "comparison": None if comparison is None else comparison.to_json(),
+                "weighted_body": compared and compared.weighted,
+                "comparison": compared and compared.orders.to_json(),
+                "stems": compared and (compared.stems or None),
                 "queries_given": chosen.n_given,
                 "queries_of_training": chosen.n_learned,
                 "warnings": warnings,
@@ -179,13 +177,37 @@ def calibrate_command(index: str, window: int, seed: int, dry_run: bool, as_json
         common.end_with_accounts(rejects.account(), account)
         return
     _show_fit(fit, kept=not dry_run)
-    if weighted is not None and comparison is not None:
-        _show_comparison(comparison, weighted)
+    if compared is not None:
+        _show_comparison(compared)
     if chosen.held_out:
         common.out().print(chosen.sentence())
     for warning in warnings:
         common.warn(f"warning: {warning}")
     common.end_with_accounts(rejects.account(), account)
+
+
+class Comparison(NamedTuple):
+    """The engine's order compared with the body that has the model's field weights, and with the model."""
+
+    weighted: Mapping[str, Any]
+    """The search body with the field weights of the model."""
+    orders: OrderComparison
+    stems: str
+    """A sentence on the gain that stems in the index would give; "" if the index has the stems of the model."""
+
+
+def _compare(
+    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, topics: Sequence[Topic], fit: Fit
+) -> Comparison | None:
+    """Return the comparison on the topics of a fit; None if the model has no body with field weights."""
+    from reranker.rerank.calibrate import OrderComparison, engine_run
+
+    weighted = _accepted_weights(reranker, encoder, body, topics[0])
+    if weighted is None:
+        return None
+    with common.progress("searching with the field weights", total=len(topics), unit="queries") as update:
+        orders = OrderComparison.of(fit, topics, engine_run(reranker, topics, weighted, update))
+    return Comparison(weighted, orders, _stems(reranker, encoder, body, orders, fit.measure))
 
 
 def _accepted_weights(
@@ -206,6 +228,22 @@ def _accepted_weights(
             continue
         return weighted
     return None
+
+
+def _stems(
+    reranker: Reranker, encoder: Encoder, body: Mapping[str, Any] | None, orders: OrderComparison, measure: str
+) -> str:
+    """Return what stems in the index would give, or why this is unknown; "" if the index has the model's stems."""
+    from reranker.errors import EngineError
+    from reranker.rerank import default_template
+    from reranker.rerank.stems import stems_sentence, unstemmed_fields
+
+    engine, index = reranker.engine, reranker.index
+    try:
+        fields = unstemmed_fields(engine, index, encoder, body or default_template(encoder.view))
+    except EngineError as error:
+        return f"it is unknown whether the analyzers of index {index!r} reduce words to stems: {error}"
+    return stems_sentence(fields, orders, measure, encoder) if fields else ""
 
 
 def _topics(
@@ -282,16 +320,23 @@ def _show_fit(fit: Fit, *, kept: bool) -> None:
     console.print(f"{chosen} {'was stored in the release' if kept else 'was not stored (--dry-run)'}")
 
 
-def _show_comparison(comparison: OrderComparison, weighted: Mapping[str, Any]) -> None:
+def _show_comparison(compared: Comparison) -> None:
     from reranker.rerank.calibrate import COMPARED
 
-    labels = {"engine": "engine", "weights": "engine with the field weights", "model": "model (cross-validated)"}
+    labels = {
+        "engine": "engine",
+        "weights": "engine with the field weights",
+        "words": "model's word matches",
+        "model": "model (cross-validated)",
+    }
     table = common.plain_table("", *("MAP" if measure == "AP" else measure for measure in COMPARED), numbers=(1, 2))
     for order, label in labels.items():
-        table.add_row(label, *(f"{comparison.means[order][measure]:.4f}" for measure in COMPARED))
-    for (first, second), tests in comparison.differences.items():
+        table.add_row(label, *(f"{compared.orders.means[order][measure]:.4f}" for measure in COMPARED))
+    for (first, second), tests in compared.orders.differences.items():
         cells = (f"{tests[measure].difference:+.4f} ± {tests[measure].interval:.4f}" for measure in COMPARED)
         table.add_row(f"  {labels[first]} − {labels[second]}", *cells)
     common.out().print(table)
     # click instead of rich, because a body for copying must not be wrapped.
-    click.echo(f"search body with the model's field weights: {json.dumps(weighted, ensure_ascii=False)}")
+    click.echo(f"search body with the model's field weights: {json.dumps(compared.weighted, ensure_ascii=False)}")
+    if compared.stems:
+        common.out().print(escape(compared.stems))

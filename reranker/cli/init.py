@@ -13,6 +13,7 @@ import click
 
 from reranker.cli import common
 from reranker.engines import Engine, absolute_spec
+from reranker.engines.analysis import TEXT_TYPES
 from reranker.errors import ConfigError, InputError
 from reranker.records import is_relevant
 
@@ -23,7 +24,6 @@ SAMPLE = 500
 """Number of documents in the sample."""
 MIN_SHARE = 0.05
 """A field is used if at least this share of the sample has text in it."""
-TEXT_TYPES = ("text", "match_only_text", "search_as_you_type")
 KEYWORDS = ("keyword", "constant_keyword", "wildcard")
 PLAIN_ANALYZERS = ("default", "standard", "simple", "whitespace", "stop")
 JUDGEMENTS = "search-relevance-judgment"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -310,6 +311,9 @@ def command(**options: Any) -> None:
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
         _show(model, report, path, rejects, options["as_json"])
+        if engine is not None and options["index"] and not options["as_json"]:
+            # click instead of rich, because a command for copying must not be wrapped.
+            click.echo(_comparison_hint(engine, options["index"], path))
         common.end_with_accounts(rejects.account("records"), report.account)
 
 
@@ -485,6 +489,17 @@ def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) 
     if weighted is not None:
         # click instead of rich, because a body for copying must not be wrapped.
         click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
+
+
+def _comparison_hint(engine: Engine, index: str, model_path: Path) -> str:
+    """Return the command that compares the model with the engine's order of the user's own search body."""
+    command = ["ssi", "calibrate", "--engine", engine.spec, "--index", index, "--model", str(model_path)]
+    files = ["--body", "body.json", "--qrels", "other-qrels.tsv", "--query-file", "other-queries.tsv"]
+    return (
+        "`ssi train` does not know your search body. After `ssi revectorize` and `ssi promote`, this command compares "
+        "the model with the engine's order of your body, on judged queries that the model was not trained on:"
+        f"\n{shlex.join([*command, *files])}"
+    )
 
 
 def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:

@@ -9,6 +9,8 @@ from reranker.engines.language import mapped_leaves
 from reranker.engines.protocol import Engine, IndexInfo
 from reranker.errors import IndexMissing
 
+TEXT_TYPES = ("text", "match_only_text", "search_as_you_type")
+"""Types of fields whose texts are analyzed."""
 PARTS = ("analyzer", "tokenizer", "filter", "char_filter")
 _PREFIX = "index.analysis."
 
@@ -25,11 +27,11 @@ def analyzer_definition(engine: Engine, index: str, field: str) -> dict[str, Any
         message = f"there is no index or alias {index!r} at {engine.spec}: check the name in engine:{index}/{field}"
         raise IndexMissing(message, status=404, error_type="index_not_found_exception")
     info = engine.index_info(names[0])
-    analyzer = str(_definition(info, field).get("analyzer", "default"))
+    analyzer = str(field_definition(info, field).get("analyzer", "default"))
     return {"analyzer": analyzer, **_chain(info.settings, analyzer)}
 
 
-def _definition(info: IndexInfo, field: str) -> Mapping[str, Any]:
+def field_definition(info: IndexInfo, field: str) -> Mapping[str, Any]:
     """Return the mapping of a field or of a multi-field (``title.stemmed``); empty if it has none."""
     leaves = dict(mapped_leaves(info.properties))
     if field in leaves:

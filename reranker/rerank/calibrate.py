@@ -269,10 +269,11 @@ COMPARED: Final = ("AP", "nDCG@10")
 
 
 class OrderComparison(NamedTuple):
-    """Three orders of the calibration's queries.
+    """Four orders of the calibration's queries.
 
     ``engine`` is the engine's order with the body that is calibrated, ``weights`` its order with the model's field
-    weights (`weighted_template`), and ``model`` the blended order with the alpha and weights fitted on the other folds.
+    weights (`weighted_template`), ``words`` the candidates of ``engine`` by the model's word matches q·d only, without
+    the learned part, and ``model`` the blended order with the alpha and weights fitted on the other folds.
     """
 
     means: Mapping[str, Mapping[str, float]]
@@ -284,9 +285,20 @@ class OrderComparison(NamedTuple):
     def of(cls, fit: Fit, topics: Sequence[Topic], weighted: Mapping[str, Sequence[str]]) -> OrderComparison:
         """Return the comparison on the topics of a fit; ``weighted`` is the `engine_run` with the field weights."""
         qrels = {str(number): dict(topic.grades) for number, topic in enumerate(topics)}
-        runs = {"engine": fit.runs["engine"], "weights": weighted, "model": fit.runs["model"]}
+        runs = {
+            "engine": fit.runs["engine"],
+            "weights": weighted,
+            "words": fit.runs["words"],
+            "model": fit.runs["model"],
+        }
         values = {order: {measure: _values(qrels, run, measure) for measure in COMPARED} for order, run in runs.items()}
-        pairs = (("weights", "engine"), ("model", "engine"), ("model", "weights"))
+        pairs = (
+            ("weights", "engine"),
+            ("words", "engine"),
+            ("words", "weights"),
+            ("model", "engine"),
+            ("model", "weights"),
+        )
         return cls(
             {order: {measure: float(of.mean()) for measure, of in values[order].items()} for order in values},
             {
@@ -390,7 +402,9 @@ class Fit:
     n_equal_scores: int = 0
     """Number of queries with several candidates to which the engine gave no two different scores that are finite."""
     runs: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    """Ids of each topic, best first, in the orders ``engine`` and ``model`` of `OrderComparison`. Not part of the JSON.
+    """Ids of each topic, best first, in the orders ``engine``, ``words`` and ``model`` of `OrderComparison`.
+
+    Not part of the JSON.
     """
     held_out_from_training: bool | None = None
     """True if the model was trained on none of the queries, False if it was trained on some; None: unknown."""
@@ -418,6 +432,8 @@ class TopicWindow(NamedTuple):
     ids: list[str]
     model: Float64
     """(n,) float64: f(q, d)."""
+    words: Float64
+    """(n,) float64: q·d, the word matches; NaN if the candidate has no f(q, d)."""
     lexical: Float64
     """(n,) float64: the engine's score."""
     scale: float
@@ -462,6 +478,13 @@ class Rankings:
     def run(self, point: Point) -> dict[str, list[str]]:
         """Return the ids of each topic, best first, with this alpha and these weights."""
         return {str(number): window.ranked(point) for number, window in enumerate(self.windows)}
+
+    def run_of_words(self) -> dict[str, list[str]]:
+        """Return the ids of each topic, best first, by the word matches q·d only."""
+        point = (1.0, *(0.0 for _ in self.signals))
+        return {
+            str(number): window._replace(model=window.words).ranked(point) for number, window in enumerate(self.windows)
+        }
 
     def make_knots(self) -> None:
         """Fit each signal's quantile knots on all candidates, then replace raw values by s(x)."""
@@ -520,8 +543,10 @@ def _rank_topic(
     numbers = np.array([signal.numbers(window.hits) for signal in rankings.signals]).reshape(
         len(rankings.signals), len(ids)
     )
+    words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
+    same_words = window.vectors.score(words_alone)
     candidates = TopicWindow(
-        ids, window.model, window.lexical, query.scale, kept, numbers, query.is_empty, topic.excluded
+        ids, window.model, same_words, window.lexical, query.scale, kept, numbers, query.is_empty, topic.excluded
     )
     rankings.windows.append(candidates)
     best = sorted(ids, key=lambda document: -topic.grades.get(document, 0.0))
@@ -530,8 +555,6 @@ def _rank_topic(
         rankings.n_fallbacks += 1
     scores = window.lexical[np.isfinite(window.lexical)]
     rankings.n_equal_scores += int(len(ids) > 1 and len(np.unique(scores)) < 2)
-    words_alone = QueryVectors(np.zeros_like(query.vectors.vector), query.vectors.ids, query.vectors.weights, 1.0)
-    same_words = window.vectors.score(words_alone)
     rankings.n_zero += int((same_words == 0).sum())
     rankings.n_scored += int((~np.isnan(same_words)).sum())
 
@@ -674,7 +697,11 @@ def fit_alpha(
         ),
         signals_gain=Gain.of(held_out, cross_validated(values, seed)) if signals else None,
         probability=fit_probability(rankings, qrels, seed) if probability else None,
-        runs={"engine": rankings.run((0.0, *nothing)), "model": search.held_out_run(seed)},
+        runs={
+            "engine": rankings.run((0.0, *nothing)),
+            "words": rankings.run_of_words(),
+            "model": search.held_out_run(seed),
+        },
     )
 
 

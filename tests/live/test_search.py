@@ -23,6 +23,7 @@ from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibrate import OrderComparison, Topic, engine_run, fit_alpha
 from reranker.rerank.doc_values import DocValueSearch
+from reranker.rerank.stems import unstemmed_fields
 from tests.engines.launcher import QUICK_START, EngineProcess
 from tests.engines.recipes import EngineKind
 from tests.served import BM25, Served, model_of, random_documents, serve
@@ -70,7 +71,7 @@ def test_the_body_with_the_field_weights_is_measured_as_the_engine_answers_it(se
         assert run[str(number)] == [hit.id for hit in hits]
         assert {served.documents[hit.id]["tag"] for hit in hits} <= {"x"}
     compared = OrderComparison.of(fit_alpha(reranker, topics, "nDCG@10", filtered), topics, run)
-    assert compared.means.keys() == {"engine", "weights", "model"}
+    assert compared.means.keys() == {"engine", "weights", "words", "model"}
     assert all(test.n == 20 for tests in compared.differences.values() for test in tests.values())
 
 
@@ -278,3 +279,28 @@ def test_a_stopped_engine_holds_no_search_past_its_deadline(process: EngineProce
     assert after[0] - before[0] <= 4 + 2  # a pooled connection a worker, and two
     assert after[1] - before[1] <= 2
     engine.close()
+
+
+def test_fields_without_stems_are_told_from_those_with_stems(served: Served) -> None:
+    """The engine's own analyzers decide. The test distribution of Elasticsearch contains none with stems."""
+    engine, index = served.engine, f"stems-{uuid.uuid4().hex[:10]}"
+    has_stems = engine.spec.startswith("opensearch")
+    english = {"type": "text", "analyzer": "english" if has_stems else "standard"}
+    title = {"type": "text", "fields": {"english": english, "raw": {"type": "keyword"}}}
+    engine.create_index(index, {"properties": {"title": title, "text": english}})
+    roots = ("paint", "connect", "plant", "print", "clean", "walk")
+    documents = [{"title": f"{root}ing and {root}s", "text": f"{root}ed"} for root in roots]
+    try:
+        engine.bulk(index, [WriteOp("index", str(n), document) for n, document in enumerate(documents)])
+        engine.refresh(index)
+        encoder = model_of(dict(zip("abcdef", documents, strict=True)), stemmer="english").encoder
+        for fields, with_stems, without in (
+            (["title^2", "title.raw", "text"], {"title"}, {"title", "text"}),
+            (["title", "title.english", "text"], set(), {"title", "text"}),
+            (["title.english"], set(), {"title.english"}),
+        ):
+            body = {"query": {"multi_match": {"query": "{{query}}", "fields": fields}}}
+            found = unstemmed_fields(engine, index, encoder, body)
+            assert found.keys() == (with_stems if has_stems else without), fields
+    finally:
+        engine.delete_index(index)

@@ -96,6 +96,22 @@ def test_a_model_is_written(folder: Path, tmp_path: Path, evidence: tuple[str, .
     assert [path.name for path in tmp_path.iterdir()] == ["model"], "a checkpoint was left behind"
 
 
+def test_the_command_that_compares_with_the_own_search_body_is_printed_for_an_index(
+    folder: Path, tmp_path: Path
+) -> None:
+    model, spec = tmp_path / "a model", f"tantivy:{tmp_path / 'index'}"
+    of_index = ("--engine", spec, "--index", "shop")
+    result = train(folder, model, "--links", "links.tsv", *QUICK, *of_index)
+    assert result.exit_code == 0, result.output
+    assert (
+        f"\nssi calibrate --engine {spec} --index shop --model '{model}' --body body.json --qrels other-qrels.tsv "
+        "--query-file other-queries.tsv\n"
+    ) in result.stdout, "on one line, to be pasted"
+    assert "with the engine's order of your body" in result.stdout
+    assert "ssi calibrate" not in train(folder, tmp_path / "other", "--links", "links.tsv", *QUICK).stdout
+    report_of(train(folder, model, "--links", "links.tsv", *QUICK, *of_index, "--json"))
+
+
 def test_quarters_of_grades_train_the_same_model_as_whole_ones(folder: Path, tmp_path: Path) -> None:
     """Relevant is every grade above 0; before, judgments of .25 and .5 were said to be empty."""
     lines = (folder / "qrels.tsv").read_text()

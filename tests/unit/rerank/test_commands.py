@@ -275,7 +275,7 @@ def test_calibration_prints_a_body_with_the_field_weights_and_compares_it(site: 
     arguments = ["--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--window", "50", "--dry-run"]
     fit = json.loads(site.run("calibrate", *arguments, "--json", model="lexical").stdout)
     assert fit["weighted_body"]["query"]["multi_match"]["fields"] == ["title^1.43", "text"]
-    assert fit["comparison"]["means"].keys() == {"engine", "weights", "model"}
+    assert fit["comparison"]["means"].keys() == {"engine", "weights", "words", "model"}
     shown = site.run("calibrate", *arguments, model="lexical").stdout
     (line,) = (one for one in shown.splitlines() if one.startswith("search body with the model's field weights: "))
     (site.path / "weighted.json").write_text(line.partition(": ")[2])
@@ -285,7 +285,7 @@ def test_calibration_prints_a_body_with_the_field_weights_and_compares_it(site: 
     change = fit["comparison"]["differences"]["weights - engine"]["AP"]
     assert f"{change['difference']:+.4f} ± {change['interval']:.4f}" in shown
     none = site.json("calibrate", *arguments)
-    assert none["weighted_body"] is None and none["comparison"] is None, "a model of version 0.1"
+    assert none["weighted_body"] is None and none["comparison"] is none["stems"] is None, "a model of version 0.1"
 
 
 def knowing(site: Site, texts: Sequence[str], documents: Sequence[str] = ()) -> str:

@@ -34,6 +34,7 @@ def windows_of(scores: list[Any], chances: list[Any], rng: np.random.Generator) 
                 ids,
                 np.asarray(f, dtype=np.float64),
                 np.zeros(len(f)),
+                np.zeros(len(f)),
                 1.0,
                 np.zeros(len(f), dtype=bool),
                 np.empty((0, len(f))),
