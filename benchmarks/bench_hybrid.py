@@ -42,7 +42,7 @@ from reranker.deadline import Deadline
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.evaluation import paired_test
-from reranker.formats import read_documents, read_links
+from reranker.formats import read_documents
 from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.rerank import Calibration, Reranker, RerankSettings, default_template
@@ -50,6 +50,7 @@ from reranker.rerank.calibrate import Topic, sample, topics_of_links
 from reranker.rerank.candidates import encode_query
 from reranker.rerank.ranking import Request
 from reranker.rerank.search import NearestDocuments
+from reranker.tables import read_links
 from reranker.training import DocumentSource, TrainConfig, from_links, train_model
 
 DEPTH = 100

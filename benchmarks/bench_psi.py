@@ -33,7 +33,7 @@ import scipy.sparse as sp
 
 from papers.plain_sgd import PlainData, fit_plain
 from papers.study import study_texts, study_vocabulary
-from reranker.formats import read_links
+from reranker.tables import read_links
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 
 SHAPES = {"PSI k = 2": "low_rank", "PSI k = 3, shared": "cubic", "PSI k = 3, separate": "cubic_separate"}

@@ -39,9 +39,10 @@ from reranker.baselines.comparison import (
 )
 from reranker.baselines.fitted import fit_baselines
 from reranker.evaluation import IdPair, RankingTask, link_task, without_reverse
-from reranker.formats import read_ids, read_links
+from reranker.formats import read_ids
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
+from reranker.tables import read_links
 from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
 
 KEYWORDS = (2, 3, 5, 10)

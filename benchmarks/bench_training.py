@@ -41,8 +41,8 @@ from typing import Any
 import numpy as np
 from training_kernel import kernel
 
-from reranker.formats import read_links
 from reranker.models.scorers import DocumentForm
+from reranker.tables import read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView

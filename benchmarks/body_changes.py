@@ -27,10 +27,10 @@ from provenance import write_results
 from indexer.build import build_index
 from reranker.engines import open_engine
 from reranker.evaluation import evaluate_run
-from reranker.formats import read_judgements, read_queries
 from reranker.rerank import Calibration, Reranker, RerankSettings
 from reranker.rerank.calibrate import Fit, Topic, fit_alpha
 from reranker.rerank.calibration import body_hash, signature_of
+from reranker.tables import read_judgements, read_queries
 from reranker.training import DocumentSource, TrainConfig, from_judgements, train_model
 
 DATA = Path(os.environ.get("SSI_DATA", Path(__file__).resolve().parents[1] / "../shared/data"))

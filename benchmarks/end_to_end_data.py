@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from reranker.formats import read_documents, read_judgements, read_links, read_queries
+from reranker.formats import read_documents
+from reranker.tables import read_judgements, read_links, read_queries
 
 TRAIN_SHARE, N_PARTS = 60, 5
 LINKED_QUERY_WORDS = 30

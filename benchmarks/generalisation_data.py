@@ -13,7 +13,8 @@ from end_to_end_data import N_PARTS, read_collection
 from package_corpora import PACKAGES
 
 from reranker.evaluation import RankingTask, draw_keywords, link_task, qrels_task
-from reranker.formats import read_ids, read_links, read_qrels, read_queries
+from reranker.formats import read_ids
+from reranker.tables import read_links, read_qrels, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.tfidf import count_rows
 from reranker.text.vocabulary import VocabularyBuilder

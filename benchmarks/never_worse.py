@@ -24,7 +24,7 @@ from provenance import program_of, write_results
 
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
-from reranker.formats import read_judgements, read_queries
+from reranker.tables import read_judgements, read_queries
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements
 from reranker.training.form_choice import forms_of
 from reranker.training.run import checked_run

@@ -20,8 +20,8 @@ from papers.click_simulator import EMPTY, ClickModel, LogPlan, SimulatedLog, att
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.clicks.log import ClickLog
 from reranker.evaluation import evaluate_ranking, qrels_task
-from reranker.formats import read_links
 from reranker.models.ranking_model import RankingModel
+from reranker.tables import read_links
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, TrainingSet, from_judgements
 from tests.click_readers import tables_of

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 import reranker.training.linear as training
-from reranker.formats import read_links
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import sgd_steps
+from reranker.tables import read_links
 from reranker.training import DocumentSource, Listener, TrainConfig, from_links, train_model
 from reranker.training.problem import Problem
 from reranker.training.trainer import Trainer

@@ -40,8 +40,9 @@ from reranker.clicks.pairs import DEFAULT_STRATEGY, STRATEGIES, PairConfig, impr
 from reranker.clicks.schema import Impression
 from reranker.errors import TrainingError
 from reranker.evaluation import evaluate_run, paired_test, qrels_task, standard_error
-from reranker.formats import RejectLog, read_judgements, read_queries
+from reranker.formats import RejectLog
 from reranker.records import Pair
+from reranker.tables import read_judgements, read_queries
 from reranker.training import DocumentSource, TrainConfig, from_pairs, train_model
 
 FOLDS = 5

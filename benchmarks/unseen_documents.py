@@ -37,11 +37,11 @@ from papers.plain_sgd import PlainData, PlainShape, fit_plain
 from reranker.baselines.comparison import tuning_task
 from reranker.errors import ConfigError
 from reranker.evaluation import link_task, paired_test, standard_error
-from reranker.formats import read_links
 from reranker.lexical.bm25 import LexicalRows
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import LexicalTask, best_lexical, tune_lexical
 from reranker.models.scorers import DocumentForm
+from reranker.tables import read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView

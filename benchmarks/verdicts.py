@@ -29,9 +29,9 @@ from provenance import write_results
 from reranker.baselines.comparison import experiment_of
 from reranker.baselines.comparison import read_corpus as encoded_by
 from reranker.evaluation import draw_tuples, evaluate, paired_test, qrels_task
-from reranker.formats import read_judgements, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.records import Pair
+from reranker.tables import read_judgements, read_queries
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, from_pairs
 from reranker.training.context import KnownScores
 from reranker.training.form_choice import comparison_of, forms_of

@@ -19,7 +19,7 @@ from papers.study import Study, StudyTrial, Texts, link_matrix, study_texts, stu
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import RankingTask, draw_tuples, link_task
-from reranker.formats import read_links
+from reranker.tables import read_links
 from reranker.text.analyzers import Analyzer, make_analyzer, normalised, parse_analyzer
 from reranker.text.rows import row_of, with_data
 

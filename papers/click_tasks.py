@@ -40,7 +40,8 @@ from reranker.clicks.pairs import PairConfig, sql_text
 from reranker.clicks.pairs import impressions as logged
 from reranker.clicks.schema import Impression, pyarrow_module
 from reranker.evaluation import TestTuples
-from reranker.formats import RejectLog, read_links
+from reranker.formats import RejectLog
+from reranker.tables import read_links
 
 RESAMPLES = 1_000
 PAGE, ETA, SEARCHES, QUERY_WORDS = 10, 1.0, 10, 30

@@ -21,7 +21,8 @@ from papers.study import Study, StudyTrial, Texts, study_texts, study_vocabulary
 from reranker.arrays import Float64, Int64
 from reranker.errors import ConfigError, InputError, MissingExtra
 from reranker.evaluation import RankingTask, draw_tuples
-from reranker.formats import RejectLog, read_documents, read_ids, read_judgements, read_links, read_queries
+from reranker.formats import RejectLog, read_documents, read_ids
+from reranker.tables import read_judgements, read_links, read_queries
 from reranker.text.analyzers import make_analyzer, parse_analyzer
 from reranker.text.vocabulary import Vocabulary
 

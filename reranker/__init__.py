@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from reranker.engines import EngineSettings, open_engine
     from reranker.errors import RerankerError
-    from reranker.formats import read_documents, read_links, read_pairs, read_qrels, read_queries
+    from reranker.formats import read_documents
     from reranker.models.model_folder import load_model, save_model
     from reranker.models.ranking_model import RankingModel
     from reranker.quickstart import index, search, train
     from reranker.records import Document, Hit, RankedHit
     from reranker.rerank import RerankedPage, Reranker, RerankSettings
+    from reranker.tables import read_links, read_pairs, read_qrels, read_queries
     from reranker.training import (
         DocumentSource,
         Listener,
@@ -31,12 +32,13 @@ if TYPE_CHECKING:
 _NAMES = {
     "reranker.engines": ("EngineSettings", "open_engine"),
     "reranker.errors": ("RerankerError",),
-    "reranker.formats": ("read_documents", "read_links", "read_pairs", "read_qrels", "read_queries"),
+    "reranker.formats": ("read_documents",),
     "reranker.models.model_folder": ("load_model", "save_model"),
     "reranker.models.ranking_model": ("RankingModel",),
     "reranker.quickstart": ("index", "search", "train"),
     "reranker.records": ("Document", "Hit", "RankedHit"),
     "reranker.rerank": ("RerankSettings", "RerankedPage", "Reranker"),
+    "reranker.tables": ("read_links", "read_pairs", "read_qrels", "read_queries"),
     "reranker.training": (
         "DocumentSource",
         "Listener",

@@ -1,4 +1,4 @@
-"""Streaming readers of input files: documents, links, queries, judgments and preference pairs.
+"""Streaming readers of input files: lines, documents, ids and Parquet. `reranker.tables` reads the tables.
 
 All readers accept a plain or gzipped file of any size, and have one line in memory at a time. gzip is detected from the
 content, not from the name. Documents and pairs can also be in Parquet, which is read in batches of
@@ -20,7 +20,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
@@ -33,7 +33,7 @@ import numpy as np
 from reranker.accounts import MAX_SAMPLES, InputAccount, LeftOut
 from reranker.arrays import UInt64
 from reranker.errors import ConfigError, InputError
-from reranker.records import MAX_ID_BYTES, Document, Pair
+from reranker.records import MAX_ID_BYTES, Document
 
 MAX_SAMPLE_CHARS = 200
 MAX_LINE_BYTES = 2 * 1024 * 1024
@@ -41,7 +41,6 @@ MAX_LINE_BYTES = 2 * 1024 * 1024
 
 _Path = str | os.PathLike[str]
 _Record = TypeVar("_Record")
-_Records = TypeVar("_Records", bound=Sized)
 _BLOCK = 1024 * 1024
 _BOM = b"\xef\xbb\xbf"
 _PARQUET_MAGIC = b"PAR1"
@@ -717,9 +716,6 @@ def _value_at(value: dict[str, Any], path: str) -> Any:
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 MAX_GRADE = 1e6
 """Largest grade of a judgment, positive or negative: larger ones do not keep their differences as float32."""
-MAX_WEIGHT = 1e12
-"""Largest weight of a pair; the least one is its reciprocal. Sums of weights stay exact enough and never overflow."""
-_PAIR_COLUMNS = ("query", "better", "worse", "weight")
 
 
 class Link(NamedTuple):
@@ -744,147 +740,26 @@ class Judgement(NamedTuple):
     grade: float
 
 
-def read_links(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Link]:
-    """Yield the links of a file (source id TAB target id, or a header), including duplicates and links to itself."""
-    from reranker.tables import LINKS, read_table
-
-    def parse(values: Mapping[str, str]) -> Link:
-        return Link(check_id(values["source"], "source id"), check_id(values["target"], "target id"))
-
-    return (link for _, link in read_table(path, LINKS, parse, rejects))
-
-
-def read_queries(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Query]:
-    """Yield the queries of a file (query id TAB text, or a header). Later queries with the same id are rejected.
-
-    Of the Search Relevance Workbench's judgments (JSON), the query texts are the ids too.
-    """
-    from reranker.judgment_lists import is_json, read_json_queries
-    from reranker.tables import QUERIES, read_table
-
-    seen = SeenIds()
-
-    def parse(values: Mapping[str, str]) -> Query:
-        query = Query(check_id(values["query id"], "query id"), values["text"].strip())
-        if not query.text:
-            raise RecordError("empty_query", f"the query {query.id!r} has no text")
-        if not seen.add(query.id):
-            raise RecordError("duplicate_id", f"the query id {query.id!r} was given before: the first query counts")
-        return query
-
-    if is_json(path):
-        return read_json_queries(path, rejects)
-    return (query for _, query in read_table(path, QUERIES, parse, rejects))
-
-
-def read_qrels(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Judgement]:
-    """Yield the judgments of a file: query TAB document TAB grade, or TREC's four columns (query, 0, document, grade).
-
-    TREC's columns are separated by any white space; the second one is ignored. Grades are decimal numbers from
-    -1,000,000 to 1,000,000. The columns can also be separated by commas (CSV), or be named in a header. JSON of the
-    Search Relevance Workbench and of ranx is read too.
-    """
-    return (judgement for _, judgement in _numbered_judgements(path, rejects))
-
-
-def _numbered_judgements(path: _Path, rejects: RejectSink | None) -> Iterator[tuple[Line, Judgement]]:
-    """Yield each judgment of a file with its line."""
-    from reranker.judgment_lists import is_json, read_json_judgements
-    from reranker.tables import JUDGMENTS, read_table
-
-    def parse(values: Mapping[str, str]) -> Judgement:
-        ids = check_id(values["query id"], "query id"), check_id(values["document id"], "document id")
-        return Judgement(*ids, parse_grade(values["grade"]))
-
-    return read_json_judgements(path, rejects) if is_json(path) else read_table(path, JUDGMENTS, parse, rejects)
-
-
-def read_judgements(path: _Path, rejects: RejectSink | None = None) -> dict[str, dict[str, float]]:
-    """Return query id -> document id -> grade.
-
-    If a pair is judged again with another grade, the last grade counts. The former judgment is reported to ``rejects``
-    (kind ``judged_again``), which is no fault of the file.
-    """
-    qrels: dict[str, dict[str, float]] = {}
-    for line, (query, document, grade) in _numbered_judgements(path, rejects):
-        before = qrels.setdefault(query, {}).get(document, grade)
-        if before != grade and rejects is not None:
-            pair = f"document {document!r} of query {query!r}"
-            reason = f"{pair} was judged {before:g} before: the last grade, {grade:g}, counts"
-            rejects.reject(line.number, line.offset, reason, line.data[:800], kind=JUDGED_AGAIN)
-            if isinstance(rejects, RejectLog):
-                rejects.accept(-1)  # the former judgment, which was counted as used
-        qrels[query][document] = grade
-    return qrels
-
-
-def at_least_one(kind: str, path: _Path, rejects: RejectSink | None, read: Callable[[], _Records]) -> _Records:
-    """Return the records that ``read`` reads of a file. Raises `InputError`, with a reason, if all were rejected."""
-    before = rejects.count if isinstance(rejects, RejectLog) else 0
-    records = read()
-    if isinstance(rejects, RejectLog) and not len(records) and (n_rejected := rejects.count - before):
-        name = os.fspath(path)
-        raise InputError(
-            f"none of the {kind} of {name!r} can be used: all {n_rejected:,} were refused, the last one at "
-            f"{rejects.last}. Correct the file",
-            path=name,
-        )
-    return records
-
-
 def read_ids(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[str]:
     """Yield the ids of a file with one id per line."""
     return read_records(path, lambda line: check_id(decoded(line.data)), rejects=rejects)
 
 
-def read_pairs(path: _Path, *, rejects: RejectSink | None = None) -> Iterator[Pair]:
-    """Yield the preference pairs of a tab-separated or Parquet file: query text, better id, worse id and weight.
-
-    A file with tabs or commas can have a header that names the columns in any order. Without a header, the columns are
-    in the order above, separated by tabs. The weight is optional (default 1) and must be a number from 1e-12 to 1e12.
-    The two ids must differ. A Parquet file needs columns with these names.
-    """
-    if is_parquet(path):
-        return read_rows(path, [(name,) for name in _PAIR_COLUMNS[:3]], _pair_of_row, rejects or StrictSink(path))
-    from reranker.tables import PAIRS, read_table
-
-    def parse(values: Mapping[str, str]) -> Pair:
-        return _pair(values["query"], values["better"], values["worse"], _number(values.get("weight", "1"), "weight"))
-
-    return (pair for _, pair in read_table(path, PAIRS, parse, rejects))
-
-
 def parse_grade(text: str) -> float:
     """Return the grade that a text states. Raises `RecordError` for one that is no number or is too large."""
-    grade = _number(text, "grade")
+    grade = parse_number(text, "grade")
     if abs(grade) > MAX_GRADE:
         raise RecordError("grade", f"the grade is {text[:40]}: it must be from {-MAX_GRADE:,.0f} to {MAX_GRADE:,.0f}")
     return grade
 
 
-def _number(text: str, what: str) -> float:
+def parse_number(text: str, what: str) -> float:
+    """Return a finite decimal number. Raises `RecordError`; ``what`` names the number in its message."""
     # `float` would also accept "nan", "1_000" and digits of other scripts.
     value = float(text) if NUMBER.fullmatch(text.strip()) else math.nan
     if not math.isfinite(value):
         raise RecordError("number", f"the {what} is {text[:40]!r}: it must be a finite decimal number")
     return value
-
-
-def _pair(query: object, better: object, worse: object, weight: object) -> Pair:
-    if not isinstance(query, str) or not query.strip():
-        raise RecordError("empty_query", f"the query is {query!r}: it must be a text")
-    if not isinstance(weight, int | float) or isinstance(weight, bool) or not 1 / MAX_WEIGHT <= weight <= MAX_WEIGHT:
-        limits = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}"
-        raise RecordError("weight", f"the weight is {weight!r}: it must be a finite number above 0, {limits}")
-    better, worse = check_id(better, "better id"), check_id(worse, "worse id")
-    if better == worse:
-        raise RecordError("same_document", f"better and worse are both {better!r}: a pair needs two documents")
-    return Pair(query, better, worse, float(weight))
-
-
-def _pair_of_row(row: int, value: Mapping[str, Any]) -> Pair:
-    weight = value.get("weight")
-    return _pair(value["query"], value["better"], value["worse"], 1.0 if weight is None else weight)
 
 
 _BATCH_ROWS = 512

@@ -16,8 +16,9 @@ from reranker.accounts import InputAccount, account_of_ids
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
 from reranker.files import replacing
-from reranker.formats import RejectLog, RejectSink, at_least_one, read_documents, read_links
+from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.progress import Progress, no_progress
+from reranker.tables import at_least_one, read_links
 from reranker.text.view import TextView
 
 _BATCH = 1_000

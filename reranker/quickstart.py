@@ -13,12 +13,12 @@ from indexer.build import BuildReport, build_index
 from reranker.engines import open_engine
 from reranker.engines.protocol import Engine
 from reranker.errors import TrainingError
-from reranker.formats import read_judgements, read_links, read_pairs, read_queries
 from reranker.models.ranking_model import RankingModel
 from reranker.releases import ControlRecord, read_control
 from reranker.rerank.answer import RerankedPage
 from reranker.rerank.calibration import Calibration
 from reranker.rerank.search import Reranker
+from reranker.tables import read_judgements, read_links, read_pairs, read_queries
 from reranker.text.view import TextView
 from reranker.training import (
     DocumentSource,

@@ -202,7 +202,8 @@ def _compare(
     from reranker.baselines.comparison import compare_systems, experiment_of, lexical_task, read_corpus, tuning_task
     from reranker.baselines.fitted import fit_baselines
     from reranker.evaluation import Links, link_task, without_reverse
-    from reranker.formats import at_least_one, read_ids, read_links
+    from reranker.formats import read_ids
+    from reranker.tables import at_least_one, read_links
 
     seed = options["seed"]
     test: Path | None = options["links_test"]
@@ -273,7 +274,7 @@ def _judged(
     from reranker.baselines.comparison import experiment_of, lexical_task, remembering, tuning_pool
     from reranker.baselines.fitted import REMEMBERING
     from reranker.evaluation import Links, qrels_task
-    from reranker.formats import at_least_one, read_judgements, read_queries
+    from reranker.tables import at_least_one, read_judgements, read_queries
 
     qrels, query_file, tune = options["qrels"], options["query_file"], options["tune"]
     asked = at_least_one("queries", query_file, rejects, lambda: list(read_queries(query_file, rejects=rejects)))

@@ -380,7 +380,7 @@ def _kind(options: dict[str, Any]) -> str | None:
 
 
 def _evidence(kind: str, path: Path, query_file: Path | None, rejects: RejectLog) -> TrainingSet:
-    from reranker.formats import read_judgements, read_links, read_pairs, read_queries
+    from reranker.tables import read_judgements, read_links, read_pairs, read_queries
     from reranker.training import from_judgements, from_links, from_pairs
 
     if kind == "links":

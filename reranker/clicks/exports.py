@@ -193,7 +193,7 @@ def write_judgements(
 
 
 def write_tsv(pairs: Iterable[Pair], path: Path) -> int:
-    """Write pairs with a header line, as `reranker.formats.read_pairs` reads them, and return their number."""
+    """Write pairs with a header line, as `reranker.tables.read_pairs` reads them, and return their number."""
     count = 0
     with replacing(path, private=True) as file:
         file.write(b"query\tbetter\tworse\tweight\n")

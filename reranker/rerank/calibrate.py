@@ -23,7 +23,7 @@ from reranker.engines.stored_ids import NO_CHECK, IdCheck
 from reranker.engines.vectors import QueryVectors
 from reranker.errors import InputError
 from reranker.evaluation import PairedTest, evaluate_run, paired_test, standard_error
-from reranker.formats import RejectSink, at_least_one, read_documents, read_judgements, read_links, read_queries
+from reranker.formats import RejectSink, read_documents
 from reranker.models.ranking_model import Encoder
 from reranker.models.training_queries import MAX_TRAINING_QUERIES, TrainingQueries
 from reranker.progress import Progress
@@ -33,6 +33,7 @@ from reranker.rerank.calibration import Calibration, Probability, body_hash, sig
 from reranker.rerank.ranking import blend, final_order
 from reranker.rerank.search import Reranker
 from reranker.rerank.signals import Signal
+from reranker.tables import at_least_one, read_judgements, read_links, read_queries
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 
 T = TypeVar("T")

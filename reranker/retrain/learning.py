@@ -27,21 +27,14 @@ from reranker.engines.protocol import Engine
 from reranker.engines.stored_ids import FindIds, IdCheck, StoredIds, no_look_up
 from reranker.errors import GateRefused, InputError, NothingToLearn
 from reranker.evaluation import Links
-from reranker.formats import (
-    RejectLog,
-    RejectSink,
-    at_least_one,
-    read_documents,
-    read_judgements,
-    read_links,
-    read_queries,
-)
+from reranker.formats import RejectLog, RejectSink, read_documents
 from reranker.models.ranking_model import RankingModel
 from reranker.progress import Say
 from reranker.records import Pair, is_relevant
 from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_live, shown_lists
 from reranker.retrain.served_ranks import weighing
 from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
+from reranker.tables import at_least_one, read_judgements, read_links, read_queries
 from reranker.training import (
     DocumentSource,
     Listener,

@@ -9,10 +9,11 @@ import pytest
 
 from reranker.baselines.fitted import LsiBaseline
 from reranker.evaluation import InnerProducts, SystemScores, draw_keywords, draw_tuples, evaluate, link_task
-from reranker.formats import read_documents, read_ids, read_links
+from reranker.formats import read_documents, read_ids
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus
 from reranker.lexical.tuning import LexicalTask
+from reranker.tables import read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import field_counts
 from reranker.text.view import TextView

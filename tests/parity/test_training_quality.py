@@ -9,7 +9,8 @@ import pytest
 
 from reranker.baselines.comparison import experiment_of, read_corpus
 from reranker.evaluation import InnerProducts, draw_tuples, evaluate, link_task, qrels_task
-from reranker.formats import read_ids, read_judgements, read_links, read_queries
+from reranker.formats import read_ids
+from reranker.tables import read_judgements, read_links, read_queries
 from reranker.training import DocumentSource, Listener, TrainConfig, from_judgements, from_links, train_model
 
 LEAST_REMEMBERED = 0.226  # measured: .244, standard error .009; the tuned words of the texts alone .136

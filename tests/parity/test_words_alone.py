@@ -12,12 +12,13 @@ import pytest
 
 from reranker.baselines.fitted import REMEMBERING, fit_baselines
 from reranker.evaluation import InnerProducts, Links, RankingTask, draw_tuples, evaluate, link_task, qrels_task
-from reranker.formats import read_documents, read_links, read_qrels, read_queries
+from reranker.formats import read_documents
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import COVERING, LexicalTask, best_lexical, tune_lexical
 from reranker.models.ranking_model import Encoder, RankingModel
+from reranker.tables import read_links, read_qrels, read_queries
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
 from reranker.text.view import TextView

@@ -19,9 +19,10 @@ from reranker.baselines.comparison import (
 )
 from reranker.errors import ConfigError, InputError
 from reranker.evaluation import link_task, qrels_task
-from reranker.formats import RejectLog, read_judgements
+from reranker.formats import RejectLog
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.models.ranking_model import RankingModel
+from reranker.tables import read_judgements
 from tests.unit.small_models import DOCUMENTS, small_model, small_vocabulary
 
 IDS = ["ash", "oak", "powder", "fire", "empty", "pump"]

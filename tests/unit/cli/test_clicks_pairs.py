@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from reranker.cli.main import main
 from reranker.clicks.exports import EXPORTS
 from reranker.clicks.pairs import STRATEGIES
-from reranker.formats import read_pairs, read_qrels, read_queries
 from reranker.records import Pair
+from reranker.tables import read_pairs, read_qrels, read_queries
 
 DAY = "2026-11-0{}T08:00:00Z"
 

@@ -20,8 +20,8 @@ from reranker.clicks.exports import (
 )
 from reranker.clicks.pairs import Rating
 from reranker.errors import ConfigError, InputError
-from reranker.formats import read_pairs, read_qrels, read_queries
 from reranker.records import Pair
+from reranker.tables import read_pairs, read_qrels, read_queries
 
 JUDGED = [
     ClickJudgement("red shoe", "a", 1.0),

@@ -15,8 +15,8 @@ import pytest
 
 from reranker.clicks.pairs import BACKENDS, PairConfig, Resources, RobotRules, impressions, make_pairs, ratings
 from reranker.errors import ConfigError, InputError
-from reranker.formats import read_pairs
 from reranker.records import Pair
+from reranker.tables import read_pairs
 from tests.engines.policy import library
 from tests.seeds import seeded_rng
 from tests.unit.clicks import random_logs

@@ -12,20 +12,9 @@ import pytest
 
 from reranker.clicks.exports import ClickJudgement, write_judgements
 from reranker.errors import InputError
-from reranker.formats import (
-    Judgement,
-    Link,
-    Query,
-    RejectLog,
-    document_parts,
-    read_documents,
-    read_judgements,
-    read_links,
-    read_pairs,
-    read_qrels,
-    read_queries,
-)
+from reranker.formats import Judgement, Link, Query, RejectLog, document_parts, read_documents
 from reranker.records import Pair
+from reranker.tables import read_judgements, read_links, read_pairs, read_qrels, read_queries
 from tests.unit.formats.collect import CollectingSink
 
 

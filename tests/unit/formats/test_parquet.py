@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from reranker.errors import InputError
-from reranker.formats import RejectLog, read_documents, read_links, read_pairs
+from reranker.formats import RejectLog, read_documents
 from reranker.records import Pair
+from reranker.tables import read_links, read_pairs
 from tests.engines.policy import library
 from tests.unit.formats.collect import CollectingSink
 

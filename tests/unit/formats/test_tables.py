@@ -12,19 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reranker.errors import InputError
-from reranker.formats import (
-    Judgement,
-    Link,
-    Query,
-    RejectLog,
-    read_documents,
-    read_ids,
-    read_links,
-    read_pairs,
-    read_qrels,
-    read_queries,
-)
+from reranker.formats import Judgement, Link, Query, RejectLog, read_documents, read_ids
 from reranker.records import Pair
+from reranker.tables import read_links, read_pairs, read_qrels, read_queries
 from tests.unit.formats.collect import CollectingSink
 
 

@@ -13,12 +13,13 @@ import pytest
 
 from reranker.cli.train import command
 from reranker.errors import ConfigError
-from reranker.formats import read_documents, read_links
+from reranker.formats import read_documents
 from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import FORMS
 from reranker.records import Pair
+from reranker.tables import read_links
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, TrainingReport, from_links, from_pairs, train_model
