@@ -27,11 +27,11 @@ from reranker.formats import RejectSink, read_documents
 from reranker.lexical.bm25 import bm25_idf, bm25_weights, length_norms
 from reranker.models.model_classes import names_where
 from reranker.models.ranking_model import Encoder, RankingModel
-from reranker.models.training_queries import query_key
 from reranker.progress import Progress, no_progress
 from reranker.records import is_relevant
 from reranker.rerank.calibrate import Topic
 from reranker.text.analyzers import BETWEEN, STOP_WORDS, make_analyzer
+from reranker.text.query_keys import query_key
 from reranker.text.rows import select_columns, stack_rows, used_columns
 from reranker.text.tfidf import text_counts
 from reranker.words import check_linear

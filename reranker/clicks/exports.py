@@ -26,6 +26,7 @@ from reranker.clicks.pairs import Rating
 from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.records import Pair
+from reranker.text.query_keys import query_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +79,8 @@ def grade(value: float, max_grade: int) -> int:
 
 
 def query_id(text: str) -> str:
-    """Return the id of a query text: "q" and 16 hexadecimal digits, the same in every export."""
-    return "q" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    """Return the id of a query text: "q" and 16 hexadecimal digits, the same in every export and for every spelling."""
+    return "q" + hashlib.blake2b(query_key(text).encode(), digest_size=8).hexdigest()
 
 
 def trec_lines(judgements: Iterable[ClickJudgement], max_grade: int) -> Iterator[str]:

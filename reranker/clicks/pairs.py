@@ -33,6 +33,7 @@ from reranker.errors import ConfigError, InputError
 from reranker.files import replacing
 from reranker.records import Pair
 from reranker.spark import spark_session
+from reranker.text.query_keys import query_key_sql
 
 UNIT = 1_000_000
 """Weights are integers in millionths, so that sums do not depend on the order of addition."""
@@ -254,6 +255,7 @@ class LogStep:
 _KEPT = {
     "joined_queries",
     "searches",
+    "spellings",
     "document_events",
     "first_ordinals",
     "robots",
@@ -275,6 +277,7 @@ _TO_LISTS = (
     "joined_queries",
     "document_events",
     "searches",
+    "spellings",
     "first_ordinals",
     "clicks",
     "robots",
@@ -407,6 +410,7 @@ def _values(task: LogTask) -> dict[str, str]:
         "max_collision": float(2.0**-rules.min_entropy_bits),
     }
     texts = {name: str(value).upper() for name, value in flags.items()}
+    texts["query_key"] = query_key_sql("query")
     texts |= {name: f"CAST({value} AS BIGINT)" for name, value in whole.items()}
     # "10.0" would be a decimal in both dialects, and each dialect rounds decimals differently.
     return texts | {name: f"CAST({float(value)!r} AS DOUBLE)" for name, value in numbers.items()}

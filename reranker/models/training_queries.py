@@ -11,6 +11,7 @@ import numpy as np
 
 from reranker.arrays import Bool, UInt64
 from reranker.errors import InputError, ShapeMismatch
+from reranker.text.query_keys import query_key
 
 KEY_DIGITS: Final = 32
 """Number of hexadecimal digits of a key: 16 bytes."""
@@ -18,11 +19,6 @@ MAX_TRAINING_QUERIES: Final = 5_000_000
 """Largest number of hashes in a model (40 MB). A model that has learned from more queries keeps none."""
 _TEXT: Final = b"query text"
 _DOCUMENT: Final = b"document id"
-
-
-def query_key(text: str) -> str:
-    """Return a query text in the form in which equal queries are recognised: in lower case, with single spaces."""
-    return " ".join(text.lower().split())
 
 
 @dataclass(frozen=True, eq=False)

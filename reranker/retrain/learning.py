@@ -35,6 +35,7 @@ from reranker.retrain.gate import ClickedLists, believable, enough, merit_of_liv
 from reranker.retrain.served_ranks import weighing
 from reranker.retrain.settings import GateConfig, Newest, RetrainSettings
 from reranker.tables import at_least_one, read_judgements, read_links, read_queries
+from reranker.text.query_keys import query_key
 from reranker.training import (
     DocumentSource,
     Listener,
@@ -343,7 +344,8 @@ def read_links_and_judgements(
     model is trained on, and ``find_shown`` in those that the gate ranks.
 
     Judged queries are split by a hash of their text, so that the same ones are kept for the gate in every retraining.
-    Queries with the same text are merged. If two of them grade the same document, the first grade is used.
+    Queries with the same text (except for upper or lower case and white space) are merged under the first text. If two
+    of them grade the same document, the first grade is used.
     """
     evidence = []
     judged: dict[str, dict[str, float]] = {}
@@ -361,8 +363,10 @@ def read_links_and_judgements(
         kept = IdCheck(accounts.append, find_shown).known("judgments", of_gate, texts)
         check(summed(accounts, "judgments"))
         evidence.append(from_judgements(learned, texts))
+        first_text: dict[str, str] = {}
         for query, values in kept.items():
-            judged[texts[query]] = {**values, **judged.get(texts[query], {})}
+            text = first_text.setdefault(query_key(texts[query]), texts[query])
+            judged[text] = {**values, **judged.get(text, {})}
         judged = {
             text: values for text, values in judged.items() if any(is_relevant(grade) for grade in values.values())
         }
@@ -387,8 +391,8 @@ def ids_in_file(path: Path, id_field: str | None, ids: Collection[str]) -> Store
 
 
 def is_for_the_gate(text: str) -> bool:
-    """Return whether a judged query is kept for the gate: half of all texts are, regardless of upper or lower case."""
-    return bool(hashlib.blake2b(text.lower().encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
+    """Return whether a judged query is kept for the gate: half of all texts are, by `query_key`."""
+    return bool(hashlib.blake2b(query_key(text).encode("utf-8", "surrogatepass"), digest_size=1).digest()[0] & 1)
 
 
 @dataclass

@@ -37,6 +37,7 @@ from reranker.service.http import ServiceError
 from reranker.service.serving import Serving, Versions
 from reranker.service.settings import ServiceSettings
 from reranker.service.telemetry import Metrics
+from reranker.text.query_keys import query_key
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def mode_of(settings: ServiceSettings, modes: Container[str], call: SearchCall) 
         return "rerank"
     if settings.shadow:
         return "shadow"
-    if not in_share(call.session_id or call.query, settings.percent, settings.salt):
+    if not in_share(call.session_id or query_key(call.query), settings.percent, settings.salt):
         return "control"
     if call.session_id and in_share(call.session_id, settings.explore, f"{settings.salt}\nexplore"):
         return "explore"
@@ -277,8 +278,11 @@ def team_draft(
 
 
 def coins(session: str, query: str) -> np.random.Generator:
-    """Return the random generator of a session and query: every page of the same search draws the same coins."""
-    text = f"{session}\n{query}".encode("utf-8", "surrogatepass")
+    """Return the random generator of a session and query: every page of the same search draws the same coins.
+
+    Upper or lower case and white space of the query do not matter, because clicks are counted without them.
+    """
+    text = f"{session}\n{query_key(query)}".encode("utf-8", "surrogatepass")
     return np.random.default_rng(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big"))
 
 

@@ -16,8 +16,8 @@ from reranker.accounts import MAX_SAMPLES, UNKNOWN_DOCUMENT, UNKNOWN_QUERY, Left
 from reranker.arrays import AnyArray, Bool, Float64, Int32, distinct, first_uses
 from reranker.errors import ConfigError, TrainingError
 from reranker.evaluation import IdPair, Links, RankingTask, link_task, qrels_task
-from reranker.models.training_queries import query_key
 from reranker.records import RELEVANT_FROM, Pair
+from reranker.text.query_keys import query_key
 
 ROUNDING = 1e-9
 MIN_VALIDATION = 100
@@ -318,16 +318,16 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
     within the part a preference with probability proportional to its own weight.
 
     Queries of clicks, judgements and pairs are texts; those of links are documents. If there are texts, the model is
-    validated on them, and links are only trained on. Queries of the same text (except for white space) become one
-    query. If two parts grade the same document for it, the grade of the earlier part is used: give judgements before
-    clicks. Parts of weight 0 or without a preference are left out. `ConfigError` is raised if a weight is negative or
-    not finite.
+    validated on them, and links are only trained on. Queries of the same text (except for upper or lower case and
+    white space) become one query, with the first of their texts. If two parts grade the same document for it, the grade
+    of the earlier part is used: give judgements before clicks. Parts of weight 0 or without a preference are left out.
+    `ConfigError` is raised if a weight is negative or not finite.
 
     Source: spec T8 and T14 (clicks), design "Learn" (clicks mixed with links or judgements by weight).
     """
     of_texts: list[Preferences] = []
     linked: list[Preferences] = []
-    texts: dict[str, str] = {}
+    first_text: dict[str, str] = {}
     grades: dict[str, dict[str, float]] = {}
     for part, weight in parts:
         if not (math.isfinite(weight) and weight >= 0):
@@ -340,15 +340,17 @@ def mix(*parts: tuple[TrainingSet, float]) -> TrainingSet:
         if part.texts is None:
             linked.append(own)
             continue
-        key = {query: " ".join(text.split()) for query, text in part.texts.items()}
+        key = {
+            query: first_text.setdefault(query_key(text), " ".join(text.split())) for query, text in part.texts.items()
+        }
         of_texts.append(own.asking(key))
-        texts.update((text, text) for text in key.values())
         for query, judged in part.grades.items():
             grades[key[query]] = {**judged, **grades.get(key[query], {})}
     asking, beside = Preferences.joined(of_texts), Preferences.joined(linked)
     if not asking:
         return TrainingSet(beside, None)
     judged_only, shown_only = (any(getattr(part, name) for part, _ in parts) for name in ("judged_only", "shown_only"))
+    texts = {text: text for text in first_text.values()}
     return TrainingSet(asking, texts, grades, beside, judged_only, shown_only)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from reranker.clicks.log import read_part
 from reranker.clicks.pairs import STRATEGIES, UNIT, Backend, LogTask, PairConfig, Resources, RobotRules
 from reranker.clicks.schema import CART, CLICK, IMPRESSION, PURCHASE, TABLES, Impression, ShownDocument
+from reranker.text.query_keys import query_key
 from tests.reference.strategies import FUNCTIONS
 
 Row = Mapping[str, Any]
@@ -67,6 +68,15 @@ def join_searches(queries: Iterable[Row], events: Iterable[Row], gap_ms: int) ->
         time = second.time if first.time is None else first.time
         known.append(Search(query_id, **texts, time=time, randomised=any(row["randomised"] for row in rows)))
     return {one.query_id: one for one in _in_visits(known, gap_ms)}
+
+
+def most_frequent_spellings(texts: Iterable[str]) -> dict[str, str]:
+    """Return for each query text its most frequent spelling; of equally frequent ones the smallest."""
+    numbers = Counter(text for text in texts if text)
+    most_frequent: dict[str, str] = {}
+    for text in sorted(numbers, key=lambda text: (-numbers[text], text)):
+        most_frequent.setdefault(query_key(text), text)
+    return {text: most_frequent[query_key(text)] for text in numbers}
 
 
 def join_touches(events: Iterable[Row]) -> Touches:
@@ -513,6 +523,8 @@ def _impressions(task: LogTask) -> tuple[dict[str, Search], dict[str, str], list
     touches = join_touches(events)
     robots = find_robots(searches, touches, config.robots)
     statuses = judge_searches(searches, touches, robots, config, task.since, task.until, task.goal == "pairs")
+    spelling = most_frequent_spellings(one.query for one in searches.values())
+    searches = {name: replace(one, query=spelling.get(one.query, one.query)) for name, one in searches.items()}
     kept = [one for one in searches.values() if statuses[one.query_id] == "kept"]
     positions = join_hits(hits, {one.query_id for one in kept})
     first = first_ordinals(searches, touches)

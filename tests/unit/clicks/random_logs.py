@@ -18,7 +18,7 @@ _DOCUMENTS = ["", *"abcdefg", "é", "𝄞 x", "it's"]
 _LISTED = "abcdefg"
 _POOLS: dict[str, list[Any]] = {
     "query_id": ["", *(f"q{n}" for n in range(30))],
-    "query": ["", "l", "la", "lap", "shoe", "shoé", 'red "shoe"', "鞋", "𝄞", "'; --", "$x"],
+    "query": ["", "l", "la", "lap", "LAP ", "shoé", "SHOÉ", '"鞋" 𝄞', '"鞋"\u3000 𝄞', "'; --", "$x"],
     "session": [*[""] * 9, "s1", "s2", "s3", "s4"],
     "user": [*[""] * 6, "u1", "u2", "u3", "u4"],
     "network": ["", "n1", "n2"],

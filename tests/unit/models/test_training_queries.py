@@ -35,6 +35,10 @@ def test_texts_are_found_in_any_case_and_spacing_and_documents_by_their_exact_id
     assert known.have_texts([]).shape == known.have_documents([]).shape == (0,)
 
 
+def test_letters_that_programs_lower_differently_are_found_in_any_spelling() -> None:
+    assert queries_of(["ΟΔΟΣ", "İzmir"]).have_texts(["οδοσ", "Οδος", "izmir", "IZMIR"]).all()
+
+
 def test_the_hash_is_the_one_of_the_format() -> None:
     digest = hashlib.blake2b(b"red shoe", digest_size=8, key=bytes(16), person=b"query text").digest()
     assert queries_of(["Red shoe"]).hashes.tolist() == [int.from_bytes(digest, "little")]

@@ -38,8 +38,16 @@ def test_judged_queries_of_one_text_are_one(tmp_path: Path) -> None:
     assert other_evidence.judged == {text: {"a": 2, "b": 0, "c": 1, "d": 0}}
 
 
+def test_judged_queries_that_differ_in_case_are_one_under_the_first_text(tmp_path: Path) -> None:
+    text = next(text for text in (f"Text {i}" for i in range(50)) if is_for_the_gate(text))
+    (tmp_path / "queries.tsv").write_text(f"q1\t{text}\nq2\t{text.upper()}\nq3\t{text.lower()}\n")
+    (tmp_path / "qrels.tsv").write_text("q1\ta\t2\nq2\ta\t0\nq2\tb\t1\nq3\tc\t1\n")
+    other_evidence = read_links_and_judgements(None, tmp_path / "qrels.tsv", tmp_path / "queries.tsv")
+    assert other_evidence.judged == {text: {"a": 2, "b": 1, "c": 1}}
+
+
 def test_spelling_of_letters_does_not_move_a_query_to_the_other_side() -> None:
-    assert all(is_for_the_gate(f"Text {i}") == is_for_the_gate(f"tEXT {i}") for i in range(50))
+    assert all(is_for_the_gate(f"Text {i}") == is_for_the_gate(f" tEXT  {i}") for i in range(50))
 
 
 def test_links_count_beside_judgements(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_random_clicks_prefer_nobody() -> None:
 def test_the_coins_of_a_session_stay() -> None:
     assert coins("s", "q").random() == coins("s", "q").random()
     assert coins("s", "q").random() != coins("t", "q").random()
+    assert coins("s", "Red  Boot ").random() == coins("s", "red boot").random() != coins("s", "redboot").random()
 
 
 def lists_of(clicks: list[list[str]], session: str = "s{}") -> tuple[dict[str, TeamList], set[tuple[str, str]]]:

@@ -22,7 +22,7 @@ from reranker.records import Reason, ReasonKind
 from reranker.rerank import RerankSettings
 from reranker.service.auth import ApiKeys, may, new_key, presented_key
 from reranker.service.http import ServiceError, retry_after
-from reranker.service.modes import SearchCall, Shadow, in_share
+from reranker.service.modes import MODES, SearchCall, Shadow, in_share, mode_of
 from reranker.service.settings import Limits, ServiceSettings
 from reranker.service.state import Breaker
 from reranker.service.telemetry import JsonFormatter, Metrics, configure_logs
@@ -351,6 +351,18 @@ def test_sessions_are_drawn_in_the_share_asked_for_and_stay_drawn() -> None:
     assert drawn < {one for one in sessions if in_share(one, 60.0, "")}
     assert not any(in_share(one, 0.0, "") for one in sessions) and all(in_share(one, 100.0, "") for one in sessions)
     assert drawn != {one for one in sessions if in_share(one, 30.0, "other")}
+
+
+def test_searches_without_a_session_are_in_the_same_group_for_every_spelling() -> None:
+    settings = ServiceSettings("idx", percent=50.0)
+    modes = [
+        {
+            mode_of(settings, MODES, SearchCall(text, None, None, None, False, None, None, None, False, Deadline(1.0)))
+            for text in (f"Boot {number}", f" boot  {number}")
+        }
+        for number in range(50)
+    ]
+    assert {"control"} in modes and {"rerank"} in modes and all(len(of_query) == 1 for of_query in modes)
 
 
 def test_every_kind_of_reason_is_shown_from_the_start_at_0() -> None:

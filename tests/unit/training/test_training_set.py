@@ -239,6 +239,15 @@ def test_queries_of_one_text_become_one_and_the_earlier_grades_hold() -> None:
     assert mix((clicks, 1.0), (judged, 1.0)).grades["red shoes"]["a"] == 1.0
 
 
+def test_queries_that_differ_in_case_become_one_with_the_first_text() -> None:
+    judged = from_judgements({"7": {"a": 0.0, "b": 3.0}}, {"7": "Red Shoes"})
+    clicks = from_pairs([Pair("red shoes", "a", "c")])
+    mixed = mix((judged, 1.0), (clicks, 1.0))
+    assert mixed.texts == {"Red Shoes": "Red Shoes"} and mixed.query_ids == ("Red Shoes",)
+    assert mixed.grades == {"Red Shoes": {"a": 0.0, "b": 3.0, "c": 0.0}}
+    assert {preference.query for preference in mixed.preferences} == {"Red Shoes"}
+
+
 def test_links_alone_stay_links() -> None:
     mixed = mix((from_links([("a", "b")]), 1.0), (from_links([("b", "c"), ("c", "a")]), 4.0))
     assert mixed.texts is None and not mixed.linked
