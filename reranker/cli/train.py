@@ -18,7 +18,7 @@ from reranker.cli import common
 from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
-from reranker.errors import ConfigError, GateRefused, TrainingError
+from reranker.errors import ConfigError, EngineError, GateRefused, TrainingError
 from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
 from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPES, TrainConfig
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from reranker.models.ranking_model import RankingModel
     from reranker.text.view import TextView
     from reranker.training import DocumentSource, TrainingReport, TrainingSet
+    from reranker.training.own_search import OwnSearch
     from reranker.training.train import StageCost
 
 _DECIDED = (
@@ -147,7 +148,17 @@ Examples:
 @click.option(
     "--engine", "engine_spec", metavar="SPEC", help="Engine of --index and of the analyzer engine:INDEX/FIELD."
 )
-@click.option("--index", metavar="NAME", help="Read the documents of this index, if --docs is not given.")
+@click.option(
+    "--index",
+    metavar="NAME",
+    help="Read the documents of this index, if --docs is not given, and compare its own order with the model.",
+)
+@click.option(
+    "--body",
+    "body_path",
+    type=common.FILE,
+    help="Search body (JSON) with {{query}} in it, for that comparison.  [default: BM25 over the model's text fields]",
+)
 @click.option(
     "--vector-field",
     default="",
@@ -254,6 +265,9 @@ def command(**options: Any) -> None:
     the reading of an Elasticsearch or OpenSearch index was interrupted, it continues with a new point-in-time view:
     documents that were changed meanwhile are read in their new version. If documents were deleted meanwhile, everything
     is read again, so that the file always corresponds to one view. --fresh deletes the checkpoint and these documents.
+
+    With --index and judged queries, the engine's own order by --body is compared with the model on the held-out
+    queries.
     """
     from reranker.files import write_file
     from reranker.formats import RejectLog
@@ -310,7 +324,8 @@ def command(**options: Any) -> None:
         save_model(model, path)
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
-        _show(model, report, path, rejects, options["as_json"])
+        compared = _own_search(options, engine, model, report)
+        _show(model, report, path, rejects, options["as_json"], compared)
         if engine is not None and options["index"] and not options["as_json"]:
             # click instead of rich, because a command for copying must not be wrapped.
             click.echo(_comparison_hint(engine, options["index"], path))
@@ -491,18 +506,42 @@ def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) 
         click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
 
 
+def _own_search(
+    options: dict[str, Any], engine: Engine | None, model: RankingModel, report: TrainingReport
+) -> OwnSearch | None:
+    """Return the comparison with the engine's own order; None without an index, or if the engine cannot search."""
+    from reranker.rerank.search import read_body
+    from reranker.training.own_search import own_search
+
+    if engine is None or not options["index"]:
+        return None
+    body = read_body(options["body_path"]) if options["body_path"] else None
+    try:
+        return own_search(engine, options["index"], body, model, report)
+    except EngineError as error:
+        common.warn(f"the engine's own order was not compared with the model: {error}")
+        return None
+
+
 def _comparison_hint(engine: Engine, index: str, model_path: Path) -> str:
     """Return the command that compares the model with the engine's order of the user's own search body."""
     command = ["ssi", "calibrate", "--engine", engine.spec, "--index", index, "--model", str(model_path)]
     files = ["--body", "body.json", "--qrels", "other-qrels.tsv", "--query-file", "other-queries.tsv"]
     return (
-        "`ssi train` does not know your search body. After `ssi revectorize` and `ssi promote`, this command compares "
-        "the model with the engine's order of your body, on judged queries that the model was not trained on:"
+        "After `ssi revectorize` and `ssi promote`, this command compares what users get (the first hits of your body, "
+        "reranked) with the engine's order, on judged queries that the model was not trained on:"
         f"\n{shlex.join([*command, *files])}"
     )
 
 
-def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: RejectLog, as_json: bool) -> None:
+def _show(
+    model: RankingModel,
+    report: TrainingReport,
+    path: Path,
+    rejects: RejectLog,
+    as_json: bool,
+    compared: OwnSearch | None,
+) -> None:
     from reranker.rerank.weighted_template import weighted_template
     from reranker.training.report import summary_of
 
@@ -528,6 +567,7 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
                 "rejected_lines": rejects.count,
                 "accounts": [rejects.account("records").to_json(), report.account.to_json()],
                 "comparison": report.comparison.to_json() if report.comparison else None,
+                "own_search": compared._asdict() if compared else None,
                 "stages": [cost._asdict() for cost in report.costs],
             }
         )
@@ -550,3 +590,5 @@ def _show(model: RankingModel, report: TrainingReport, path: Path, rejects: Reje
     console.print(summary)
     if report.comparison is not None:
         console.print(report.comparison.sentence())
+    if compared is not None:
+        console.print(compared.sentence())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
+from reranker.engines import WriteOp, open_engine
 from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
 
@@ -107,9 +109,30 @@ def test_the_command_that_compares_with_the_own_search_body_is_printed_for_an_in
         f"\nssi calibrate --engine {spec} --index shop --model '{model}' --body body.json --qrels other-qrels.tsv "
         "--query-file other-queries.tsv\n"
     ) in result.stdout, "on one line, to be pasted"
-    assert "with the engine's order of your body" in result.stdout
+    assert "with the engine's order" in result.stdout
     assert "ssi calibrate" not in train(folder, tmp_path / "other", "--links", "links.tsv", *QUICK).stdout
     report_of(train(folder, model, "--links", "links.tsv", *QUICK, *of_index, "--json"))
+
+
+def test_the_own_search_body_is_compared_on_the_held_out_queries(folder: Path, tmp_path: Path) -> None:
+    spec = f"tantivy:{tmp_path / 'index'}"
+    documents = {json.loads(line)["id"]: json.loads(line) for line in (folder / "docs.jsonl").read_text().splitlines()}
+    with closing(open_engine(spec)) as engine:
+        engine.create_index("shop", {"properties": {"title": {"type": "text"}, "text": {"type": "text"}}})
+        engine.bulk("shop", [WriteOp("index", name, source) for name, source in documents.items()])
+        engine.refresh("shop")
+    body = {"query": {"match": {"text": "{{query}}"}}, "size": 3, "highlight": {"fields": {"text": {}}}}
+    (tmp_path / "body.json").write_text(json.dumps(body), encoding="utf-8")
+    judged = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--epochs", "1", "--dim", "4")
+    of_index = ("--engine", spec, "--index", "shop", "--body", str(tmp_path / "body.json"))
+    report = report_of(train(folder, tmp_path / "model", *judged, *of_index, "--json"))
+    found = report["own_search"]
+    assert found["n_queries"] == report["comparison"]["queries"] and not found["by_default"]
+    assert found["model"] == pytest.approx(report["comparison"]["systems"]["model"]["AP"]["mean"])
+    printed = train(folder, tmp_path / "printed", *judged, *of_index).stdout
+    assert f"your search body in the engine has MAP {found['engine']:.4f}" in " ".join(printed.split())
+    missing = train(folder, tmp_path / "missing", *judged, "--engine", spec, "--index", "other", "--json")
+    assert report_of(missing)["own_search"] is None and "was not compared" in missing.stderr
 
 
 def test_quarters_of_grades_train_the_same_model_as_whole_ones(folder: Path, tmp_path: Path) -> None:
