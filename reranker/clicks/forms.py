@@ -9,7 +9,8 @@ export tools write:
 - camelCase names; ``position.ordinal`` as a number, as ``{"index": number}``, or as a flat key.
 - Rows wrapped in ``{"_index", "_source"}``, in the hits of a search response, or after ``index-name TAB``.
 - Action lines of the bulk API (``{"index": {"_index": …}}``) are skipped.
-- ``query_attributes.ssi_first``, in which `ssi serve` logs the number of hits on the previous pages.
+- ``query_attributes.ssi_first``, in which `ssi serve` logs the number of hits on the previous pages, and ``ssi_words``,
+  in which it logs the words that a query with a syntax asks for: these are then the query.
 
 **JSON lines**, this project's own format: one shown result list per line, with the clicks on it::
 
@@ -544,6 +545,7 @@ class _QueryAttributes(_Attributes, gc=False):
     randomised: bool | str | int | None = None
     randomized: bool | str | int | None = None
     ssi_first: int | str | None = None
+    ssi_words: str | None = None
 
     @property
     def is_randomised(self) -> bool:
@@ -716,7 +718,7 @@ class UbiReader(LineReader):
         rows.queries.append(
             QueryRow(
                 query_id=query_id,
-                query=values.query(row.user_query),
+                query=values.query(attributes.ssi_words or row.user_query),
                 session=values.session(row.session_id if row.session_id is not None else attributes.session_id),
                 user=rows.user(row.client_id, row.user_id if row.user_id is not None else attributes.user_id, time),
                 network=values.network(row.ip or attributes.ip or ""),

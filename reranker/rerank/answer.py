@@ -12,7 +12,7 @@ from msgspec import structs
 from reranker.records import RankedHit, Reason
 from reranker.rerank.explain import Explanation
 
-_NOT_JSON = frozenset({"hits", "explanations", "raw", "clauses", "max_score", "engine_answer"})
+_NOT_JSON = frozenset({"asked", "hits", "explanations", "raw", "clauses", "max_score", "engine_answer"})
 """Fields of a page that its JSON does not contain, or contains in another form."""
 
 
@@ -52,6 +52,8 @@ class RerankedPage:
     """Duration of each step in milliseconds."""
     explanations: tuple[Explanation, ...] = ()
     """One explanation per hit if requested, otherwise empty."""
+    asked: str = ""
+    """The words that a query with a syntax asks for, if they are not the whole query. Not part of the JSON."""
     max_score: float | None = None
     """Highest score of the reranked window; None if the page is in the engine's order. Not part of the JSON."""
     raw: Mapping[str, Any] = field(default_factory=dict)

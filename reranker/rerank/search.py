@@ -803,6 +803,7 @@ class Reranker:
             n_unscored=scored.window.n_unscored if scored else 0,
             timings_ms=request.deadline.stages_ms,
             explanations=explanations,
+            asked="" if request.asked in (None, request.query) else request.asked or "",
             max_score=scored.max_score if scored else None,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
             engine_answer=answer.raw if reason else None,

@@ -102,6 +102,7 @@ def query_row(
         "ssi_cause": page.cause,
         "ssi_first": str(first or ""),
         "ssi_total": str(page.total),
+        "ssi_words": page.asked,
         "ssi_first_stage_ranks": " ".join(str(hit.first_stage_rank) for hit in page.hits),
         "ssi_teams": " ".join(outcome.teams),
         "ssi_versions": " ".join(outcome.versions),

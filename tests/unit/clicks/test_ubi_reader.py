@@ -84,6 +84,7 @@ EVENT_SPELLINGS: dict[str, Any] = {
     "nulls": event(user_id=None, user_query=None, ip=None),
 }
 QUERY_SPELLINGS: dict[str, Any] = {
+    "words of a query with a syntax": query(user_query="red shoes -boots", query_attributes={"ssi_words": "red shoes"}),
     "1.3": query(),
     "objects ids": {**query(query_response_hit_ids=None), "query_response_objects_ids": ["d1", "d2"]},
     "object ids": {**query(query_response_hit_ids=None), "query_response_object_ids": ["d1", "d2"]},

@@ -308,6 +308,21 @@ def test_a_query_is_analyzed_by_the_engine_before_its_search(served: Served) -> 
     assert events[:2] == ["analyze", "search"]
 
 
+def test_a_query_with_a_syntax_is_encoded_by_the_words_that_it_asks_for(served: Served) -> None:
+    class Simple(Spy):
+        def search(self, index: str, body: Any, **named: Any) -> SearchAnswer:
+            if clause := body["query"].get("simple_query_string"):
+                body = {**body, "query": {"match": {"text": clause["query"].partition(" -")[0]}}}
+            return super().search(index, body, **named)
+
+    reranker = reranker_of(served, engine=Simple(served.engine), alpha=1.0)
+    page = reranker.search("word3 -word11", {"query": {"simple_query_string": {"query": "{{query}}"}}})
+    plain = reranker.search("word3", {"query": {"match": {"text": "{{query}}"}}})
+    assert page.reranked and (page.asked, plain.asked) == ("word3", "")
+    assert [(hit.id, hit.score) for hit in page.hits] == [(hit.id, hit.score) for hit in plain.hits]
+    assert "asked" not in page.to_json()
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_query_is_encoded_while_the_engine_searches(
     served: Served, monkeypatch: pytest.MonkeyPatch, fails: bool

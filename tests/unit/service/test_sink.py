@@ -41,10 +41,12 @@ from tests.engines.memory import memory_engine
 from tests.services import client_of, service_over, small_index
 
 
-def row(number: int = 0, *, query: str = "red shoes", first: int = 0, versions: tuple[str, ...] = ()) -> dict[str, Any]:
+def row(
+    number: int = 0, *, query: str = "red shoes", first: int = 0, versions: tuple[str, ...] = (), asked: str = ""
+) -> dict[str, Any]:
     """Return the row of a search, ``first`` hits standing before its page."""
     hits = tuple(RankedHit(f"d{i}", "docs-000001", first + i + 1, 0.0, 10 - i) for i in range(5))
-    page = RerankedPage(query, hits, 50, True, True)
+    page = RerankedPage(query, hits, 50, True, True, asked=asked)
     serving: Any = SimpleNamespace(model_id="a" * 64, encoder_id="b" * 64)
     call = SearchCall(query, None, None, first, False, "s1", "c1", None, False, Deadline())
     settings = ServiceSettings("docs", application="shop")
@@ -93,6 +95,12 @@ def test_a_row_of_ubi() -> None:
     assert attributes["ssi_first"] == "10"
     assert all(isinstance(value, str) for value in attributes.values())
     assert "ssi_cause" not in attributes
+
+
+def test_the_words_of_a_query_with_a_syntax_are_logged() -> None:
+    assert "ssi_words" not in row()["query_attributes"]
+    logged = row(query="red -boots", asked="red")
+    assert (logged["user_query"], logged["query_attributes"]["ssi_words"]) == ("red -boots", "red")
 
 
 def test_a_full_sink_drops_and_counts_and_nobody_waits() -> None:
