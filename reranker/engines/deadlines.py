@@ -48,6 +48,8 @@ class Exchange:
     """urllib3's error if there is no complete answer."""
 
 
+LONGEST_WAIT_S = 60.0
+"""Seconds for which a request without a time limit waits for a free connection."""
 _ENCODED = re.compile(r"/(?:[A-Za-z0-9/?&=._~:,*+-]|%[0-9A-F]{2})*")
 """A path with parameters that needs no further encoding."""
 _exchange: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
@@ -104,7 +106,8 @@ class DeadlinePool:
         self, exchange: Exchange, method: str, url: str, body: bytes | None, headers: Mapping[str, str] | None
     ) -> urllib3.BaseHTTPResponse:
         pool, deadline = self._pool, exchange.deadline
-        if not self._free.acquire(timeout=deadline.timeout_s()):
+        left_s = deadline.timeout_s()
+        if not self._free.acquire(timeout=LONGEST_WAIT_S if left_s is None else left_s):
             raise ReadTimeoutError(pool, url, "all connections were in use")
         try:
             left_s = deadline.timeout_s()

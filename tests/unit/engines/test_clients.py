@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from elasticsearch import Elasticsearch
 from opensearchpy import OpenSearch
-from urllib3.exceptions import ProtocolError
+from urllib3.exceptions import ProtocolError, ReadTimeoutError
 
 from reranker.deadline import Deadline
 from reranker.engines import EngineSettings, open_engine
@@ -266,6 +266,16 @@ def test_what_a_client_sends_on_its_way_is_not_taken_for_the_answer() -> None:
             pool.urlopen("POST", "/prefix/shop/_count")
         pool.urlopen("GET", "/_nodes/_all/http")
     assert exchange.reply is None and isinstance(exchange.error, ProtocolError)
+
+
+def test_no_request_waits_for_a_connection_without_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reranker.engines.deadlines.LONGEST_WAIT_S", 0.01)
+    pool: Any = DeadlinePool(Pool())  # type: ignore[arg-type]
+    assert pool._free.acquire(timeout=1.0)  # the only connection is in use
+    with pytest.raises(ReadTimeoutError, match="in use"):
+        pool.urlopen("GET", "/shop/_search")
+    pool._free.release()
+    assert pool.urlopen("GET", "/shop/_search") == "/shop/_search"
 
 
 def test_an_http_proxy_gets_whole_urls() -> None:
