@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
 from collections import Counter
@@ -23,7 +22,6 @@ from tests.live.helpers import ask
 from tests.live.service_process import ServiceProcess
 from tests.served import model_of, random_documents, serve
 
-DEADLINES_MS = (20, 60, 150, 1000)
 N_SEARCHES = 24
 N_AT_ONCE = 4
 
@@ -87,16 +85,14 @@ def by_id(answer: dict[str, Any]) -> dict[str, Any]:
     return {hit["_id"]: (hit["_source"], hit["highlight"]) for hit in shown}
 
 
-@pytest.mark.parametrize("route", ["fetch", "beside"])
-def test_pages_have_their_content_whatever_the_deadline(site: Site, route: str) -> None:
+@pytest.mark.parametrize(("route", "deadlines_ms"), [("fetch", (20, 60, 150, 1000)), ("beside", (60, 400))])
+def test_pages_have_their_content_whatever_the_deadline(site: Site, route: str, deadlines_ms: tuple[int, ...]) -> None:
     options = ["--route", "beside", "--store", str(site.served.store_path)] if route == "beside" else []
-    seen: dict[int, Counter[str]] = {}
-    for deadline_ms in DEADLINES_MS:
+    for deadline_ms in deadlines_ms:
         with site.service(deadline_ms, *options) as process, ThreadPoolExecutor(N_AT_ONCE) as pool:
-            kinds = pool.map(lambda number, at=process: searched(site, at, number), range(N_SEARCHES))
-            seen[deadline_ms] = Counter(kinds)
-    assert all(counts.total() == N_SEARCHES for counts in seen.values())
-    assert set(itertools.chain(*seen.values())) <= {"reranked", "own", "429", "503"}
+            seen = Counter(pool.map(lambda number, at=process: searched(site, at, number), range(N_SEARCHES)))
+        assert seen.keys() <= {"reranked", "own", "429", "503"}
+        assert deadline_ms < 1000 or seen["reranked"] + seen["own"] > 0
 
 
 def test_pages_have_their_content_after_a_restart_of_the_engine(site: Site) -> None:
