@@ -664,17 +664,17 @@ class Reranker:
         if self.model is not None and self.model.encoder.analyzer.config.kind == "engine":
             with request.deadline.stage("query"):  # not while waiting: encoding sends requests to the engine itself
                 encoding.query()
-        with request.deadline.stage("candidates"), encoding.while_waiting():
-            try:
+        try:
+            with request.deadline.stage("candidates"), encoding.while_waiting():
                 answer = self._candidates.search(*head, with_source=at_once, doc_values=request.doc_values)
-            except EngineError as error:
-                if not _may_answer_itself(error):
-                    raise _NoCandidates(error) from error
-                if isinstance(error, EngineRejected) and request.alpha.signals:
-                    # The mapping has changed since calibration. The search itself must not fail because of that.
-                    text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
-                    raise FallbackError(ReasonKind.NOT_RERANKABLE, text) from error
-                raise
+        except EngineError as error:
+            if not _may_answer_itself(error):
+                raise _NoCandidates(error) from error
+            if isinstance(error, EngineRejected) and request.alpha.signals:
+                # The mapping has changed since calibration. The search itself must not fail because of that.
+                text = f"the signals could not be read; run `ssi calibrate --signals` again: {error}"
+                raise FallbackError(ReasonKind.NOT_RERANKABLE, text) from error
+            raise
         source = self._candidates.source_of(request.body, with_source=at_once)
         return answer, self._rank(request, encoding, answer.hits, source), at_once
 
