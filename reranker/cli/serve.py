@@ -214,8 +214,8 @@ Signals: on SIGTERM, the service answers the requests in progress and exits; on 
 def command(**options: Any) -> None:
     """Serve search with reranking, the rerank APIs and the search page over HTTP.
 
-    If a model is missing or the deadline has passed, the service falls back to the engine's own order, and the response
-    gives the reason.
+    If a model is missing or the deadline is near, the service returns the engine's own answer to the same body, and the
+    response gives the reason. A part of the deadline is reserved for that.
 
     The service checks the model and the store while it copies them to a folder under TMPDIR, and serves from this copy.
     When you replace the original folders, the service loads the new files as soon as they are complete.
