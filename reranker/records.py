@@ -108,8 +108,6 @@ class Hit(msgspec.Struct, frozen=True):
     """Values of the requested ``fields``."""
     raw: Mapping[str, Any] = {}
     """The unchanged hit of the engine's response (with highlights, inner hits, sort values)."""
-    is_whole: bool = False
-    """Whether ``source`` is the whole document, so that a missing field is one that the document does not have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,16 +141,17 @@ def has_usable_vector(encoder: Encoder, source: Mapping[str, Any]) -> bool:
     return True
 
 
-def outdated(encoder: Encoder, hits: Sequence[Hit]) -> list[int]:
-    """Return the positions of the hits whose vector was computed from another text than the one that came with them.
+def outdated(encoder: Encoder, sources: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Return the positions of the documents whose vector was computed from another text than they have.
 
-    Hits without their whole document or without a hash are left out, and so are all hits of an encoder that reads
-    vectors, which an engine may omit from ``_source``.
+    ``sources`` are whole documents: a field that is missing there is one that the document does not have. Documents
+    without a hash are left out, and so are all documents of an encoder that reads vectors, which an engine may omit
+    from ``_source``.
     """
     if encoder.vector_field is not None:
         return []
     name, view = field_name(encoder.encoder_id, "src"), encoder.view
-    known = [(place, hit.source) for place, hit in enumerate(hits) if hit.is_whole and name in hit.source]
+    known = [(place, source) for place, source in enumerate(sources) if name in source]
     return [place for place, source in known if source[name] != view.source_hash(source)]
 
 
@@ -584,14 +585,11 @@ class Candidates:
             answer = self.doc_values.search(request, doc_values, preference, deadline)
             if answer is not None:
                 return answer
-        request["_source"] = source = self.source_of(body, with_source=with_source)
-        if doc_values:
-            request["docvalue_fields"] = list(doc_values)
-        answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
-        if source is True:
-            answer = replace(answer, hits=tuple(structs.replace(hit, is_whole=True) for hit in answer.hits))
+        request["_source"] = self.source_of(body, with_source=with_source)
         if not doc_values:
-            return answer
+            return self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
+        request["docvalue_fields"] = list(doc_values)
+        answer = self.engine.search(self.index, request, preference=preference, timeout_s=deadline.timeout_s())
         # The body did not request these doc values, so they are removed from what is shown.
         shown = ({name: value for name, value in hit.raw.items() if name != "fields"} for hit in answer.hits)
         return replace(answer, hits=tuple(map(lambda hit, raw: structs.replace(hit, raw=raw), answer.hits, shown)))
@@ -609,11 +607,20 @@ class Candidates:
         source = body.get("_source", True)
         return [*source, *fields] if isinstance(source, list) else True
 
-    def score(self, model: RankingModel, query: EncodedQuery, hits: Sequence[Hit], deadline: Deadline) -> Window:
+    def score(
+        self,
+        model: RankingModel,
+        query: EncodedQuery,
+        hits: Sequence[Hit],
+        deadline: Deadline,
+        *,
+        are_whole: bool = False,
+    ) -> Window:
         """Return the candidates with their scores. Candidates without a vector are encoded from their text.
 
-        So are candidates whose vector is of another text, if their text came with them. If it did not, their old vector
-        is used, because reading the text of the whole window would take a second request for every search.
+        So are candidates whose vector is of another text, if ``are_whole`` says that their whole documents came with
+        them. If they did not, the old vectors are used, because reading the text of the whole window would take a
+        second request for every search.
 
         Raises `FallbackError` if the deadline passes, `EngineError` if the texts cannot be read.
         """
@@ -623,7 +630,8 @@ class Candidates:
             if self.route:
                 vectors = self.route.load(hits, query.vectors, deadline.timeout_s())
         missing = vectors.missing().tolist()
-        stale = [place for place in outdated(model.encoder, hits) if place not in set(missing)]
+        changed = outdated(model.encoder, [hit.source for hit in hits]) if are_whole else []
+        stale = sorted({*changed}.difference(missing))
         n_encoded = 0
         if missing or stale:
             with deadline.stage("encode"):

@@ -632,9 +632,10 @@ class Reranker:
         if not scored.window.ranks_known:
             return None
         window = scored.window
-        hits = [Hit(hit.id, hit.index, None, hit.source, is_whole=True) for hit in page if hit.rank <= window.n]
-        stale = {int(scored.order[page[n].rank - 1]): hits[n] for n in outdated(model.encoder, hits)}
-        changed = {place: hit for place, hit in stale.items() if place not in window.encoded}
+        hits = {int(scored.order[hit.rank - 1]): hit for hit in page if hit.rank <= window.n}
+        places = list(hits)
+        stale = [places[number] for number in outdated(model.encoder, [hit.source for hit in hits.values()])]
+        changed = {place: hits[place] for place in stale if place not in window.encoded}
         if not changed:
             return None
         with request.deadline.stage("encode"):
@@ -734,7 +735,8 @@ class Reranker:
         width, notice = self.settings.window, ""
         if self._nearest is not None:
             hits, width, notice = self._nearest.unite(request, query, hits, width, source)
-        return hits, self._candidates.score(self.model, query, hits[:width], request.deadline), notice
+        head = (self.model, query, hits[:width], request.deadline)
+        return hits, self._candidates.score(*head, are_whole=source is True), notice
 
     def _query(self, request: Request) -> EncodedQuery:
         model = self._check_can_score()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from reranker.engines.protocol import WriteOp
+from reranker.engines.vectors import field_name
 from reranker.rerank import Reranker, RerankSettings
 from reranker.rerank.candidates import outdated
 from tests.engines.memory import memory_engine
@@ -49,18 +49,33 @@ def test_a_changed_candidate_is_scored_by_its_new_text_where_that_came_with_it(
     assert [score for _, score in found] == pytest.approx([score for _, score in expected], abs=1e-5)
 
 
-def test_only_whole_documents_with_a_hash_can_be_outdated(tmp_path: Path) -> None:
+def test_only_documents_with_a_hash_can_be_outdated(tmp_path: Path) -> None:
     documents = random_documents(10)
     model = model_of(documents)
     served = serve(memory_engine(), "docs", tmp_path, documents, model)
-    hits = served.engine.search("docs", {"query": {"match_all": {}}, "size": 3}).hits
-    changed = [structs.replace(hit, source={**hit.source, "text": "word99"}) for hit in hits]
+    first, second, third = (
+        hit.source for hit in served.engine.search("docs", {"query": {"match_all": {}}, "size": 3}).hits
+    )
     encoder = model.encoder
-    assert outdated(encoder, changed) == []  # the source may have been filtered
-    whole = [structs.replace(hit, is_whole=True) for hit in (changed[0], hits[1], changed[2])]
-    assert outdated(encoder, whole) == [0, 2]
-    without = {name: value for name, value in whole[0].source.items() if not name.startswith("ssi_")}
-    assert outdated(encoder, [structs.replace(whole[0], source=without)]) == []
+    assert outdated(encoder, [{**first, "text": "word99"}, second, {**third, "text": "word99"}]) == [0, 2]
+    without = {name: value for name, value in first.items() if not name.startswith("ssi_")}
+    assert outdated(encoder, [{**without, "text": "word99"}]) == []
+
+
+def test_candidates_whose_source_was_filtered_are_not_taken_for_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reranker.engines.local.LocalEngine.in_process", False)
+    documents = random_documents(60)
+    model = model_of(documents)
+    served = serve(memory_engine(), "docs", tmp_path, documents, model)
+    spy = Spy(served.engine)
+    reranker = Reranker(spy, "docs", model, settings=SETTINGS)
+    body: dict[str, object] = {**BODY, "_source": ["title", field_name(model.encoder_id, "src")]}
+    order(reranker, body)  # until sizes are known, the page is read by a second request
+    page = reranker.search(QUERY, body)
+    assert isinstance(spy.bodies[-1]["_source"], list) and len(spy.bodies) == 3
+    assert page.reranked and page.n_encoded == 0
 
 
 @pytest.mark.parametrize("route", ["fetch", "beside"])
