@@ -248,7 +248,7 @@ class _Classic:
 
     def _take(self, token: re.Match[str]) -> int:
         """Read a token and return where the next one starts."""
-        kind, end = str(token.lastgroup if token.lastgroup != "inner" else "phrase"), token.end()
+        kind, end = str(token.lastgroup), token.end()
         if kind in ("negation", "minus"):
             self.negates = self.expects = True
         elif kind in ("required", "operator"):
@@ -274,7 +274,7 @@ class _Classic:
         if name != "_exists_":
             return at
         token = _CLASSIC.match(self.text, at)
-        if token is None or token.lastgroup not in ("word", "inner", "phrase"):
+        if token is None or token.lastgroup not in ("word", "phrase"):
             raise UnreadableQueryError("the query has _exists_ without a field name")
         self.negates = self.expects = False
         return token.end()

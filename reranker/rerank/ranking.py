@@ -52,8 +52,10 @@ class Request:
     deadline: Deadline
     alpha: ChosenAlpha = DEFAULT
     """The weight by which the scores are blended."""
-    asked: str | None = None
-    """The words that the query asks for: the query itself, unless the body reads it by a syntax; None: unknown."""
+    asked: str = ""
+    """The words that the query asks for: the query itself, unless the body reads it by a syntax."""
+    unread: Reason | None = None
+    """Why these words are unknown, or why there are none though the query is not empty; None if they are known."""
 
     @property
     def doc_values(self) -> list[dict[str, str]]:

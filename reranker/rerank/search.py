@@ -448,7 +448,7 @@ class Reranker:
             If the body or the page is invalid.
         """
         request = self._request(query, body, size, from_, preference, deadline_ms)
-        reason = off or why_not({**request.body, "size": request.size}) or self._why_unread(request)
+        reason = off or why_not({**request.body, "size": request.size}) or request.unread
         # Where candidates are added, the engine's order continues after them, not after the engine's own window.
         past = request.first >= self.settings.window and self._nearest is None
         if past and not reason:
@@ -538,22 +538,8 @@ class Reranker:
         filled = fill_template(body, query)
         if preference is None:
             preference = preference_of(query)
-        asked: str | None
-        try:
-            asked = asked_text(body, query, PLACE)
-        except UnreadableQueryError:
-            asked = None
-        return Request(query, filled, body, first, size, preference, deadline, self._alpha(body), asked)
-
-    def _why_unread(self, request: Request) -> Reason | None:
-        """Return why a query that the body reads by a syntax keeps the engine's order; None if its words are known."""
-        if request.asked is None:
-            text = "the syntax of the query cannot be read with certainty, so the words that it asks for are unknown"
-        elif request.query.strip() and not request.asked:
-            text = "the query asks for no whole word: all of its words are negated, or parts or patterns of words"
-        else:
-            return None
-        return Reason(ReasonKind.NOT_RERANKABLE, text)
+        alpha, (asked, unread) = self._alpha(body), _asked(body, query)
+        return Request(query, filled, body, first, size, preference, deadline, alpha, asked, unread)
 
     def _engine_page(self, request: Request, reason: Reason, *, fallback: bool = False) -> RerankedPage:
         """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
@@ -589,7 +575,7 @@ class Reranker:
         if explain and self.model is not None:
             try:
                 with request.deadline.stage("explain"):
-                    explanations = explanations_of(self.model, request.asked or "", ranking, page, request.deadline)
+                    explanations = explanations_of(self.model, request.asked, ranking, page, request.deadline)
             except FallbackError as late:
                 ranking.notices.append(late.message)
             except EngineError:
@@ -740,9 +726,9 @@ class Reranker:
 
     def _query(self, request: Request) -> EncodedQuery:
         model = self._check_can_score()
-        if reason := self._why_unread(request):
-            raise FallbackError(reason.kind, reason.text)
-        return encode_query(model, request.asked or "")
+        if request.unread is not None:
+            raise FallbackError(request.unread.kind, request.unread.text)
+        return encode_query(model, request.asked)
 
     def _check_can_score(self) -> RankingModel:
         """Return the model; `FallbackError` if there is none, or no route to its vectors."""
@@ -805,7 +791,7 @@ class Reranker:
             n_unscored=scored.window.n_unscored if scored else 0,
             timings_ms=request.deadline.stages_ms,
             explanations=explanations,
-            asked="" if request.asked in (None, request.query) else request.asked or "",
+            asked="" if request.asked == request.query else request.asked,
             max_score=scored.max_score if scored else None,
             raw={name: value for name, value in answer.raw.items() if name != "hits"},
             engine_answer=answer.raw if reason else None,
@@ -883,6 +869,19 @@ def _bounding(deadline: Deadline) -> Iterator[None]:
         yield
     finally:
         request_deadline.reset(token)
+
+
+def _asked(template: Mapping[str, Any], query: str) -> tuple[str, Reason | None]:
+    """Return the words that a query asks for, and None; or "" and why the page must keep the engine's order."""
+    try:
+        asked = asked_text(template, query, PLACE)
+    except UnreadableQueryError as error:
+        text = "the syntax of the query cannot be read with certainty, so the words that it asks for are unknown"
+        return "", Reason(ReasonKind.NOT_RERANKABLE, text, str(error))
+    if query.strip() and not asked:
+        text = "the query asks for no whole word: all of its words are negated, or parts or patterns of words"
+        return "", Reason(ReasonKind.NOT_RERANKABLE, text)
+    return asked, None
 
 
 def _no_model() -> FallbackError:
