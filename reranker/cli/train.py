@@ -281,7 +281,7 @@ def command(**options: Any) -> None:
     share_arenas(1)
     config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
     _check_combination(options)
-    kind = _kind(options)
+    kind, body = _kind(options), _own_body(options)
     with RejectLog(options["rejects"]) as rejects:
         if kind is None:
             _train_unlabelled(options, config, rejects)
@@ -324,7 +324,7 @@ def command(**options: Any) -> None:
         save_model(model, path)
         remove_checkpoints(checkpoint)
         forget_documents(of_index)
-        compared = _own_search(options, engine, model, report)
+        compared = _own_search(options["index"], body, engine, model, report)
         _show(model, report, path, rejects, options["as_json"], compared)
         if engine is not None and options["index"] and not options["as_json"]:
             # click instead of rich, because a command for copying must not be wrapped.
@@ -420,6 +420,8 @@ def _check_combination(options: dict[str, Any]) -> None:
             option = name.removesuffix("_path").replace("_", "-")
             raise ConfigError(f"--{option} needs vectors of documents: give --vector-field, or leave --{option} out")
     source_of = click.get_current_context().get_parameter_source
+    if source_of("body_path") is ParameterSource.COMMANDLINE and not (options["index"] and options["qrels"]):
+        raise ConfigError("--body is compared on judged queries of an index: give --index and --qrels, or leave it out")
     typed = [name for name in _DECIDED if source_of(name) is ParameterSource.COMMANDLINE]
     if typed and options["warm_start"]:
         given = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
@@ -506,18 +508,32 @@ def _show_costs(costs: Sequence[StageCost], weighted: Mapping[str, Any] | None) 
         click.echo(f"body     {json.dumps(weighted, ensure_ascii=False)}")
 
 
+def _own_body(options: dict[str, Any]) -> Mapping[str, Any] | None:
+    """Return the search body of ``--body``, which is checked before the training; None if there is none."""
+    from reranker.engines.bodies import fill_template
+    from reranker.rerank.search import read_body
+
+    if not options["body_path"]:
+        return None
+    body = read_body(options["body_path"])
+    fill_template(body, "")
+    return body
+
+
 def _own_search(
-    options: dict[str, Any], engine: Engine | None, model: RankingModel, report: TrainingReport
+    index: str | None,
+    body: Mapping[str, Any] | None,
+    engine: Engine | None,
+    model: RankingModel,
+    report: TrainingReport,
 ) -> OwnSearch | None:
     """Return the comparison with the engine's own order; None without an index, or if the engine cannot search."""
-    from reranker.rerank.search import read_body
     from reranker.training.own_search import own_search
 
-    if engine is None or not options["index"]:
+    if engine is None or not index:
         return None
-    body = read_body(options["body_path"]) if options["body_path"] else None
     try:
-        return own_search(engine, options["index"], body, model, report)
+        return own_search(engine, index, body, model, report)
     except EngineError as error:
         common.warn(f"the engine's own order was not compared with the model: {error}")
         return None

@@ -135,6 +135,25 @@ def test_the_own_search_body_is_compared_on_the_held_out_queries(folder: Path, t
     assert report_of(missing)["own_search"] is None and "was not compared" in missing.stderr
 
 
+@pytest.mark.parametrize(
+    ("body", "options", "code", "message"),
+    [
+        ('{"query": {"match": {"text": "words"}}}', ("--index", "shop"), 2, "no placeholder for the query"),
+        ("{", ("--index", "shop"), 3, "is not JSON"),
+        ('{"query": {"match": {"text": "{{query}}"}}}', (), 2, "give --index and --qrels"),
+    ],
+)
+def test_a_search_body_is_checked_before_the_training(
+    folder: Path, tmp_path: Path, body: str, options: tuple[str, ...], code: int, message: str
+) -> None:
+    (tmp_path / "body.json").write_text(body, encoding="utf-8")
+    spec = f"tantivy:{tmp_path / 'index'}"
+    given = ("--qrels", "qrels.tsv", "--query-file", "queries.tsv", "--engine", spec, *options)
+    result = train(folder, tmp_path / "model", *given, "--body", str(tmp_path / "body.json"))
+    assert result.exit_code == code and message in flat(result)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["body.json"], "nothing was trained"
+
+
 def test_quarters_of_grades_train_the_same_model_as_whole_ones(folder: Path, tmp_path: Path) -> None:
     """Relevant is every grade above 0; before, judgments of .25 and .5 were said to be empty."""
     lines = (folder / "qrels.tsv").read_text()
