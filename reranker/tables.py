@@ -118,9 +118,9 @@ PAIRS = TableFormat(
     [("query", "better", "worse"), ("query", "better", "worse", "weight")],
     optional=frozenset({"weight"}),
 )
-_IDS = {name for each in (LINKS, QUERIES, JUDGMENTS, PAIRS) for of in each.names.values() for name in of}
-_SURE_NAMES = frozenset(name for name in _IDS if name.endswith("id") and name != "id")
-"""Names that stand in a header only: nobody's query is called ``query_id``."""
+_NAMES = {name for table in (LINKS, QUERIES, JUDGMENTS, PAIRS) for names in table.names.values() for name in names}
+_SURE_NAMES = frozenset(name for name in _NAMES if name.endswith("id") and name != "id")
+"""Names that occur only in a header: no query and no document is called ``query_id``."""
 
 
 @dataclass

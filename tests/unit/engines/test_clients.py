@@ -196,10 +196,10 @@ def test_a_request_of_the_work_does_not_start_the_work_again(server: ScriptedSer
         both.wait(10.0)
         return json_answer(200, {"count": 2})
 
-    def alone(_: ScriptedServer, request: Request) -> Answer:
+    def at_once(_: ScriptedServer, request: Request) -> Answer:
         return json_answer(200, {"count": 2})
 
-    server.script("/shop/_count", together, together, alone, alone)
+    server.script("/shop/_count", together, together, at_once, at_once)
 
     def work() -> None:
         nonlocal n_started

@@ -33,7 +33,7 @@ ERRORS = (EngineUnavailable("down"), EngineOverloaded("busy"), EngineRejected("n
 
 
 class Scripted(Spy):
-    """An engine whose answers to the next searches are told in advance, apart from its own answer to the body."""
+    """An engine with scripted answers: a list for the requests of reranking, and one for its own page."""
 
     def __init__(self, served: Served) -> None:
         super().__init__(served.engine)
