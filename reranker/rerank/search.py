@@ -126,8 +126,8 @@ NEWEST_ANSWER: Final = 0.3
 """Weight of the newest answer in that mean."""
 MAX_RESCORED_PAGES: Final = 2
 """Times that a page is ordered again because it shows a document that was changed since its vector was computed."""
-MIN_FALLBACK_SECONDS: Final = 0.05
-"""Minimum timeout for a fallback's request, even if that ends after the deadline: there would be no answer at all."""
+MIN_ANSWER_SECONDS: Final = 0.05
+"""Minimum timeout for the engine's own answer, even if it ends after the deadline: without it there is no page."""
 
 
 @dataclass(slots=True)
@@ -544,7 +544,7 @@ class Reranker:
     def _engine_page(self, request: Request, reason: Reason, *, fallback: bool = False) -> RerankedPage:
         """Return the engine's own answer to the request's body. Raises `EngineError` if the engine does not answer."""
         body = {**request.body, "from": request.first, "size": request.size}
-        timeout_s = request.deadline.timeout_s(at_least=MIN_FALLBACK_SECONDS)
+        timeout_s = request.deadline.timeout_s(at_least=MIN_ANSWER_SECONDS)
         started = time.perf_counter()
         try:
             with request.deadline.stage("engine"):
