@@ -144,7 +144,7 @@ def read_data(folder: Path) -> Data:
 def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[dict[str, float]]:
     """Return the learning curve of a recipe from its start to so many tuples or seconds."""
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
-    U, V = start_parameters(schedule, data.n_words, config.dim, False, np.random.default_rng(1))
+    U, V = start_parameters(schedule, data.n_words, config.dim, np.random.default_rng(1))
     validator = data.validator(schedule.identity_scale)
     line = Curve(lambda: float(np.mean(values_by([validator], U, DocumentForm("linear", V)))), tuples, seconds)
     told: list[str] = []

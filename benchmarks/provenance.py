@@ -36,9 +36,8 @@ WITHOUT_EFFECT = (
 """Files that read options or write pages. No figure depends on them, so that they and their imports do not count."""
 LOADED_BY_NAME = {
     "papers/registry.py": "papers/registry.py",
-    "reranker/training/context.py": "reranker/models/model_classes.py",
 }
-"""A file that loads modules by name → the file that names them, such as ``"reranker.training.linear:fit_tied"``."""
+"""A file that loads modules by name → the file that names them, such as ``"papers.graded_tasks:TASKS"``."""
 MODULE = re.compile(r"(?:reranker|indexer|papers)(?:\.\w+)+(?=:\w+$|$)")
 """A module's name in a text."""
 

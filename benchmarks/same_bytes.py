@@ -201,14 +201,9 @@ TRAININGS = (
         "--analyzer unicode,stem=english,stop=english --fields title^2,text --tf raw --html --max-chars 90"
         " --quantisation float32 --no-identity --epochs 2 --json",
     ),
-    train("tied", "--model-class tied --epochs 3 --json", warm=True),
-    train("lexical", "--model-class lexical --json"),
-    train("cubic", "--model-class cubic --epochs 2 --max-rows 60 --json", warm=True),
-    train("s2net", "--model-class s2net --epochs 2 --json", warm=True),
     train("judgements", "--epochs 3 --json", "qrels", comparing=True, warm=True),
     train("judgements-valid", "--epochs 3 --recipe paper --valid made/qrels_valid.tsv", "qrels"),
     train("pairs", "--epochs 3 --json", "pairs"),
-    train("auto", "--model-class auto --epochs 2 --json"),
     train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
     train("resumed", "--epochs 30 --patience 30 --json", kill_at="models/resumed.checkpoint/state.json"),
 )
@@ -224,7 +219,8 @@ EVALUATIONS = (
         ("runs/links",),
     ),
     Step(
-        "evaluate keywords", f"{EVALUATING}s2net {OF_LINKS} --queries keywords:5 --baselines tfidf --pool made/pool.txt"
+        "evaluate keywords",
+        f"{EVALUATING}keywords {OF_LINKS} --queries keywords:5 --baselines tfidf --pool made/pool.txt",
     ),
     Step(
         "evaluate judgements",
@@ -232,7 +228,6 @@ EVALUATIONS = (
         "--baselines tfidf,bm25,lsi:8 --run-dir runs/qrels --json",
         ("runs/qrels",),
     ),
-    Step("evaluate cubic", f"{EVALUATING}cubic {OF_LINKS} --baselines= --run-dir runs/cubic --json", ("runs/cubic",)),
     Step("evaluate rows", f"{EVALUATING}rows {OF_LINKS} --baselines= --run-dir runs/rows --json", ("runs/rows",)),
 )
 
@@ -286,8 +281,8 @@ INDEXING = (
     Step("rollback", f"rollback {DOCS} --force --json"),
     Step("gc plan", f"gc {DOCS} --keep 0 --dry-run"),
     Step("gc", f"gc {DOCS} --keep 0 --json", INDEX),
-    Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/s2net --rebuild --json", INDEX),
-    Step("search s2net", f'search "ask1w3 common7" {DOCS} --model models/s2net --json --explain'),
+    Step("rebuild", f"index made/docs.jsonl {DOCS} --model models/keywords --rebuild --json", INDEX),
+    Step("search keywords", f'search "ask1w3 common7" {DOCS} --model models/keywords --json --explain'),
 )
 
 SCRIPTS = tuple(
@@ -407,7 +402,7 @@ WORDS = (
     Step("words similar", "words similar tell3w4 --model models/links --n 8 --json"),
     Step(
         "words similar shown",
-        "words similar ask2w1 --model models/tied --of queries --by cosine --min-documents 1 --picture near.svg",
+        "words similar ask2w1 --model models/document --of queries --by cosine --min-documents 1 --picture near.svg",
         ("near.svg",),
     ),
     Step("words pairs", 'words pairs --query "ask2w1 common5" --model models/links --json'),

@@ -25,7 +25,6 @@ from reranker.errors import ConfigError, InputError
 from reranker.evaluation import PairedTest, ndcg_gains, paired_test
 from reranker.formats import RejectSink, read_documents
 from reranker.lexical.bm25 import bm25_idf, bm25_weights, length_norms
-from reranker.models.model_classes import names_where
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.progress import Progress, no_progress
 from reranker.records import is_relevant
@@ -421,7 +420,7 @@ def check_learned(model: RankingModel) -> None:
     if not (model.query_side(1).any() and model.encoder.V.any()):
         raise ConfigError(
             "the model has no learned part (it is a lexical score), and synonyms are read from U and V: train with "
-            f"--model-class {names_where(lambda each: each.has_vectors)}"
+            "--learned-part on"
         )
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
-from reranker.models.model_classes import names_where
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, pair_weights
 from reranker.text.analyzers import BETWEEN
@@ -308,8 +307,7 @@ def check_linear(name: str, what: str) -> None:
     if name != LINEAR:
         raise ConfigError(
             f"{what} needs the document form 'linear', and this model has {name!r}: see the pairs of a document with "
-            f"`ssi search --explain`, or train with --model-class "
-            f"{names_where(lambda each: each.form == LINEAR and each.has_vectors)}",
+            f"`ssi search --explain`",
             form=name,
         )
 

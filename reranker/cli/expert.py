@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from reranker.cli.common import option_key, options_of
+from reranker.cli.removed import refuse_removed
 
 SHOWN: Final[dict[str, tuple[str, ...]]] = {
     "train": (
@@ -112,6 +113,8 @@ class ExpertCommand(click.Command):
             elif arg.startswith("--set="):
                 yield from self._as_option(arg.removeprefix("--set="))
             else:
+                if arg.startswith("--"):
+                    refuse_removed(self.name, [arg.partition("=")[0]])
                 yield arg
 
     def _as_option(self, setting: str) -> Iterator[str]:
@@ -124,6 +127,7 @@ class ExpertCommand(click.Command):
             )
         option = known.get(key)
         if option is None:
+            refuse_removed(self.name, [key])
             shown = [option_key(one) for one in options_of(self) if not one.hidden]
             if key in shown:
                 raise click.UsageError(f"{key!r} is an option of its own: write --{key.replace('_', '-')}")

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from reranker.cli import common
+from reranker.cli.removed import refuse_removed
 from reranker.config import read_config, reject_unknown
 from reranker.engines import EngineSettings, absolute_spec
 from reranker.errors import MissingExtra, RerankerError
@@ -184,6 +185,7 @@ def _parameters(
             if isinstance(table.get(inner, {}), dict)
         }
     options = {common.option_key(option): option for option in common.options_of(command)} if command else {}
+    refuse_removed(command.name if command else None, table, where)
     reject_unknown(table.keys(), options.keys(), where)
     # One model of several is served: the folder of all of them takes the place of the model of the other commands.
     replaced = {"model"} if "models" in table else set()

@@ -19,7 +19,6 @@ from reranker.cli.common import PATH
 from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, GateRefused, TrainingError
-from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
 from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPES, TrainConfig
 
@@ -44,11 +43,8 @@ _DECIDED = (
     "max_rows",
     "min_df",
     "dim",
-    "tied",
-    "model_class",
 )
 """Options that cannot be given with ``--warm-start``, because the model to start from determines them."""
-_CLASSES = "; ".join(f"{each.name}: {each.summary}" for each in MODEL_CLASSES.values())
 
 TOLD_S = 1.0
 """Seconds from which a stage is named in the summary."""
@@ -59,7 +55,6 @@ Examples:
   ssi train --docs docs.jsonl --links train.tsv --valid valid.tsv --queries document --model model/
   ssi train --docs docs.parquet --qrels qrels.tsv --query-file queries.tsv --model model/
   ssi train --docs docs.jsonl --vector-field embedding --model model/
-  ssi train --docs docs.jsonl --links links.tsv --model-class auto --model model/
   ssi train --docs docs.jsonl --pairs pairs.parquet --warm-start model/ --model model-clicks/
   ssi train --engine elasticsearch:http://localhost:9200 --index shop --fields name,description \\
             --qrels qrels.tsv --query-file queries.tsv --model model/
@@ -79,13 +74,6 @@ Examples:
 )
 @click.option("--valid", type=PATH, metavar="FILE", help="Validation data, in the format of the training file.")
 @click.option("--model", "model_path", required=True, type=PATH, metavar="DIR", help="Folder to write the model to.")
-@common.setting(
-    TrainConfig,
-    "model_class",
-    type=click.Choice((*MODEL_CLASSES, AUTO)),
-    help=f"Kind of model. {_CLASSES}; auto: the class with the fewest parameters that is not significantly "
-    f"worse than the best class on the validation data.",
-)
 @common.setting(TrainConfig, "dim", help="Number of dimensions of a vector.")
 @common.setting(
     TrainConfig,
@@ -128,9 +116,6 @@ Examples:
     "tuned lexical score.",
 )
 @common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Include the word match q.d in the score.")
-@common.setting(
-    TrainConfig, "tied", help="Use the same matrix for queries and documents (U = V); the same as --model-class tied."
-)
 @click.option(
     "--fields",
     default="title,text",
@@ -569,7 +554,6 @@ def _show(
                 "model": str(path),
                 "model_id": model_id,
                 "encoder_id": encoder_id,
-                "model_class": report.model_class,
                 "summary": summary,
                 "split": report.split,
                 "lexical_map": report.lexical_map,
@@ -595,9 +579,7 @@ def _show(
         f"stopped  after epoch {report.result.best_epoch}, validation MAP {report.valid_map:.4f} "
         f"(lexical score only: {report.lexical_map:.4f}), on held-out {held_out}"
     )
-    if report.model_class != DEFAULT_CLASS:
-        console.print(f"class    {report.model_class}")
-    if report.scale not in (0, 1) or (report.scale == 0 and MODEL_CLASSES[report.model_class].has_vectors):
+    if report.scale not in (0, 1) or (report.scale == 0 and len(model.U)):
         console.print(
             f"scale    the learned part is multiplied by {report.scale:g}, the best factor on validation data"
         )

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 from reranker.config import check_ranges, parse_keywords
 from reranker.errors import ConfigError
-from reranker.models.model_classes import AUTO, DEFAULT_CLASS, MODEL_CLASSES, names_where
 
 RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
@@ -47,8 +46,6 @@ class TrainConfig:
     recipe: str = "default"
     """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
     rate, no cap, identity weight 1. ``default`` screens negatives, starts from V = 0, caps norms, drops words."""
-    model_class: str = DEFAULT_CLASS
-    """Model class, a name of `MODEL_CLASSES`, or ``auto``."""
     dim: int = 100
     """N, the dimensions of a vector."""
     queries: str = "mixed"
@@ -58,8 +55,6 @@ class TrainConfig:
     epochs; validated on held-out documents), or for links of known ones. ``auto``: decided by the validation links."""
     identity: bool = True
     """Keep q.d in the score."""
-    tied: bool = False
-    """U = V: the same as the class ``tied``."""
     max_rows: int | None = None
     """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
@@ -104,39 +99,8 @@ class TrainConfig:
         _one_of("memory", self.memory, AUTO_OR_OFF)
         _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
         _one_of("learned_part", self.learned_part, AUTO_OR_ON)
-        _one_of("model_class", self.model_class, (*MODEL_CLASSES, AUTO))
-        self._check_class()
         parse_query_kind(self.queries)
-        if self.query_side_only and self.tied:
-            raise ConfigError(
-                "query_side_only does not go with tied: one array serves queries and documents, so that learning the "
-                "query side changes every document's vector"
-            )
         check_ranges(self, KEPT_NAMES, **self.RANGES)
-
-    def _check_class(self) -> None:
-        model_class = MODEL_CLASSES.get(self.model_class)  # None: the class is chosen
-        if self.tied and self.model_class not in ("low_rank", "tied"):
-            raise ConfigError(
-                f"tied is for the class low_rank, and model_class is {self.model_class!r}: leave one of them out",
-                value=self.model_class,
-            )
-        if not self.identity and (model_class is None or not model_class.has_vectors):
-            raise ConfigError(
-                f"model_class {self.model_class!r} scores by q.d, which no identity takes away: leave one of them out",
-                value=self.model_class,
-            )
-        if self.query_side_only and (model_class is None or not model_class.has_own_query_side):
-            raise ConfigError(
-                f"query_side_only learns U of a linear, untied model, and model_class is {self.model_class!r}: leave "
-                f"model_class out or take {names_where(lambda each: each.has_own_query_side)}, or train both sides",
-                value=self.model_class,
-            )
-
-    @property
-    def learned_class(self) -> str:
-        """The class asked for, by ``model_class`` or ``tied``."""
-        return "tied" if self.tied else self.model_class
 
     @classmethod
     def from_json(cls, kept: Mapping[str, Any]) -> TrainConfig:
@@ -211,8 +175,8 @@ def schedule_of(
     share, least, most = (0.0, 1, 1) if only_texts else parse_query_kind(config.queries)
     if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
-    # Whole documents and a few words need different maps: short queries get a U of their own, if U and V differ.
-    learns_apart = config.learned_class == DEFAULT_CLASS and config.recipe == "default" and config.identity
+    # Whole documents and a few words need different maps: short queries get a U of their own.
+    learns_apart = config.recipe == "default" and config.identity
     apart = config.queries == "mixed" and not only_texts and not links_beside and learns_apart
     if apart:
         share = 0.0 if unseen_documents else _MIXED_SHARE_APART

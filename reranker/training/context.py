@@ -1,4 +1,4 @@
-"""The problem and validation that all model classes of a run share, what a class ends with, and the choice of ``auto``.
+"""The problem and the validation of a run, and what the training of U and V ends with.
 
 Training stops when the mean average precision of the validation queries stops improving.
 """
@@ -6,28 +6,25 @@ Training stops when the mean average precision of the validation queries stops i
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
-from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, paired_test
+from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
 from reranker.lexical.kernel import Judged, blended_average_precision
-from reranker.models.model_classes import AUTO, MODEL_CLASSES
-from reranker.models.scorers import DocumentForm, query_vectors
-from reranker.progress import Progress, Say, TitledProgress
+from reranker.models.scorers import LINEAR, DocumentForm, query_vectors
+from reranker.progress import Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
 from reranker.training.cores import mb_of_run
 from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
 from reranker.training.reading import TrainingCorpus
-from reranker.training.trainer import SHORT, NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
+from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
 from reranker.training.training_set import Split
 
 MAX_QUERIES = 1_000
@@ -226,8 +223,6 @@ def keywords_of(schedule: Schedule) -> int:
 
 SCALES = (1.0, 0.7, 0.5, 0.35, 0.25, 0.125, 1.4, 2.0, 2.8, 0.0)
 """Weights of the learned part that are tried on validation; with 0 only the lexical score counts."""
-LEVEL: Final = 0.01
-RULE: Final = f"the fewest parameters among those not worse than the best at p < {LEVEL:g} (paired t-test of AP)"
 
 
 class ShortQueries(NamedTuple):
@@ -241,46 +236,30 @@ class ShortQueries(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TrainedParameters:
-    """A trained model class."""
+    """The learned part of a model."""
 
-    name: str
-    """Name of the class."""
     U: Float32
     """(n_rows, N) float32: query side, as it is served."""
     V: Float32
-    """(n_rows, N) float32: document side, as it is served; the same array as U where they are tied."""
+    """(n_rows, N) float32: document side, as it is served."""
     result: TrainResult
     """The learning curve; its U and V are in the scale of the margin."""
-    Y: Float32 | None = None
-    """(n_rows, N) float32: the second table of document forms that have one."""
     identity: float = 1.0
     """a, the weight of q.d in the model that is served."""
     scale: float = 1.0
     """Weight of the learned part that validation chose."""
-    more_epochs: int = 0
-    """Epochs of a second part of training that starts where ``result`` ended."""
-    values: Float64 = field(default_factory=lambda: np.empty(0))
-    """(n,) float64: AP of each validation query, validator after validator; empty without validation."""
-    seconds: float = 0.0
-    """Time that the training took."""
     short: ShortQueries | None = None
     """The query side for short queries, if there is one."""
 
     @property
     def documents(self) -> DocumentForm:
-        """The document side, in the form of its class."""
-        return DocumentForm(MODEL_CLASSES[self.name].form, self.V, self.Y)
-
-    @property
-    def n_parameters(self) -> int:
-        """Number of learned parameters."""
-        tables = (self.U, *(() if self.U is self.V else (self.V,)), *(() if self.Y is None else (self.Y,)))
-        return sum(int(table.size) for table in tables)
+        """The document side."""
+        return DocumentForm(LINEAR, self.V)
 
     @property
     def has_learned(self) -> bool:
         """False if validation preferred q.d only: another run on everything would change nothing."""
-        return self.scale > 0 and (self.result.best_epoch > 0 or self.more_epochs > 0)
+        return self.scale > 0 and self.result.best_epoch > 0
 
     def values_by(self, validators: Sequence[Validator]) -> Float64:
         """Return AP of each query of all validators, (n,) float64."""
@@ -293,7 +272,7 @@ class TrainedParameters:
 
 @dataclass(eq=False)
 class TrainingContext:
-    """One problem, ready to be learned by any class."""
+    """One problem, ready to be learned."""
 
     config: TrainConfig
     schedule: Schedule
@@ -301,11 +280,11 @@ class TrainingContext:
     nearest: NegativeMiner | None
     """Finds hard negatives; None: they are not used."""
     validators: list[Validator]
-    """Validation that a class stops by; empty when all the preferences are trained on."""
+    """Validation that training stops by; empty when all the preferences are trained on."""
     rng: np.random.Generator
-    """Never drawn from: each class works with a copy, so that it does not depend on the classes tried before."""
-    start: Callable[[bool, Schedule], tuple[Float32, Float32]]
-    """Returns U and V before the first step, given whether they are tied, and the schedule."""
+    """Never drawn from: each run works with a copy, so that it does not depend on the runs before."""
+    start: Callable[[Schedule], tuple[Float32, Float32]]
+    """Returns U and V before the first step, given the schedule."""
     n_words: int
     """D, the size of the vocabulary; the most frequent words come first."""
     fingerprint: Mapping[str, Any]
@@ -316,22 +295,8 @@ class TrainingContext:
     progress: TitledProgress
     short_validators: Sequence[Validator] = ()
     """Validation of the U of short queries, where it is learned separately."""
-    done: dict[str, TrainedParameters] = field(default_factory=dict)
-    """Classes that have been learned."""
     finished: TrainResult | None = None
     """End of the run of the race that is the training of U and V itself; None: they are still to be trained."""
-
-    def learn(self, name: str, first: TrainedParameters | None = None) -> TrainedParameters:
-        """Return a class with its validation values and time; it is trained at the first call only.
-
-        Given the ``first`` run, the class is trained for as many epochs, on all the preferences, with its weights.
-        """
-        if name not in self.done:
-            started = time.perf_counter()
-            learned = MODEL_CLASSES[name].load_fit()(self, first)
-            values, seconds = learned.values_by(self.validators), time.perf_counter() - started
-            self.done[name] = replace(learned, values=values, seconds=seconds)
-        return self.done[name]
 
     @property
     def n_rows(self) -> int:
@@ -363,59 +328,9 @@ class TrainingContext:
             maps = maps.mean(axis=0, keepdims=True)
         return float(maps.max(axis=1).mean()), scales[int(np.argmax(maps[0]))]
 
-    def checkpoint_of(self, name: str) -> TrainingCheckpoint | None:
-        """Return the checkpoint of a class; None: the state is not kept."""
+    def checkpoint_of(self, *, short: bool) -> TrainingCheckpoint | None:
+        """Return the checkpoint of U and V, or of the U of short queries; None: the state is not kept."""
         if self.checkpoint is None:
             return None
-        # An earlier version wrote states of short queries with one stream of random numbers, not one for each half.
-        settings = {"schedule": kept_settings(self.schedule), "class": name, "halves": name == SHORT}
-        return TrainingCheckpoint(checkpoint_of(self.checkpoint, name), {**self.fingerprint, **settings})
-
-    def progress_of(self, name: str) -> Progress:
-        """Return the progress callback of a class."""
-        title = "training" if name == self.config.learned_class else f"training {name}"
-        return partial(self.progress, title)
-
-
-def choose(context: TrainingContext) -> tuple[TrainedParameters, dict[str, Any]]:
-    """Return the class that ``auto`` chooses, and the record of the choice for the manifest, as JSON.
-
-    The record holds no times, so that equal runs give equal bytes. Each class makes at most as many passes over the
-    preferences as the schedule has epochs. ``cubic`` starts from the end of ``low_rank``; ``s2net`` reads as many pairs
-    of a query and a document.
-    """
-    tried = [context.learn(name) for name in MODEL_CLASSES]
-    chosen, why = simplest(tried)
-    first = tried[0]
-    context.say(f"{'class':<10} {'MAP':>6} {'parameters':>12} {'seconds':>8} {'- ' + first.name:>9} {'p':>8}")
-    rows = []
-    for each in tried:
-        test = paired_test(each.values, first.values)
-        row = {
-            "class": each.name,
-            "map": float(each.values.mean()),
-            "parameters": each.n_parameters,
-            "difference": test.difference,
-            "p": test.p_t_test,
-        }
-        rows.append(row)
-        against_first = f"{row['difference']:>+9.4f} {row['p']:>8.2g}" if each is not first else ""
-        line = f"{each.name:<10} {row['map']:>6.4f} {each.n_parameters:>12,} {each.seconds:>8.1f} {against_first}"
-        context.say(line.rstrip())
-    context.say(why)
-    return chosen, {"tried": rows, "chosen": chosen.name, "why": why, "rule": RULE}
-
-
-def simplest(tried: Sequence[TrainedParameters]) -> tuple[TrainedParameters, str]:
-    """Return the class of the fewest parameters that is not significantly worse than the best, and why."""
-    best = max(tried, key=lambda each: each.values.mean())
-    for each in sorted(tried, key=lambda each: each.n_parameters):
-        test = paired_test(each.values, best.values)
-        if each is best:
-            break
-        if test.p_t_test >= LEVEL:
-            return each, (
-                f"{AUTO} takes {each.name}: {test.difference:+.4f} MAP against the best, {best.name}, is not "
-                f"significant (p = {test.p_t_test:.3f}), and it has fewer parameters. Rule: {RULE}."
-            )
-    return best, (f"{AUTO} takes {best.name}: the best, and every class with fewer parameters is worse. Rule: {RULE}.")
+        settings = {"schedule": kept_settings(self.schedule), "halves": short}
+        return TrainingCheckpoint(checkpoint_of(self.checkpoint, short=short), {**self.fingerprint, **settings})

@@ -14,13 +14,12 @@ from reranker.accounts import LeftOut
 from reranker.arrays import Float32
 from reranker.lexical.bm25 import LexicalRows
 from reranker.lexical.memory import QueryMemory
-from reranker.models.model_classes import AUTO, MODEL_CLASSES
 from reranker.models.ranking_model import lexical_counts, lexical_rows_of
 from reranker.text.tfidf import learned_rows
 from reranker.training.config import Schedule, kept_settings
-from reranker.training.context import TrainedParameters, TrainingContext, Validator, choose, validators_of
+from reranker.training.context import TrainedParameters, TrainingContext, Validator, validators_of
 from reranker.training.lexical_choice import LexicalChoice, chosen_word_weights
-from reranker.training.linear import warm_start
+from reranker.training.linear import fit_low_rank, warm_start
 from reranker.training.problem import (
     Problem,
     QuerySet,
@@ -62,8 +61,6 @@ class LearnedPart:
     """The settings of the race's best run."""
     trials: tuple[Trial, ...]
     """Every run of the race."""
-    choice: dict[str, Any] | None
-    """How ``auto`` chose the class, as JSON; None: the class was given."""
     left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
     lexical_map: float
@@ -111,7 +108,7 @@ def kept_memory(run: TrainingRun) -> QueryMemory | None:
 
 
 def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows) -> LearnedPart:
-    """Return the class asked for, trained on the training side by the settings that the race found.
+    """Return U and V, trained on the training side by the settings that the race found.
 
     Where a short run of the race did better than the long one that followed, that run's settings are used.
     """
@@ -126,19 +123,16 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
     short = validators_of(*on, replace(schedule, keyword_share=1.0), rng) if schedule.short_apart else []
     context = _context(run, reading, division, problem, "training", validators=validators, short_validators=short)
     trials = race(context)
-    name = run.config.learned_class
-    learned, choice = choose(context) if name == AUTO else (context.learn(name), None)
-    may_be_shorter = choice is None and run.config.epochs is None and name in MODEL_CLASSES
-    if trials and may_be_shorter and MODEL_CLASSES[name].can_continue:
+    learned = fit_low_rank(context)
+    if trials and run.config.epochs is None:
         best = trials_best(trials)
         if (1 - TIE) * best.map > (learned.result.best_map or 0.0):
-            learned = _like_a_trial(run, context, name, best)
+            learned = _like_a_trial(run, context, best)
     lexical = [validator.lexical for validator in validators]
     return LearnedPart(
         learned,
         context.schedule,
         tuple(trials),
-        choice,
         left_out,
         float(np.mean([values.mean() for values in lexical])),
         float(np.mean([learned.values_by([validator]).mean() for validator in validators])),
@@ -148,9 +142,8 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
 def refitted(
     run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows, first: LearnedPart
 ) -> TrainedParameters:
-    """Return the class trained again, on all the evidence, for the epochs that validation found best."""
-    parameters = first.parameters
-    n_epochs = parameters.result.best_epoch + parameters.more_epochs
+    """Return U and V trained again, on all the evidence, for the epochs that validation found best."""
+    n_epochs = first.parameters.result.best_epoch
     run.listener.say(f"training once more on everything, for {n_epochs} {'epoch' if n_epochs == 1 else 'epochs'}")
     return trained_like(run, reading, division, rows, first, run.evidence, "-all")
 
@@ -164,7 +157,7 @@ def trained_like(
     evidence: TrainingSet,
     suffix: str,
 ) -> TrainedParameters:
-    """Return the class trained on other evidence, with the settings, epochs and weights of the ``first`` run.
+    """Return U and V trained on other evidence, with the settings, epochs and weights of the ``first`` run.
 
     ``suffix`` ends the name of the folder that keeps the state.
     """
@@ -172,18 +165,17 @@ def trained_like(
     problem = _problem(run, reading, division, asked, rows.documents, evidence, ())
     again = replace(division, schedule=first.schedule)
     context = _context(run, reading, again, problem, "refit", suffix=suffix)
-    return context.learn(first.parameters.name, first.parameters)
+    return fit_low_rank(context, first.parameters)
 
 
-def _like_a_trial(run: TrainingRun, context: TrainingContext, name: str, best: Trial) -> TrainedParameters:
-    """Return the class trained as in the best run of the race."""
+def _like_a_trial(run: TrainingRun, context: TrainingContext, best: Trial) -> TrainedParameters:
+    """Return U and V trained as in the best run of the race."""
     context.schedule = schedule_like(context, best)
     run.listener.say(f"the long run was not better: {context.schedule.epochs} epochs, as in the best trial run")
     if run.checkpoint is not None:
         remove_checkpoints(run.checkpoint)
-    context.done.clear()
     context.finished = None
-    return context.learn(name)
+    return fit_low_rank(context)
 
 
 def _problem(
@@ -211,7 +203,7 @@ def _context(
     validators: Sequence[Validator] = (),
     short_validators: Sequence[Validator] = (),
 ) -> TrainingContext:
-    """Return what every class of a run learns from; the folder of its state is the run's, with a ``suffix``."""
+    """Return what a training run learns from; the folder of its state is the run's, with a ``suffix``."""
     nearest = None
     if division.schedule.nearest_share:
         nearest = NegativeMiner(problem, run.streams.named("nearest"))
@@ -221,8 +213,8 @@ def _context(
         fingerprint = _fingerprint(run, division, problem)
     n_words = len(reading.data.tfidf.vocabulary)
 
-    def start(tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
-        return _start(run, n_words, tied, schedule)
+    def start(schedule: Schedule) -> tuple[Float32, Float32]:
+        return _start(run, n_words, schedule)
 
     return TrainingContext(
         run.config,
@@ -241,13 +233,13 @@ def _context(
     )
 
 
-def _start(run: TrainingRun, n_words: int, tied: bool, schedule: Schedule) -> tuple[Float32, Float32]:
+def _start(run: TrainingRun, n_words: int, schedule: Schedule) -> tuple[Float32, Float32]:
     """Return U and V before the first step; the second run on all the evidence starts from the same U."""
     if run.base is not None:
         return warm_start(run.base, schedule, run.evidence.texts is not None)
     n_rows = n_words if run.config.max_rows is None else min(run.config.max_rows, n_words)
     rng = np.random.default_rng(run.config.seed + 1)
-    return start_parameters(schedule, n_rows, run.config.dim, tied, rng)
+    return start_parameters(schedule, n_rows, run.config.dim, rng)
 
 
 def _fingerprint(run: TrainingRun, division: Division, problem: Problem) -> dict[str, Any]:

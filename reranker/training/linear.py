@@ -1,4 +1,4 @@
-"""The classes of the form ``linear``: q.d only, U^T U + I, U^T V + I, and training that starts from such models."""
+"""The models that are trained: U^T V + I, and q.d only; and training that starts from such models."""
 
 from __future__ import annotations
 
@@ -10,34 +10,26 @@ import numpy as np
 
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES, names_where
 from reranker.models.ranking_model import RankingModel
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
-from reranker.training.trainer import SHORT, Trainer, TrainingCheckpoint, TrainResult
-
-
-def fit_lexical(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return q.d."""
-    return words_only()
+from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult
 
 
 def words_only(identity: float = 1.0) -> TrainedParameters:
     """Return q.d without a learned part: no rows, one dimension (engines cannot map a vector of none)."""
     nothing = np.zeros((0, 1), np.float32)
     result = TrainResult(nothing, nothing, 0, None)
-    return TrainedParameters("lexical", nothing, nothing, result, identity=identity, scale=0.0)
+    return TrainedParameters(nothing, nothing, result, identity=identity, scale=0.0)
 
 
-def fit_tied(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return U^T U + I by the product's own SGD."""
-    return _fit(context, "tied", first)
+def fit_low_rank(context: TrainingContext, first: TrainedParameters | None = None) -> TrainedParameters:
+    """Return U^T V + I by SGD, with a U for short queries if the schedule has one.
 
-
-def fit_low_rank(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
-    """Return U^T V + I by the product's own SGD, with a U for short queries if the schedule has one."""
-    learned = _fit(context, "low_rank", first)
+    Given the ``first`` run, on the training side, the model is trained for as many epochs, with its weights.
+    """
+    learned = _fit(context, first)
     if not context.schedule.short_apart or not learned.scale:
         return learned
     return replace(learned, short=_fit_short(context, learned, first.short if first else None))
@@ -76,7 +68,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         max_steps=SHORT_STEPS,
     )
     halves = context.config.threads == 1
-    trainer = trainer_of(context, schedule, None, context.checkpoint_of(SHORT), halves=halves)
+    trainer = trainer_of(context, schedule, None, context.checkpoint_of(short=True), halves=halves)
     trainer.progress = partial(context.progress, "training short queries")
     trainer.look_ups = frozenset({0})
     try:
@@ -93,7 +85,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     return ShortQueries(np.ascontiguousarray(U * factor), scale)
 
 
-def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -> TrainedParameters:
+def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedParameters:
     schedule = context.schedule
     if first is not None and first.result.best_epoch < schedule.epochs:
         schedule = replace(schedule, epochs=max(first.result.best_epoch, 1))
@@ -101,13 +93,13 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
     def evaluate(U: Float32, V: Float32) -> float:
         return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)[0]
 
-    is_tied = name == "tied"
-    if context.finished is not None and is_tied == (context.config.learned_class == "tied"):
+    if context.finished is not None:
         result = context.finished
     else:
-        trainer = trainer_of(context, schedule, evaluate if context.validators else None, context.checkpoint_of(name))
-        trainer.progress = context.progress_of(name)
-        result = trainer.run(*context.start(is_tied, schedule))
+        checkpoint = context.checkpoint_of(short=False)
+        trainer = trainer_of(context, schedule, evaluate if context.validators else None, checkpoint)
+        trainer.progress = partial(context.progress, "training")
+        result = trainer.run(*context.start(schedule))
     documents = DocumentForm(LINEAR, result.V)
     scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
     # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that
@@ -116,8 +108,8 @@ def _fit(context: TrainingContext, name: str, first: TrainedParameters | None) -
     v_factor = np.float32(1 / np.sqrt(a) if schedule.freeze_documents else np.sqrt(scale / a))
     u_factor = v_factor * np.float32(scale) if schedule.freeze_documents else v_factor
     U = np.ascontiguousarray(result.U * u_factor)
-    V = U if result.U is result.V else np.ascontiguousarray(result.V * v_factor)
-    return TrainedParameters(name, U, V, result, identity=context.config.identity * 1.0, scale=scale)
+    V = np.ascontiguousarray(result.V * v_factor)
+    return TrainedParameters(U, V, result, identity=context.config.identity * 1.0, scale=scale)
 
 
 def trainer_of(
@@ -147,11 +139,11 @@ def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[
     """Return U (for texts that of short queries) and V of a (UᵀV + I) from a served UᵀV + I: times the root of a."""
     factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
     U = np.array(base.U_short if of_texts and base.U_short is not None else base.U, dtype=np.float32) * factor
-    return (U, U) if base.scorer.is_tied else (U, np.array(base.encoder.V, np.float32) * factor)
+    return U, np.array(base.encoder.V, np.float32) * factor
 
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
-    """Return the settings with dim, tied and max_rows of the model to start from; `ConfigError` if it does not fit."""
+    """Return the settings with dim and max_rows of the model to start from; `ConfigError` if it does not fit."""
     check_trainable(base)
     if bool(base.identity) != config.identity:
         has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
@@ -159,37 +151,16 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     if not base.has_shared_vocabulary:
         raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
     n_rows, dim = base.U.shape
-    tied = base.scorer.is_tied and n_rows > 0  # a model without a learned part has no tables that could be tied
     if config.query_side_only and not n_rows and base.word_encoder is None:
         raise ConfigError(
             "the model to start from is a lexical score, which has no query side to train: train both sides, or start "
             "from a model with a learned part or with given vectors"
         )
-    if config.query_side_only and tied:
-        raise ConfigError(
-            "the model to start from is tied (U = V), so its query side cannot be trained without the other: "
-            "train both sides, or start from an untied model"
-        )
-    model_class = MODEL_CLASSES.get(config.model_class)
-    if model_class is None or not model_class.can_continue:
-        raise ConfigError(
-            f"model_class is {config.model_class!r}, and training goes on from "
-            f"{names_where(lambda each: each.can_continue, ' and ')} models only: leave model_class out, or the model "
-            f"to start from",
-            value=config.model_class,
-        )
     # The weight of q.d that the base was trained with: with another one its rows would exceed the cap on their norm.
     identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
     if identity and not config.identity_scale and config.query_side_only:
         identity /= base.training.get("memory_factor", 1.0)  # U is trained with the rows that have a memory
-    return replace(
-        config,
-        dim=dim,
-        tied=tied,
-        model_class="tied" if tied else DEFAULT_CLASS,
-        max_rows=n_rows,
-        identity_scale=identity,
-    )
+    return replace(config, dim=dim, max_rows=n_rows, identity_scale=identity)
 
 
 def check_trainable(base: RankingModel) -> None:
@@ -198,7 +169,6 @@ def check_trainable(base: RankingModel) -> None:
     if form != LINEAR:
         raise ConfigError(
             f"the model to start from has the document form {form!r}, and training (also of only the query side) "
-            f"starts from linear models only: train a new model on all the evidence, or retrain a base of "
-            f"--model-class {names_where(lambda each: each.can_continue)}",
+            f"starts from linear models only: train a new model on all the evidence",
             form=form,
         )

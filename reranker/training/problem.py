@@ -18,7 +18,6 @@ from reranker.lexical.bm25 import LexicalRows, weigh_words
 from reranker.text.analyzers import Analyzer
 from reranker.text.rows import combine, keys_of, row_of, rows_of_keys, stack_rows, with_data
 from reranker.text.tfidf import TfIdf, count_rows
-from reranker.training.config import Schedule
 from reranker.training.reading import TrainingCorpus
 from reranker.training.training_set import Preferences, TrainingSet
 
@@ -335,26 +334,6 @@ def cut_to_keywords(rows: TwoRows, n_words: int, rng: np.random.Generator) -> Tw
         _part(rows.lexical, places, lengths, rows.squares.data),
         _part(rows.squares, places, lengths, rows.squares.data, squared=True),
     )
-
-
-def as_trained(rows: TwoRows, documents: Bool, schedule: Schedule, rng: np.random.Generator) -> TwoRows:
-    """Return query rows as a training step draws them: a share of the documents is cut to a few random words.
-
-    ``documents`` (n,) bool marks the queries that are documents. The schedule gives the share, and the least and the
-    largest number of words.
-    """
-    n = rows.learned.shape[0]
-    cut = documents & (rng.random(n) < schedule.keyword_share)
-    n_words = np.where(cut, rng.integers(schedule.keyword_min, schedule.keyword_max + 1, n), 0)
-    parts: list[TwoRows] = []
-    places: list[Int64] = []
-    for number in np.unique(n_words).tolist():
-        chosen = np.flatnonzero(n_words == number)
-        some = rows.part(chosen)
-        parts.append(cut_to_keywords(some, number, rng) if number else some)
-        places.append(chosen)
-    order = np.argsort(np.concatenate(places), kind="stable")
-    return TwoRows(*(stack_rows(part) for part in zip(*parts, strict=True))).part(order)
 
 
 def _part(

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from reranker.arrays import Float32
 from reranker.errors import TrainingError
-from reranker.models.model_classes import MODEL_CLASSES
 from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.progress import silent
 from reranker.training.config import KEPT_NAMES, Schedule
@@ -126,9 +125,8 @@ class _Curve:
 def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return the trial runs, round by round.
 
-    Settings that the user has given are not varied. Nothing is tried without validation, with the recipe ``paper``, for
-    a class without vectors, or if all settings are given. ``auto`` and classes without SGD use the settings found for
-    U and V.
+    Settings that the user has given are not varied. Nothing is tried without validation, with the recipe ``paper``, or
+    if all settings are given.
     """
     schedule = context.schedule
     long = context.config.epochs or (KEYWORD_EPOCHS if schedule.keyword_share == 1 else FINAL_EPOCHS)
@@ -136,9 +134,7 @@ def race(context: TrainingContext) -> list[Trial]:
         rung._replace(varied=_open(context, rung.varied), epochs=long if rung.epochs == FINAL_EPOCHS else rung.epochs)
         for rung in RUNGS
     ]
-    model_class = MODEL_CLASSES.get(context.config.learned_class)  # None: the class is chosen
-    learns = context.config.recipe != "paper" and (model_class is None or model_class.has_vectors)
-    if not learns or not context.validators or not any(rung.varied for rung in rungs):
+    if context.config.recipe == "paper" or not context.validators or not any(rung.varied for rung in rungs):
         return []
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], Outcome] = {}
@@ -302,7 +298,7 @@ def _try(
     trainer = trainer_of(context, schedule, evaluate=long)
     trainer.say, trainer.progress = silent, go_on
     try:
-        result = trainer.run(*context.start(context.config.learned_class == "tied", schedule))
+        result = trainer.run(*context.start(schedule))
     except _GaveUp as behind:
         return behind.best
     except TrainingError:  # it diverged at every rate

@@ -34,7 +34,6 @@ from reranker.errors import InputError
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory
 from reranker.lexical.tuning import TunedLexical
-from reranker.models.model_classes import DEFAULT_CLASS
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
@@ -163,7 +162,6 @@ class TrainingReport:
     """The training side and the validation side."""
     n_given: int = 0
     """Number of preferences, or pairs, that were given."""
-    model_class: str = DEFAULT_CLASS
     judged_apart: bool = True
     """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
     trials: tuple[Trial, ...] = ()
@@ -245,10 +243,10 @@ def train_model(
     """Return the model learned from documents and evidence, and the report of how it came about.
 
     The evidence is split for validation (see `split_training_set`). The lexical score is tuned on the training side. A
-    race of trial runs finds the settings of training, and the class asked for (U and V, by default) is trained until
+    race of trial runs finds the settings of training, and U and V are trained until
     validation stops improving. Validation also chooses the weight of the learned part, and whether documents remember
     the training queries. The result is compared with tuned lexical baselines. Unless validation evidence was given, the
-    class is then trained again on all the evidence, for the number of epochs that was best.
+    model is then trained again on all the evidence, for the number of epochs that was best.
 
     Parameters
     ----------
@@ -261,8 +259,8 @@ def train_model(
     valid : TrainingSet, optional
         Evidence to stop by, which is never trained on.
     base : RankingModel, optional
-        A linear model to start from: its vocabulary, view, weights, U and V. ``dim``, ``model_class``, ``tied`` and
-        ``max_rows`` are then the model's. With ``config.query_side_only`` the result has its encoder, unchanged.
+        A linear model to start from: its vocabulary, view, weights, U and V. ``dim`` and ``max_rows`` are
+        then the model's. With ``config.query_side_only`` the result has its encoder, unchanged.
     checkpoint : path, optional
         Folder for the state of the run. A run of the same settings and data continues from it.
     compare : bool
@@ -461,7 +459,6 @@ def _report(
         left_out=learned.left_out,
         n_given=n_given,
         evidence=stages.division.split,
-        model_class=chosen.parameters.name,
         judged_apart=stages.division.judged_apart,
         trials=learned.trials,
         notes=(*stages.lexical.notes, *stages.rows.notes, *notes),
@@ -505,27 +502,22 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
             run.corpus.tf,
             parameters.V,
             run.corpus.quantisation,
-            parameters.documents.name,
-            parameters.Y,
-            parts.lexical,
-            parts.memory,
-            None if given is None else given.field,
+            lexical=parts.lexical,
+            memory=parts.memory,
+            vector_field=None if given is None else given.field,
         )
-    tied = parameters.U is parameters.V and factor == 1
     training = {
         "config": kept_settings(run.config),
         "schedule": kept_settings(learned.schedule),
         "preferences": run.evidence.n_preferences,
         "documents": len(data.ids),
         "base": run.base.model_id if run.base else None,
-        "class": parameters.name,
-        **({} if learned.choice is None else {"choice": learned.choice}),
         **({} if parts.factor is None else {"memory_factor": parts.factor}),
     }
     return RankingModel(
         encoder,
         vocabulary,
-        encoder.V if tied else parameters.U * factor,
+        parameters.U * factor,
         parameters.identity,
         training=training,
         metrics=metrics,

@@ -25,7 +25,6 @@ from reranker.evaluation import InnerProducts
 from reranker.files import replace_files
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, average_changed, sgd_steps
-from reranker.models.model_classes import DEFAULT_CLASS, MODEL_CLASSES
 from reranker.progress import Progress, Say, no_progress, silent
 from reranker.training.config import Schedule
 from reranker.training.problem import Problem, csr_of
@@ -104,20 +103,16 @@ def _seal(state: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-SHORT = "short"
-"""Name of the checkpoint of the U of short queries, next to those of the classes."""
-
-
-def checkpoint_of(folder: Path, name: str) -> Path:
-    """Return the folder of a class's state: that of the run for the default class, else a folder next to it."""
-    return folder if name == DEFAULT_CLASS else folder.with_name(f"{folder.name}-{name}")
+def checkpoint_of(folder: Path, *, short: bool) -> Path:
+    """Return the folder of a state: that of the run for U and V, and a folder next to it for the U of short queries."""
+    return folder.with_name(f"{folder.name}-short") if short else folder
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove every state of a run: of the first training, of the folds and of the refit, of each class."""
+    """Remove every state of a run: of the first training, of the folds and of the refit."""
     for part in ("", "-all", *(f"-fold{number}" for number in range(N_FOLDS))):
-        for name in (*MODEL_CLASSES, SHORT):
-            shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), name), ignore_errors=True)
+        for short in (False, True):
+            shutil.rmtree(checkpoint_of(folder.with_name(folder.name + part), short=short), ignore_errors=True)
 
 
 CHECKPOINT_SECONDS = 10.0
@@ -174,16 +169,12 @@ def steps_of(problem: Problem) -> int:
     return int(np.clip(min(len(problem.tuples.query), STEPS_OF_QUERY * n_queries), MIN_STEPS, MAX_STEPS))
 
 
-def start_parameters(
-    schedule: Schedule, n_rows: int, dim: int, tied: bool, rng: np.random.Generator
-) -> tuple[Float32, Float32]:
-    """Return U and V of a new model: normal with the schedule's deviations; V = U if tied.
+def start_parameters(schedule: Schedule, n_rows: int, dim: int, rng: np.random.Generator) -> tuple[Float32, Float32]:
+    """Return U and V of a new model: normal with the schedule's deviations.
 
     With V = 0 untrained words have no effect, and f starts as q.d.
     """
     U = (rng.standard_normal((n_rows, dim)) * schedule.init_u).astype(np.float32)
-    if tied:
-        return U, U
     if schedule.init_v == 0:
         return U, np.zeros((n_rows, dim), np.float32)
     return U, (rng.standard_normal((n_rows, dim)) * schedule.init_v).astype(np.float32)

@@ -57,11 +57,9 @@ def test_documents_remember_judged_queries(ssi_data: Path) -> None:
         {query: grades[query] for query in read_ids(folder / f"qids_{part}.txt.gz") if query in grades}
         for part in ("train", "valid", "test")
     )
-    config = TrainConfig(model_class="lexical")
     model, report = train_model(
         DocumentSource(documents),
         from_judgements(train, texts),
-        config,
         valid=from_judgements(valid, texts),
         compare=False,
     )

@@ -85,7 +85,6 @@ def test_a_setting_is_the_option_of_its_key() -> None:
         ("", "is not KEY=VALUE"),
         ("compare=perhaps", "true or false"),
         ("rate=abc", "not a valid float"),
-        ("tied=perhaps", "true or false"),
     ],
 )
 def test_a_setting_that_cannot_be_is_answered(setting: str, message: str) -> None:

@@ -8,10 +8,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
+from reranker.cli.common import option_key, options_of
 from reranker.cli.main import main
+from reranker.cli.removed import REMOVED
 from reranker.engines import WriteOp, open_engine
 from reranker.models.model_folder import load_model
 from tests.unit.training.synthetic import synonyms, titled, write_documents, write_links
@@ -196,12 +199,11 @@ def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", ["0", "30"])
-def test_restricted_and_tied_models(folder: Path, tmp_path: Path, rows: str) -> None:
-    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--tied", "--max-rows", rows, *LEARNED)
+def test_restricted_models(folder: Path, tmp_path: Path, rows: str) -> None:
+    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--max-rows", rows, *LEARNED)
     assert result.exit_code == 0, result.output
     model = load_model(tmp_path / "model")
     assert model.U.shape == (int(rows), 10)
-    assert model.scorer.is_tied
 
 
 def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
@@ -265,9 +267,9 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path) -> None:
         (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "name the engine with --engine"),
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),
         (
-            ("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--tied"),
+            ("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--max-rows", "9"),
             2,
-            "--dim, --tied cannot be given with --warm-start",
+            "--max-rows, --dim cannot be given with --warm-start",
         ),
         (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
         (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
@@ -361,51 +363,32 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
     assert train(folder, tmp_path / "model", *options, "--fresh").exit_code == 0
 
 
-def test_a_model_class_is_learned_and_auto_says_why(folder: Path, tmp_path: Path) -> None:
-    result = train(
-        folder,
-        tmp_path / "m",
-        "--links",
-        "links.tsv",
-        *QUICK,
-        "--generalise",
-        "links",
-        "--model-class",
-        "auto",
-        "--json",
-    )
-    report = report_of(result)
-    choice = load_model(tmp_path / "m").training["choice"]
-    assert report["model_class"] == choice["chosen"]
-    told = " ".join(result.stderr.split())
-    assert choice["why"] in told
-    assert all(row["class"] in told for row in choice["tried"])
-    assert not list(tmp_path.glob("m.checkpoint*"))
-
-
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (("--tied", "--model-class", "cubic"), "tied is for the class low_rank"),
-        (("--no-identity", "--model-class", "lexical"), "no identity takes away"),
-        (("--model-class", "quartic"), "'quartic' is not one of"),
+        (("--model-class", "cubic"), "--model-class was removed in 0.2: it never improved a corpus"),
+        (("--model-class=low_rank",), "--model-class was removed in 0.2: it never improved a corpus"),
+        (("--tied",), "--tied was removed in 0.2: it never improved a corpus"),
+        (("--set", "model_class=cubic"), "--model-class was removed in 0.2: it never improved a corpus"),
+        (("--set=model-class=cubic",), "--model-class was removed in 0.2: it never improved a corpus"),
     ],
 )
-def test_model_classes_that_do_not_go_with_other_options(
-    folder: Path, tmp_path: Path, options: tuple[str, ...], told: str
-) -> None:
-    result = train(folder, tmp_path / "m", "--links", "links.tsv", *QUICK, *options)
+def test_removed_options_say_so(folder: Path, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    result = train(folder, tmp_path / "m", "--links", "links.tsv", *options)
     assert result.exit_code == 2
-    assert told in flat(result)
+    assert flat(result) == f"error: {told} (docs/figures/learning.md)"
     assert not (tmp_path / "m").exists()
 
 
-def test_a_class_is_not_chosen_beside_a_model_to_start_from(folder: Path, tmp_path: Path) -> None:
-    assert train(folder, tmp_path / "cubic", "--links", "links.tsv", *QUICK, "--model-class", "cubic").exit_code == 0
-    start = ("--links", "links.tsv", "--epochs", "1", "--no-compare", "--warm-start", str(tmp_path / "cubic"))
-    result = train(folder, tmp_path / "m", *start)
+def test_removed_keys_of_the_configuration_file_say_so(tmp_path: Path) -> None:
+    (tmp_path / "ssi.toml").write_text('[train]\nmodel_class = "cubic"\n')
+    result = CliRunner().invoke(main, ["--config", str(tmp_path / "ssi.toml"), "train", "--model", "m"])
     assert result.exit_code == 2
-    assert "train a new model on all the evidence" in flat(result)
-    result = train(folder, tmp_path / "m", *start, "--model-class", "low_rank")
-    assert result.exit_code == 2
-    assert "--model-class cannot be given with --warm-start" in flat(result)
+    assert "table [train]: --model-class was removed in 0.2: it never improved a corpus" in flat(result)
+
+
+def test_no_removed_option_is_an_option() -> None:
+    for name, keys in REMOVED.items():
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        assert not keys.keys() & {option_key(option) for option in options_of(command)}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from reranker.formats import RejectLog
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training.config import Schedule, TrainConfig, schedule_of
+from reranker.training.linear import words_only
 from reranker.training.problem import (
     Problem,
     build_problem,
@@ -129,3 +132,12 @@ def shuffled(links: Links, rng: np.random.Generator) -> Links:
     """Return links from the same sources to the same targets, put together at random."""
     targets = [links[int(i)][1] for i in rng.permutation(len(links))]
     return sorted({(source, target) for (source, _), target in zip(links, targets, strict=True)})
+
+
+@contextmanager
+def nothing_learned() -> Iterator[None]:
+    """Train without U and V meanwhile, so that the model is the lexical score."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reranker.training.learning.race", lambda _: [])
+        patch.setattr("reranker.training.learning.fit_low_rank", lambda *_: words_only())
+        yield

@@ -37,8 +37,6 @@ def test_the_default_recipe_starts_from_the_lexical_score() -> None:
         ({}, True, 0.25),
         ({"queries": "document"}, False, 0.0),
         ({"queries": "keywords:4"}, False, 1.0),
-        ({"tied": True}, False, 0.7),
-        ({"model_class": "cubic"}, False, 0.7),
         ({"recipe": "paper"}, False, 0.7),
         ({"identity": False}, False, 0.7),
     ],

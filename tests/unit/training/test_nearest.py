@@ -145,7 +145,7 @@ def test_a_run_that_goes_on_between_look_ups_uses_the_negatives_of_the_last_one(
 
         miner = NegativeMiner(problem, seeded_rng())
         by = Trainer(problem, numbers, seeded_rng(), nearest=miner, checkpoint=checkpoint, progress=progress)
-        return by.run(*start_parameters(numbers, problem.n_columns, DIM, False, seeded_rng(1))).U
+        return by.run(*start_parameters(numbers, problem.n_columns, DIM, seeded_rng(1))).U
 
     with pytest.raises(InterruptedError):
         run(checkpoint, 4 * steps_of(problem) + 1)

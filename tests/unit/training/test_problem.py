@@ -20,6 +20,7 @@ from reranker.training.problem import (
     Problem,
     TwoRows,
     alias_table,
+    csr_of,
     cut_to_keywords,
     in_blocks,
     query_set,
@@ -310,3 +311,8 @@ def test_query_set_of_two_sides(path: Path) -> None:
     queries = query_set(read(path, sides[0]), sides, make_analyzer(AnalyzerConfig()), None)
     assert dict(queries.row_of) == {"wood": 0, "water": 1}
     assert queries.rows.learned.shape[0] == 2
+
+
+def test_columns_past_the_width_are_left_out() -> None:
+    rows = Rows(np.array([0, 2, 2, 4]), np.array([1, 9, 0, 3], np.int32), np.array([1, 2, 3, 4], np.float32))
+    assert csr_of(rows, 4).toarray().tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [3, 0, 0, 4]]

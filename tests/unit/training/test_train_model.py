@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,16 @@ from reranker.training import (
 from reranker.training.remembering import heaviest
 from reranker.training.run import STREAMS, RandomStreams
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import STATED, Links, Said, Sources, shuffled, synonyms, write_documents
+from tests.unit.training.synthetic import (
+    STATED,
+    Links,
+    Said,
+    Sources,
+    nothing_learned,
+    shuffled,
+    synonyms,
+    write_documents,
+)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +69,9 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
     names = ("valid", "base", "checkpoint", "compare", "listener", "view")
     given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))
-    config = TrainConfig(**({"dim": 12, "epochs": 3} | STATED | options))
-    return train_model(DocumentSource(path, view), evidence, config, **given)
+    with nothing_learned() if options.pop("lexical_only", False) else nullcontext():
+        config = TrainConfig(**({"dim": 12, "epochs": 3} | STATED | options))
+        return train_model(DocumentSource(path, view), evidence, config, **given)
 
 
 @pytest.mark.parametrize("generalise", ["links", "documents"])
@@ -109,7 +120,7 @@ class Stages(RunProgress):
 
 
 def test_every_expected_stage_begins_in_order(path: Path, links: Links) -> None:
-    given = {"valid": from_links(links[60:]), "compare": True, "model_class": "lexical"}
+    given = {"valid": from_links(links[60:]), "compare": True, "lexical_only": True}
     for options in ({}, {"compare": False}, given):
         stages = Stages()
         train(path, from_links(links[:60]), epochs=1, listener=Listener(run=stages), **options)
@@ -120,9 +131,7 @@ def test_every_expected_stage_begins_in_order(path: Path, links: Links) -> None:
 @pytest.mark.parametrize("queries", ["document", "keywords:3"])
 def test_words_alone_are_the_tuned_lexical_baseline(path: Path, links: Links, queries: str) -> None:
     view, documents = TextView.parse(["title", "text"]), synonyms()[0]
-    model, report = train(
-        path, from_links(links), model_class="lexical", queries=queries, view=view, word_weights="off"
-    )
+    model, report = train(path, from_links(links), lexical_only=True, queries=queries, view=view, word_weights="off")
     settings, vocabulary = model.encoder.lexical, model.encoder.document_vocabulary
     assert settings is not None
     assert report.trials == ()
@@ -148,7 +157,7 @@ def test_tfidf_is_tuned_for_both_kinds_only_if_it_is_best_for_pages(
         return found
 
     monkeypatch.setattr(lexical_choice, "tune_lexical", tune)
-    train(path, from_links(links), model_class="lexical", queries="mixed", word_weights="off")
+    train(path, from_links(links), lexical_only=True, queries="mixed", word_weights="off")
     assert set(tuned_for_both) == {best == "tfidf"}
 
 
@@ -340,14 +349,21 @@ def test_killed_query_side_runs_go_on_to_the_identical_model(
     assert resumed.model_id == whole
 
 
-def test_the_query_side_alone_needs_an_untied_base(path: Path, links: Links) -> None:
+def test_the_query_side_alone_needs_a_base(path: Path, links: Links) -> None:
     with pytest.raises(ConfigError, match="needs a model to start from"):
         train(path, from_links(links), query_side_only=True)
-    tied, _ = train(path, from_links(links), tied=True, epochs=1)
-    with pytest.raises(ConfigError, match=r"tied \(U = V\)"):
-        train(path, from_links(links), base=tied, query_side_only=True)
-    with pytest.raises(ConfigError, match="does not go with tied"):
-        TrainConfig(query_side_only=True, tied=True)
+
+
+def test_training_goes_on_from_a_tied_model_of_an_earlier_version(path: Path, links: Links) -> None:
+    trained, _ = train(path, from_links(links), queries="document", learned_part="on")
+    base = replace(trained, U=trained.encoder.V)
+    assert base.scorer.is_tied
+    for query_side_only in (False, True):
+        model, _ = train(
+            path, from_links(links), base=base, epochs=1, query_side_only=query_side_only, learned_part="on"
+        )
+        assert not model.scorer.is_tied
+        assert (model.encoder_id == base.encoder_id) is query_side_only
 
 
 def test_clicks_and_links_are_learned_in_one_run(path: Path, links: Links) -> None:
@@ -448,7 +464,7 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     evidence = recurring(5, 3)[1]
     said = Said()
     model, report = train(
-        recurring_path, evidence, model_class="lexical", compare=True, listener=Listener(said), word_weights="off"
+        recurring_path, evidence, lexical_only=True, compare=True, listener=Listener(said), word_weights="off"
     )
     assert report.memory.is_on
     assert report.memory.sentence in said
@@ -468,20 +484,20 @@ def test_documents_remember_queries_where_validation_is_better_for_it(recurring_
     assert test.difference == pytest.approx(0, abs=2e-3)  # stored rows are of float16
     value = report.comparison.systems[REMEMBERING].mean("AP")
     assert value > report.comparison.systems["bm25"].mean("AP") + 0.4
-    off, without = train(recurring_path, evidence, model_class="lexical", memory="off", word_weights="off")
+    off, without = train(recurring_path, evidence, lexical_only=True, memory="off", word_weights="off")
     assert without.memory == (False, "queries remembered: off, as asked for")
     assert off.encoder.memory is None
     assert report.lexical_map > without.lexical_map + 0.4
     # What is written is what was made, and made again.
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").model_id == model.model_id
-    again, _ = train(recurring_path, evidence, model_class="lexical", compare=True, word_weights="off")
+    again, _ = train(recurring_path, evidence, lexical_only=True, compare=True, word_weights="off")
     assert again.model_id == model.model_id
 
 
 def test_what_was_never_asked_for_again_is_not_remembered(recurring_path: Path) -> None:
     """One query a document: validation asks for documents that no other query was relevant to."""
-    model, report = train(recurring_path, recurring(1, 3)[1], model_class="lexical")
+    model, report = train(recurring_path, recurring(1, 3)[1], lexical_only=True)
     assert not report.memory.is_on
     assert report.memory.sentence == "queries remembered: off, the tuned weight of the memory is 0"
     assert model.encoder.memory is None
@@ -492,7 +508,7 @@ def test_queries_of_training_say_more_than_a_few_of_validation(recurring_path: P
     documents, evidence = recurring(5, 3)
     texts = {f"v{i}": documents[i]["text"] for i in range(3)}
     valid = from_judgements({f"v{i}": {f"d{i}": 1.0} for i in range(3)}, texts)
-    model, report = train(recurring_path, evidence, model_class="lexical", valid=valid)
+    model, report = train(recurring_path, evidence, lexical_only=True, valid=valid)
     assert report.valid_map <= report.lexical_map == 1
     assert report.memory.is_on
     assert model.encoder.memory is not None
@@ -548,12 +564,12 @@ def test_words_of_queries_count_what_validation_is_better_for(tmp_path: Path) ->
     documents, evidence = misleading()
     path = write_documents(tmp_path / "docs.jsonl", documents)
     said = Said()
-    model, report = train(path, evidence, model_class="lexical", memory="off", listener=Listener(said))
+    model, report = train(path, evidence, lexical_only=True, memory="off", listener=Listener(said))
     assert model.word_weights is not None
     of_word = dict(zip(model.query_vocabulary.words, model.word_weights.tolist(), strict=True))
     loud, named = ([w for word, w in of_word.items() if word.startswith(kind)] for kind in ("loud", ("topic", "theme")))
     assert np.mean(named) > 2 * np.mean(loud)
-    off, without = train(path, evidence, model_class="lexical", memory="off", word_weights="off")
+    off, without = train(path, evidence, lexical_only=True, memory="off", word_weights="off")
     assert off.word_weights is None
     assert off.encoder_id == model.encoder_id  # documents know nothing of it
     assert report.lexical_map > without.lexical_map + 0.2
@@ -580,7 +596,7 @@ def test_a_model_knows_which_queries_it_has_learned_from(tmp_path: Path) -> None
     mixed = mix((half, 1.0), (from_links([("d1", "d2"), ("d3", "d4")]), 1.0))
     texts = list(dict.fromkeys(evidence.texts.values()))
     learned = {evidence.texts[query] for query in half.query_ids}
-    model, _ = train(path, mixed, model_class="lexical", memory="off", word_weights="off")
+    model, _ = train(path, mixed, lexical_only=True, memory="off", word_weights="off")
     assert model.training_queries is not None
     # Validation held some of them out, and the model was then fitted to all.
     assert model.training_queries.have_texts(texts).tolist() == [text in learned for text in texts]
@@ -600,7 +616,7 @@ def test_given_validation_queries_are_not_learned_from(tmp_path: Path) -> None:
     documents, evidence = misleading()
     path = write_documents(tmp_path / "docs.jsonl", documents)
     sides = [evidence.restricted(set(evidence.query_ids[place::2])) for place in (0, 1)]
-    model, _ = train(path, sides[0], valid=sides[1], model_class="lexical", memory="off", word_weights="off")
+    model, _ = train(path, sides[0], valid=sides[1], lexical_only=True, memory="off", word_weights="off")
     assert model.training_queries is not None and evidence.texts is not None
     known = [model.training_queries.have_texts([evidence.texts[q] for q in side.query_ids]) for side in sides]
     assert known[0].all() and not known[1].any()
@@ -624,15 +640,14 @@ def _name(number: int) -> str:
 def test_words_are_stems_where_training_queries_find_more_by_them(tmp_path: Path, path: Path, links: Links) -> None:
     documents, evidence = inflected()
     said = Said()
-    options: dict[str, Any] = {"model_class": "lexical", "listener": Listener(said)}
+    options: dict[str, Any] = {"lexical_only": True, "listener": Listener(said)}
     model, report = train(write_documents(tmp_path / "docs.jsonl", documents), evidence, **options)
     assert model.encoder.analyzer.config.stemmer == "english"
     assert any(note.startswith("words are English stems") for note in report.notes)
     assert report.lexical_map > 0.9
     stated = DocumentSource(tmp_path / "docs.jsonl", analyzer=make_analyzer(AnalyzerConfig()))
-    as_they_stand, report = train_model(
-        stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical")
-    )
+    with nothing_learned():
+        as_they_stand, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1))
     assert as_they_stand.encoder.analyzer.config == AnalyzerConfig()
     assert report.lexical_map < 0.5
     model, report = train(path, from_links(links), epochs=1)  # nothing there has an ending
@@ -659,7 +674,7 @@ def test_stems_are_used_unless_pairs_of_shown_documents_speak_against_them(
         query = f"{word} {common[i % 20]}"
         pairs.append(Pair(query, f"d{i}-exact", f"d{i}-{'shown' if clicks_are_for_stems else 'plural'}"))
     docs = write_documents(tmp_path / "docs.jsonl", documents)
-    model, report = train(docs, from_pairs(pairs), model_class="lexical")
+    model, report = train(docs, from_pairs(pairs), lexical_only=True)
     expected = "english" if clicks_are_for_stems else None
     assert (model.encoder.analyzer.config.stemmer or None) == expected, report.notes
     assert any("the share of training pairs in order is" in note for note in report.notes)
@@ -684,7 +699,7 @@ def phrases(n: int = 40) -> tuple[Sources, TrainingSet]:
 
 def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Path, path: Path, links: Links) -> None:
     documents, evidence = phrases()
-    options: dict[str, Any] = {"model_class": "lexical"}
+    options: dict[str, Any] = {"lexical_only": True}
     docs = write_documents(tmp_path / "docs.jsonl", documents)
     model, report = train(docs, evidence, **options)
     assert model.encoder.analyzer.config == AnalyzerConfig(bigrams=True)
@@ -701,7 +716,8 @@ def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Pa
     scores = model.scorer.score_matrix(model.encode_queries(texts).rows, encoder.encode(documents).rows)
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-5)
     stated = DocumentSource(docs, analyzer=make_analyzer(AnalyzerConfig()))
-    _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1, model_class="lexical"))
+    with nothing_learned():
+        _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1))
     assert report.lexical_map < 0.9
     bigrams = DocumentSource(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
     with pytest.raises(ConfigError, match="words drawn from a document at random are no bigrams"):

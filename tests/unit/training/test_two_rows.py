@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from reranker.training.problem import TwoRows, as_trained, cut_to_keywords, two_rows
+from reranker.training.problem import TwoRows, cut_to_keywords, two_rows
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import schedule
 
 N_ROWS, N_WORDS = 200, 40
 
@@ -86,22 +85,3 @@ def test_both_parts_are_of_unit_length_where_the_squares_are_their_own() -> None
     again = cut_to_keywords(cut, 5, seeded_rng(1))
     for part, expected in zip(again, cut, strict=True):
         np.testing.assert_allclose(dense(part), dense(expected), rtol=1e-5)
-
-
-def test_queries_are_drawn_as_a_step_draws_them(both: TwoRows) -> None:
-    documents = np.arange(N_ROWS) < N_ROWS // 2
-    drawn = as_trained(both, documents, schedule(model_class="tied"), seeded_rng())
-    lengths = np.diff(drawn.learned.indptr)
-    whole = lengths == np.diff(both.learned.indptr)
-    assert whole[N_ROWS // 2 :].all()
-    assert 0.55 < (~whole[: N_ROWS // 2]).mean() < 0.85
-    assert lengths[~whole].max() <= 10
-    for part, expected in zip(drawn, both, strict=True):
-        np.testing.assert_array_equal(dense(part)[whole], dense(expected)[whole])
-        np.testing.assert_array_equal(part.indptr, drawn.learned.indptr)
-        np.testing.assert_array_equal(part.indices, drawn.learned.indices)
-    short = np.flatnonzero(~whole)
-    lengths = np.linalg.norm(dense(drawn.learned)[short], axis=1)
-    np.testing.assert_allclose(lengths[lengths > 0], 1, rtol=1e-5)
-    sums = dense(drawn.squares)[short].sum(axis=1)
-    np.testing.assert_allclose(sums[sums > 0], 1, rtol=1e-5)

@@ -155,7 +155,7 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
         None,
         [whole, short],
         rng,
-        lambda _tied, _schedule: (U, V),
+        lambda _: (U, V),
         2,
         {},
         None,
@@ -166,8 +166,6 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
     context.schedule = replace(schedule, short_apart=False)
     value, scale = context.best_scale(U, DocumentForm(LINEAR, V), 1.0)
     assert (value, scale) == (0.75, 1.0)
-    by_own_U = TrainedParameters(
-        "low_rank", np.zeros_like(U), V, TrainResult(U, V, 1, None), short=ShortQueries(U, 1.0)
-    )
+    by_own_U = TrainedParameters(np.zeros_like(U), V, TrainResult(U, V, 1, None), short=ShortQueries(U, 1.0))
     np.testing.assert_array_equal(by_own_U.values_by([whole, short]), [1.0, 1.0])
     np.testing.assert_array_equal(replace(by_own_U, short=None).values_by([whole, short]), [1.0, 0.5])

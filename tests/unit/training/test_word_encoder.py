@@ -22,7 +22,7 @@ from reranker.training.given_vectors import MIN_VECTORS, GivenVectors, VectorCol
 from reranker.training.problem import query_set
 from reranker.training.word_encoder import RIDGES, encoder_problem, solved
 from tests.seeds import seeded_rng
-from tests.unit.training.synthetic import Said, corpus_of, write_documents
+from tests.unit.training.synthetic import Said, corpus_of, nothing_learned, write_documents
 
 VIEW = TextView.parse(["title", "text"])
 WITH_VECTOR = TextView(VIEW.fields, vector="vector")
@@ -193,7 +193,8 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
 def test_a_lexical_score_has_no_query_side_to_train(tmp_path: Path) -> None:
     texts, grades = queries_of_topics()
     path, evidence = write_documents(tmp_path / "docs.jsonl", sources()), from_judgements(grades, texts)
-    base, _ = train_model(DocumentSource(path, VIEW), evidence, TrainConfig(model_class="lexical"), compare=False)
+    with nothing_learned():
+        base, _ = train_model(DocumentSource(path, VIEW), evidence, TrainConfig(), compare=False)
     with pytest.raises(ConfigError, match="lexical score, which has no query side to train"):
         train_model(DocumentSource(path), evidence, TrainConfig(query_side_only=True), base=base, compare=False)
 

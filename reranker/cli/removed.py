@@ -1,0 +1,42 @@
+"""Options of earlier versions that were removed, each with its successor or the reason.
+
+To remove an option, delete it from its command and add a line to `REMOVED`. The option, its key in a configuration file
+and ``--set`` then all give the same sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from reranker.errors import ConfigError
+
+NEVER_BETTER: Final = "it never improved a corpus (docs/figures/learning.md)"
+
+REMOVED: Final[dict[str, dict[str, str]]] = {
+    "train": {
+        "model_class": NEVER_BETTER,
+        "tied": NEVER_BETTER,
+    },
+}
+"""Command → key of a removed option → what follows "--option was removed in 0.2: "."""
+
+
+def refuse_removed(command: str | None, names: Iterable[str], where: str = "") -> None:
+    """Raise `ConfigError` for the first of some options, or of some keys of a table, that was removed.
+
+    Parameters
+    ----------
+    command : str or None
+        Name of the command.
+    names : iterable of str
+        Options, such as ``--model-class``, or keys, such as ``model_class``.
+    where : str
+        The table, for the message.
+    """
+    removed = REMOVED.get(command or "", {})
+    for name in names:
+        key = name.removeprefix("--").replace("-", "_")
+        if key in removed:
+            place = f"{where}: " if where else ""
+            raise ConfigError(f"{place}--{key.replace('_', '-')} was removed in 0.2: {removed[key]}", key=key)
