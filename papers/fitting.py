@@ -10,15 +10,16 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from papers.methods.projection import Projection
 from papers.methods.projections import Mates
+from papers.methods.s2net import GradedPairs, S2NetSettings, fit_s2net
 from papers.methods.word_pairs import Mix
 from papers.plain_sgd import LOW_RANK, PlainData, PlainShape, TripleSampler, fit_plain
 from papers.registry import KEPT_ITERATION, KEPT_STEP, FitInput, Fitted
 from papers.study import Study
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.scorers import Projection, Scorer
+from reranker.models.scorers import Scorer
 from reranker.training.problem import cut_to_keywords, two_rows
-from reranker.training.s2net import GradedPairs, S2NetSettings, fit_s2net
 
 P = TypeVar("P")
 S = TypeVar("S")

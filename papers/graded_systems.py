@@ -15,6 +15,8 @@ import scipy.sparse as sp
 from papers.corpora import PSEUDO
 from papers.fitting import Option, best_of, dimensions, s2net_option, sgd_option, tuned
 from papers.methods.lexical import QueryExpansion, fit_language_model, fit_okapi, mixture
+from papers.methods.product_sgd import Triples
+from papers.methods.projection import Projection
 from papers.methods.projections import HdlrSettings, fit_cca, fit_hdlr, fit_lsa, fit_opca, fit_pca, random_start
 from papers.methods.ranking_svm import (
     CourseFeatures,
@@ -29,6 +31,7 @@ from papers.methods.ranking_svm import (
     preference_pairs,
     svm_pair_weights,
 )
+from papers.methods.s2net import GradedPairs, S2NetSettings
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model
 from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler
@@ -36,9 +39,6 @@ from papers.registry import FitInput, Fitted, System
 from papers.study import StatedPairs, Study, Texts
 from reranker.arrays import Float64, Int64
 from reranker.errors import TrainingError
-from reranker.kernels.product_sgd import Triples
-from reranker.models.scorers import Projection
-from reranker.training.s2net import GradedPairs, S2NetSettings
 
 K1, B = (1.2, 0.4, 0.8, 2.0, 4.0), (0.75, 0.0, 0.3, 0.5, 1.0)
 LAMBDAS = (0.5, 0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99)

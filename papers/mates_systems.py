@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from papers.bilingual import BESIDE, ONCE
 from papers.fitting import Option, dimensions, remembered, s2net_option, sgd_option, some, tuned
 from papers.methods.lexical import OnView
+from papers.methods.projection import Activation, Projection
 from papers.methods.projections import (
     REDUCED,
     HdlrSettings,
@@ -29,6 +30,8 @@ from papers.methods.projections import (
     fit_pca,
     random_start,
 )
+from papers.methods.s2net import S2NetSettings
+from papers.methods.singular_vectors import singular_vectors
 from papers.methods.topics import TopicModel, TopicSettings, fit_topic_model, rows_to_one
 from papers.methods.translation import fit_translated_likelihood
 from papers.methods.word_pairs import Bilinear, Mix
@@ -37,9 +40,7 @@ from papers.registry import FitInput, Fitted, System
 from papers.study import Study, Texts
 from reranker.arrays import Float64
 from reranker.errors import TrainingError
-from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.scorers import Activation, Projection, Scorer
-from reranker.training.s2net import S2NetSettings
+from reranker.models.scorers import Scorer
 
 NOISES = (1e-5, 1e-4, 1e-3)
 """Values of OPCA's g."""

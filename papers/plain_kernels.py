@@ -1,7 +1,7 @@
 """The papers' plain SGD on weights of words and of word pairs, compiled by numba, and the hash of word pairs.
 
 A step costs nnz(q) (nnz(d+) + nnz(d-)); no dense outer product is computed. All functions release the GIL. Low-rank
-models are trained by `reranker.kernels.product_sgd`, except those with products of query words. `best_columns` finds
+models are trained by `papers.methods.product_sgd`, except those with products of query words. `best_columns` finds
 the largest values of sparse rows.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from reranker.kernels.product_sgd import (
+from papers.methods.product_sgd import (
     ONE,
     OPTIONS,
     ZERO,

@@ -17,6 +17,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from papers import plain_kernels
+from papers.methods.product_sgd import Combination, Triples, low_rank_steps
 from papers.methods.word_pairs import (
     Bilinear,
     BlockPairs,
@@ -34,7 +35,6 @@ from papers.methods.word_pairs import (
 from papers.plain_kernels import PRIME
 from reranker.arrays import Bool, Float32, Float64, Int64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows
 from reranker.models.scorers import Scorer
 from reranker.training.problem import cut_to_keywords, two_rows

@@ -11,6 +11,7 @@ from papers import registry
 from papers.corpora import read_paper_corpus
 from papers.cross_tasks import MATES_BUDGET, comparable
 from papers.measures import links_loss, mates_loss
+from papers.methods.projection import Projection
 from papers.methods.rows import frequent_ngrams
 from papers.methods.word_pairs import Bilinear, Polynomial
 from papers.registry import Budget, FitInput, Fitted, Loss, Progress, Section, System, Table, Task, TaskRequest
@@ -19,7 +20,7 @@ from papers.runner import with_budget
 from papers.study import Study
 from reranker.arrays import Float32, Int64
 from reranker.errors import RerankerError, TrainingError
-from reranker.models.scorers import Projection, unit
+from reranker.models.scorers import unit
 from reranker.text.vocabulary import Vocabulary, VocabularyBuilder
 from reranker.words import MAX_FREQUENT_WORDS, DiceCounter
 

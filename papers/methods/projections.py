@@ -14,12 +14,12 @@ import numpy as np
 import scipy.linalg
 import scipy.sparse as sp
 
+from papers.methods.projection import Projection
 from papers.methods.rows import check_pairs
+from papers.methods.s2net import S2NetSettings, Terms, logistic
+from papers.methods.singular_vectors import singular_vectors
 from reranker.arrays import AnyFloat, Bool, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.scorers import Projection
-from reranker.training.s2net import S2NetSettings, Terms, logistic
 
 REDUCED = 1_000
 """Number of singular vectors per side in which OPCA and CCA are solved, or twice the dimensions if that is more."""

@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.methods.projection import Projection
 from papers.methods.projections import Mates, fit_lsa, random_start
+from papers.methods.s2net import S2NetObjective, S2NetSettings
 from papers.methods.word_pairs import Bilinear
-from reranker.models.scorers import Projection
-from reranker.training.s2net import S2NetObjective, S2NetSettings
 from tests.papers.study_rows import random_rows
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.product_sgd import Triples
 from papers.plain_sgd import LearnedTables, PlainShape, start_learner
 from reranker.arrays import Float32, Float64
-from reranker.kernels.product_sgd import Triples
 from reranker.kernels.rows import Rows
 from tests.seeds import seeded_rng
 

@@ -12,13 +12,14 @@ import scipy.sparse as sp
 
 from papers.fitting import best_of, dimensions, s2net_option, some, tuned, tuned_plain, values_between
 from papers.measures import links_loss
+from papers.methods.projection import Projection
 from papers.methods.projections import Mates
+from papers.methods.s2net import S2NetSettings
 from papers.methods.word_pairs import Bilinear
 from papers.plain_sgd import PlainShape, fit_plain
 from papers.registry import Budget, FitInput
 from reranker.errors import ConfigError, TrainingError
-from reranker.models.scorers import Projection, Scorer
-from reranker.training.s2net import S2NetSettings
+from reranker.models.scorers import Scorer
 from tests.papers.test_runner import study_of
 
 

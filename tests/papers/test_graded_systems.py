@@ -14,12 +14,12 @@ import pytest
 from papers.corpora import read_collection, repeated_splits, studies_of
 from papers.graded_systems import BY_NAME, SYSTEMS, graded_pairs, relevant_pairs, study_features
 from papers.measures import graded_measure, ranking_loss
+from papers.methods.projection import Projection
 from papers.methods.ranking_svm import FeatureSum, LinearRanker, fit_pair_svm
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Budget, FitInput, Fitted
 from papers.study import Study
 from reranker.errors import TrainingError
-from reranker.models.scorers import Projection
 from tests.papers.made_collections import write_collection
 
 BUDGET = Budget(

@@ -15,15 +15,15 @@ from papers import mates_systems
 from papers.bilingual import mates_study, read_bilingual
 from papers.mates_systems import MATES_SYSTEMS, as_bilinear
 from papers.measures import hits, mates_loss, mates_measure, one_way_measure, valid_measure
+from papers.methods.projection import Projection
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_opca, fit_pca
+from papers.methods.s2net import S2NetSettings
 from papers.methods.topics import TopicModel
 from papers.methods.word_pairs import Bilinear
 from papers.rank_measures import mate_ranks
 from papers.registry import Budget, FitInput, Fitted
 from papers.study import Study, StudyTrial
 from reranker.errors import TrainingError
-from reranker.models.scorers import Projection
-from reranker.training.s2net import S2NetSettings
 from tests.papers.bilingual_corpus import quiet
 
 SMALL = Budget(n_dims=8, n_steps=4_000, every=2_000, patience=1, n_iterations=3, rates=(0.1,), grid=2)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.projection import Projection
 from papers.methods.projections import HdlrSettings, fit_hdlr, learn_metric
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.scorers import Projection
 from tests.seeds import seeded_rng
 
 EYE = np.eye(2, dtype=np.float32)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.product_sgd import Triples
 from papers.methods.word_pairs import (
     Bilinear,
     DenseWordPairs,
@@ -26,7 +27,6 @@ from papers.methods.word_pairs import (
 from papers.plain_sgd import PlainData, PlainShape, PreferenceSampler, fit_plain
 from reranker.arrays import Float64
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
-from reranker.kernels.product_sgd import Triples
 from reranker.models.scorers import Scorer
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, rank_loss, translated, unit_rows

@@ -12,9 +12,9 @@ import pytest
 import scipy.sparse as sp
 
 from papers import plain_kernels
+from papers.methods.product_sgd import Combination, Triples, low_rank_steps
 from papers.plain_kernels import PRIME
 from papers.plain_sgd import full_polynomial_steps
-from reranker.kernels.product_sgd import Combination, Triples, low_rank_steps
 from reranker.kernels.rows import Rows
 from tests.reference import plain_sgd as plain_sgd_reference
 from tests.reference.plain_sgd import pair_hash

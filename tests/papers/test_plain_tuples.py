@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.product_sgd import Triples
 from papers.plain_sgd import PlainData, PreferenceSampler, TripleSampler
 from reranker.errors import ConfigError, ShapeMismatch, TrainingError
-from reranker.kernels.product_sgd import Triples
 from reranker.training.problem import cut_to_keywords, two_rows
 from tests.seeds import seeded_rng
 from tests.unit.training.small_worlds import csr, unit_rows

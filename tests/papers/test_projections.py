@@ -10,11 +10,11 @@ import pytest
 import scipy.linalg
 import scipy.sparse as sp
 
+from papers.methods.projection import Projection
 from papers.methods.projections import fit_cca, fit_cl_lsi, fit_lsa, fit_opca, fit_pca
+from papers.methods.singular_vectors import singular_vectors
 from papers.rank_measures import mate_ranks
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.kernels.singular_vectors import singular_vectors
-from reranker.models.scorers import Projection
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
 

@@ -18,6 +18,7 @@ from papers import registry, retrieval_systems
 from papers.corpora import PaperCorpus, read_paper_corpus
 from papers.measures import COLUMNS, links_loss, links_measure
 from papers.methods.lexical import fit_okapi
+from papers.methods.projection import Projection
 from papers.methods.projections import fit_lsa
 from papers.methods.rows import idf_of, tfidf_rows
 from papers.methods.word_pairs import Bilinear, Mix, Polynomial
@@ -30,7 +31,7 @@ from papers.runner import run_ranking
 from papers.study import Study, StudyTrial, Texts
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, InputError
-from reranker.models.scorers import Projection, Scorer
+from reranker.models.scorers import Scorer
 from tests.papers.corpus import N_DOCUMENTS, write_corpus
 
 TINY = Budget(n_dims=4, n_steps=2_000, every=1_000, patience=2, n_iterations=3, rates=(0.1,), n_slots=3_000, grid=3)

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.projection import Activation, Projection
 from papers.methods.projections import Mates, fit_cl_lsi, fit_opca, fit_pca, mates_logistic, random_start
-from papers.rank_measures import mate_ranks
-from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.scorers import Activation, Projection, Scorer
-from reranker.training.s2net import (
+from papers.methods.s2net import (
     GradedPairs,
     S2NetObjective,
     S2NetSettings,
     fit_s2net,
     logistic,
 )
+from papers.rank_measures import mate_ranks
+from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
+from reranker.models.scorers import Scorer
 from tests.papers.study_rows import random_rows, translated
 from tests.seeds import seeded_rng
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from papers.bilingual import mates_study, read_bilingual
+from papers.methods.projection import Projection
 from papers.methods.word_pairs import Bilinear
 from papers.registry import Fitted, TaskRequest
 from papers.word_tasks import T10, T11, WordSpace, spread_words, word_space
 from reranker.errors import TrainingError
-from reranker.models.scorers import Projection
 from tests.papers.bilingual_corpus import quiet
 
 SPACE = WordSpace(

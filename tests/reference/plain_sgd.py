@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from papers.methods.product_sgd import Combination, Triples
 from reranker.arrays import Float32, Float64, Int64
-from reranker.kernels.product_sgd import Combination, Triples
 from reranker.kernels.rows import Rows
 
 

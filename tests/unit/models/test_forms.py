@@ -8,10 +8,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from papers.methods.projection import Projection
 from papers.methods.word_pairs import Bilinear, Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.scorers import FORMS, DocumentForm, FormScorer, Projection, weights_in
+from reranker.models.scorers import FORMS, DocumentForm, FormScorer, weights_in
 from reranker.text.rows import inner_products
 from reranker.words import check_linear
 from tests.seeds import seeded_rng

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from papers.methods.projection import Projection
 from papers.methods.word_pairs import Bilinear
 from reranker.errors import ConfigError, InputError, ShapeMismatch
-from reranker.models.scorers import Projection, Scorer, unit
+from reranker.models.scorers import Scorer, unit
 from tests.papers.study_rows import random_rows
 from tests.seeds import seeded_rng
 

@@ -1,7 +1,7 @@
 """Margin ranking SGD on products of embeddings, compiled by numba; the reference is `tests.reference.plain_sgd`.
 
-The model class ``cubic`` and all low-rank models of the papers are trained by these steps. A step costs N (nnz(q) +
-nnz(d+) + nnz(d-)) operations for each of the document's embeddings. All functions release the GIL.
+All low-rank models of the papers are trained by these steps. A step costs N (nnz(q) + nnz(d+) + nnz(d-)) operations for
+each of the document's embeddings. All functions release the GIL.
 """
 
 from __future__ import annotations

@@ -15,10 +15,11 @@ import scipy.optimize
 import scipy.sparse as sp
 from scipy.special import expit
 
+from papers.methods.projection import Projection
 from reranker.arrays import AnyFloat, Float64, Int64
 from reranker.config import check_ranges
 from reranker.errors import ConfigError, InputError, ShapeMismatch, TrainingError
-from reranker.models.scorers import Projection, Scorer
+from reranker.models.scorers import Scorer
 
 Terms = tuple[float, AnyFloat, AnyFloat]
 LOSSES: tuple[str, ...] = ("logistic", "squared")
