@@ -41,7 +41,6 @@ from typing import Any
 import numpy as np
 from training_kernel import kernel
 
-from reranker.models.scorers import DocumentForm
 from reranker.tables import read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
@@ -146,7 +145,7 @@ def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[
     schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
     U, V = start_parameters(schedule, data.n_words, config.dim, np.random.default_rng(1))
     validator = data.validator(schedule.identity_scale)
-    line = Curve(lambda: float(np.mean(values_by([validator], U, DocumentForm("linear", V)))), tuples, seconds)
+    line = Curve(lambda: float(np.mean(values_by([validator], U, V))), tuples, seconds)
     told: list[str] = []
     trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
     if config.recipe == "paper":  # long stretches: uniform negatives do not need the cache that each one refreshes

@@ -33,7 +33,6 @@ from reranker.text.analyzers import BETWEEN, STOP_WORDS, make_analyzer
 from reranker.text.query_keys import query_key
 from reranker.text.rows import select_columns, stack_rows, used_columns
 from reranker.text.tfidf import text_counts
-from reranker.words import check_linear
 
 N_HALVES: Final = 2
 DEPTH: Final = 10
@@ -415,8 +414,7 @@ def _helps(changes: Sequence[RuleChange], errors: float) -> bool:
 
 
 def check_learned(model: RankingModel) -> None:
-    """Raise `ConfigError` unless the model has learned vectors of words, and its form is linear."""
-    check_linear(model.encoder.form, "a list of synonyms")
+    """Raise `ConfigError` unless the model has learned vectors of words."""
     if not (model.query_side(1).any() and model.encoder.V.any()):
         raise ConfigError(
             "the model has no learned part (it is a lexical score), and synonyms are read from U and V: train with "

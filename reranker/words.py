@@ -15,7 +15,7 @@ from reranker.arrays import Float32, Float64
 from reranker.errors import ConfigError, InputError
 from reranker.figures import new_figure, picture_bytes, picture_kind
 from reranker.models.ranking_model import RankingModel
-from reranker.models.scorers import LINEAR, pair_weights
+from reranker.models.scorers import pair_weights
 from reranker.text.analyzers import BETWEEN
 from reranker.text.vocabulary import Vocabulary
 
@@ -153,10 +153,8 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     Each document word occurs once, with the query word that gives it the largest weight. Words in fewer than
     ``min_documents`` documents are left out, except words of the query.
 
-    Raises `ConfigError` if the form of the model is not linear, because the weight of a pair then depends on the
-    document (`RankingModel.pair_weights`). Raises `InputError` if the query has no word that the model knows.
+    Raises `InputError` if the query has no word that the model knows.
     """
-    check_linear(model.encoder.form, "a list of word pairs")
     encoded = model.encode_queries([query])
     q_ids, q_weights = encoded.learned_rows.indices, encoded.learned_rows.data.astype(np.float64)
     vocabulary, V = model.encoder.document_vocabulary, model.encoder.V
@@ -195,8 +193,7 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
 def nearest_index_words(model: RankingModel, query: str, n: int = 3) -> list[str]:
     """Return the ``n`` document words, not of the query, that U and V relate most to a query.
 
-    If the model knows no word of the query, these are document words of a similar spelling. Raises `ConfigError` as
-    `related_words`.
+    If the model knows no word of the query, these are document words of a similar spelling.
     """
     tokens = [token for token in model.encoder.analyzer.tokens([query])[0] if BETWEEN not in token]
     try:
@@ -297,19 +294,6 @@ def write_words(model: RankingModel, spots: Sequence[Spot], path: Path) -> None:
         axes.set_xlabel("first principal component")
         axes.set_ylabel("second")
         path.write_bytes(picture_bytes(figure, kind[1:], dpi=120))
-
-
-def check_linear(name: str, what: str) -> None:
-    """Raise `ConfigError` unless the document form ``name`` is linear, so that W_ij does not depend on the document.
-
-    ``what`` names in the message what needs a linear form.
-    """
-    if name != LINEAR:
-        raise ConfigError(
-            f"{what} needs the document form 'linear', and this model has {name!r}: see the pairs of a document with "
-            f"`ssi search --explain`",
-            form=name,
-        )
 
 
 # --- words that occur in the same documents as a word or an n-gram (spec 2.4, T11)

@@ -16,7 +16,6 @@ from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
 from reranker.models.ranking_model import Encoder, RankingModel
-from reranker.models.scorers import FORMS
 from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.store import StoreWriter, VectorStore
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
@@ -87,7 +86,6 @@ def model_of(
     max_words: int | None = None,
     quantisation: Quantisation = "float16",
     seed: int = 1,
-    form: str = "linear",
     lexical: LexicalSettings | None = None,
     stemmer: str | None = None,
 ) -> RankingModel:
@@ -98,15 +96,11 @@ def model_of(
     vocabulary = builder.build(max_words)
     rng = seeded_rng(seed)
     U, V = rng.normal(scale=scale, size=(2, len(vocabulary), n_dims)).astype(np.float32)
-    share = FORMS[form].factor_share
-    Y = rng.normal(scale=scale, size=(len(vocabulary), n_dims // share)).astype(np.float32) if share else None
     view = TextView.parse(["title^2", "text"])
     memory = None
     if lexical is not None and len(lexical.field_weights) > len(view.fields):
         memory = _memory(vocabulary, documents, field_counts(vocabulary, view, analyzer, list(documents.values())))
-    encoder = Encoder(
-        view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, form, Y, lexical, memory
-    )
+    encoder = Encoder(view, analyzer, vocabulary, "log", np.ascontiguousarray(V), quantisation, lexical, memory)
     return RankingModel(
         encoder=encoder,
         query_vocabulary=vocabulary,

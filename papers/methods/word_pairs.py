@@ -17,26 +17,18 @@ from papers.plain_kernels import PRIME, best_columns, block_pairs, dense_pairs, 
 from reranker.arrays import Bool, Float32, Int32
 from reranker.errors import InputError, ShapeMismatch
 from reranker.kernels.rows import Rows, check_embedding, check_finite_rows, embed_rows
-from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, Scorer, VectorScorer
+from reranker.models.scorers import LinearScorer, Scorer, VectorScorer
 from reranker.text.rows import inner_products
 
 _BLOCK_VALUES = 2**24
 
 
-class Bilinear(FormScorer):
-    """Score f(q, d) = (Uq).(Vd) + a q.d, the form ``linear``; errors as in `DocumentForm` and `FormScorer`.
+class Bilinear(LinearScorer):
+    """Score f(q, d) = (Uq).(Vd) + a q.d; errors as in `LinearScorer`.
 
     M01 is ``Bilinear.lexical()``, M05 (tied) ``Bilinear(U, U)``, M06 ``Bilinear(U, V)``, M07 ``identity=0.0`` and M08
     ``restricted(n)``. Like U, ``V`` is (n_document_words, N) float32. Source: spec 2.2 and 2.1, stored by rows.
     """
-
-    def __init__(self, U: Float32, V: Float32, identity: float = 1.0) -> None:
-        super().__init__(U, DocumentForm(LINEAR, V), identity)
-
-    @property
-    def V(self) -> Float32:  # noqa: N802 - the papers' symbol
-        """Document side, (n_document_words, N) float32, one row per word; the same array as U in a tied model."""
-        return self.documents.V
 
     @classmethod
     def lexical(cls) -> Bilinear:

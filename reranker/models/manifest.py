@@ -25,9 +25,10 @@ FORMAT: Final = "ssi-model"
 FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7)
 """Format versions; a program refuses versions that it does not know.
 
-1: the linear form, which every program reads. 2: another ``document_form``. 3: ``lexical`` settings, or a
-``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights`` weights of query
-words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have already.
+1: what every program reads. 2: a ``document_form``, which only version 0.1 of the program reads. 3: ``lexical``
+settings, or a ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights``
+weights of query words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have
+already.
 """
 
 

@@ -3,7 +3,7 @@
 A folder holds ::
 
     manifest.json                        ids, text view, analyzer, training, measures, files
-    tensors-<12 hex>.safetensors         U, V (Y), the words and their document frequencies, the memory,
+    tensors-<12 hex>.safetensors         U, V, the words and their document frequencies, the memory,
                                          hashes of the training queries, mean, axes and word vectors of a vector field
 
 The tensor file is named by its hash, and only the manifest says which file belongs to it. To replace a model, the new
@@ -32,7 +32,6 @@ from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import MEMORY_TYPES, QueryMemory
 from reranker.models.manifest import _entry, describe_model
 from reranker.models.ranking_model import ENGINE_ANALYZER, SHORT_QUERY, Encoder, RankingModel
-from reranker.models.scorers import LINEAR, form_of
 from reranker.models.tensor_file import REMEDY, _map_tensors, _open_regular, _read_header, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder
@@ -103,6 +102,7 @@ def _load(folder: Path, engine: Engine | None, copy: CopyFile | None) -> Ranking
     """Return the model of a folder. Errors whose message names a path have it as ``path`` in their data."""
     for attempt in range(_LOAD_ATTEMPTS):
         content = describe_model(folder)
+        _check_form(content)
         name, sha256, n_bytes = _file_of(content)
         try:
             descriptor = _open_regular(folder / name)
@@ -180,8 +180,6 @@ def _expected(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[Any], tupl
     expected: dict[str, tuple[np.dtype[Any], tuple[int | None, ...]]] = {
         "V": (float32, (_entry(content, "n_document_rows", int), n_dims))
     }
-    if share := form_of(_form(content)).factor_share:
-        expected["Y"] = (float32, (_entry(content, "n_document_rows", int), n_dims // share))
     if not _entry(content, "tied", bool):
         expected["U"] = (float32, (_entry(content, "n_query_rows", int), n_dims))
     if content.get("short_query") is not None:
@@ -250,14 +248,13 @@ def _side_vocabularies(content: Mapping[str, Any]) -> dict[str, tuple[np.dtype[A
     return expected
 
 
-def _form(content: Mapping[str, Any]) -> str:
-    """Return the name of the model's document form; raises `ArtifactError` if it is unknown."""
-    name = _entry(content, "document_form", str) if "document_form" in content else LINEAR
-    try:
-        form_of(name)
-    except ConfigError as error:
-        raise ArtifactError(error.message, **error.data) from error
-    return name
+def _check_form(content: Mapping[str, Any]) -> None:
+    """Raise `ArtifactError` for a model whose document vectors are no sums of word rows, as version 0.1 wrote them."""
+    if "document_form" in content:
+        raise ArtifactError(
+            f"its document form is {repr(content['document_form'])[:40]}, and this version reads linear models only: "
+            f"use version 0.1 of the program, which reads it, or train again"
+        )
 
 
 def _analyzer(content: Mapping[str, Any], engine: Engine | None) -> Analyzer:
@@ -310,8 +307,6 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             _entry(content, "tf", str),
             arrays["V"],
             cast(Quantisation, _entry(content, "quantisation", str)),
-            _form(content),
-            arrays.get("Y"),
             LexicalSettings.from_json(_entry(content, "lexical", dict)) if "lexical" in content else None,
             QueryMemory.from_arrays(_named(arrays, "memory", MEMORY_TYPES)) if "memory.ids" in arrays else None,
             vector_field,

@@ -1,8 +1,8 @@
 """The ranking model: how documents and queries become vectors and lexical rows, and the ids of both sides.
 
 A model consists of an `Encoder`, which determines everything that is stored with a document, and a query side. The
-encoder id covers the text view, the analyzer, the vocabulary with its idf, V (with Y and their form), the query memory
-and the quantisation. It covers nothing of the query side: all stored vectors stay valid with a new U.
+encoder id covers the text view, the analyzer, the vocabulary with its idf, V, the query memory and the
+quantisation. It covers nothing of the query side: all stored vectors stay valid with a new U.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from reranker.arrays import AnyArray, Bool, Float32, Float64
 from reranker.errors import ConfigError, InputError, ShapeMismatch
 from reranker.files import replace_files
 from reranker.kernels.packing import Quantisation, check_quantisation, quantise_rows, quantise_vectors
+from reranker.kernels.rows import check_embedding, check_finite_rows, embed_rows
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings, weigh_words
 from reranker.lexical.memory import QueryMemory
 from reranker.models.manifest import MANIFEST, manifest_bytes, sealed
-from reranker.models.scorers import LINEAR, DocumentForm, FormScorer, query_vectors, weights_in
+from reranker.models.scorers import LinearScorer, largest_singular_value, pair_weights
 from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
@@ -56,7 +57,7 @@ class EncodedDocuments:
     """A batch of encoded documents, in their order."""
 
     vectors: Float32
-    """Document vectors, (n, N) float32, rounded as stored: Vd' of the learned row d', or c(d') in other forms.
+    """Document vectors, (n, N) float32, rounded as stored: Vd' of the learned row d'.
 
     With a vector field, the K numbers of the given vector follow (`VectorField.project`).
     """
@@ -75,12 +76,11 @@ class Encoder:
     Raises
     ------
     ShapeMismatch
-        If V is not a C-contiguous float32 matrix or has more rows than the vocabulary has words, or Y does not fit V.
+        If V is not a C-contiguous float32 matrix or has more rows than the vocabulary has words.
     InputError
-        If V or Y holds NaN or infinity, or the quantisation is unknown.
+        If V holds NaN or infinity, or the quantisation is unknown.
     ConfigError
-        If ``tf`` or the form is unknown, the lexical settings do not fit the fields, or there is a memory without
-        settings of BM25.
+        If ``tf`` is unknown, the lexical settings do not fit the fields, or there is a memory without settings of BM25.
     """
 
     view: TextView
@@ -104,10 +104,6 @@ class Encoder:
     ten hits for 98.6 % of queries, and halves the bytes of a vector. int8 halves them again and keeps 99 % of the first
     ten hits, and their order for 67 % of queries.
     """
-    form: str = LINEAR
-    """How V (and Y) give the document vector c(d): a key of `reranker.models.scorers.FORMS`."""
-    Y: Float32 | None = None
-    """Second table of the cubic forms, (n_rows, N or N / 2) float32."""
     lexical: LexicalSettings | None = None
     """Settings of the lexical row d; None if it is the learned row d', as in models of version 0.1."""
     memory: QueryMemory | None = None
@@ -123,7 +119,8 @@ class Encoder:
         if bool(self.view.vector) != (self.vector_field is not None):
             raise ConfigError("a view with a field of vectors needs a vector field, and no other view has one")
         check_quantisation(self.quantisation)
-        _ = self.documents
+        check_embedding(self.V)
+        check_finite_rows(self.V, "V")
         _check_word_rows(self.V, self.document_vocabulary, "V")
         _ = self.tfidf
 
@@ -133,20 +130,16 @@ class Encoder:
         return int(self.V.shape[1]) + (0 if self.vector_field is None else self.vector_field.n_dims)
 
     @cached_property
-    def documents(self) -> DocumentForm:
-        """The function from rows to document vectors."""
-        return DocumentForm(self.form, self.V, self.Y)
-
-    @cached_property
     def norm_bound(self) -> float:
         """M, above 0: an upper bound of the length of every document vector, for any text.
 
-        d' is a sum of unit rows weighted by β of the fields (1 for bigrams), so |d'| <= Σ|β|; `DocumentForm.bound`
-        bounds the length of c(d'). 5 % are added for the rounding of stored vectors (that of int8 is the largest).
+        d' is a sum of unit rows weighted by β of the fields (1 for bigrams), so |d'| <= Σ|β|, and |Vd'| is at most the
+        largest singular value of V times |d'|. 5 % are added for the rounding of stored vectors (that of int8 is the
+        largest).
         """
         longest = sum(abs(weight) for weight in self.view.weights) + self.analyzer.config.bigrams
         given = 0.0 if self.vector_field is None else self.vector_field.longest
-        bound = 1.05 * float(np.hypot(self.documents.bound(longest), given))
+        bound = 1.05 * float(np.hypot(largest_singular_value(self.V) * longest, given))
         return float(f"{bound:.4g}") if bound > 0 else 1.0
 
     @cached_property
@@ -183,8 +176,6 @@ class Encoder:
             "V": _array_sha256(self.V),
             **{name: _array_sha256(array) for name, array in self.document_vocabulary.to_arrays().items()},
         }
-        if self.form != LINEAR:  # linear encoders keep the ids that they had before other forms existed
-            parts |= {"form": self.form, "Y": None if self.Y is None else _array_sha256(self.Y)}
         if self.lexical is not None:
             parts["lexical"] = self.lexical.to_json()
         if self.memory is not None:
@@ -245,7 +236,7 @@ class Encoder:
         learned = learned_rows(self.tfidf, counts, self.view.weights)
         rows = self._rows(counts, learned, ids)
         has_text = (np.diff(rows.indptr) > 0) | (np.diff(learned.indptr) > 0)
-        vectors = self.documents.vectors(learned)
+        vectors = embed_rows(learned, self.V)
         if self.vector_field is not None:
             if given is None:
                 given = np.zeros((len(vectors), self.vector_field.n_dims), np.float32)
@@ -269,7 +260,7 @@ class EncodedQueries:
     """A batch of encoded queries, in their order; rows are csr_matrix, (n, 2**31 - 1) float32."""
 
     vectors: Float32
-    """Query vectors Uq' of the learned rows, (n, N) float32; of length 1 in the form ``unit``."""
+    """Query vectors Uq' of the learned rows, (n, N) float32."""
     rows: sp.csr_matrix
     """Lexical rows q."""
     learned_rows: sp.csr_matrix
@@ -332,7 +323,8 @@ class RankingModel:
         self._check_word_encoder()
         _check_word_rows(self.U, self.query_vocabulary, "U")
         if self.U_short is not None:
-            FormScorer(self.U_short, self.encoder.documents, self.identity)  # raises the errors of U
+            check_embedding(self.U_short)
+            check_finite_rows(self.U_short, "U_short")
             if self.U_short.shape != self.U.shape:
                 raise ShapeMismatch(
                     f"U_short has shape {self.U_short.shape} and U {self.U.shape}: give tables of one shape"
@@ -378,9 +370,9 @@ class RankingModel:
         return self.query_vocabulary is self.encoder.document_vocabulary
 
     @cached_property
-    def scorer(self) -> FormScorer:
+    def scorer(self) -> LinearScorer:
         """f(q, d) over learned rows; equal to the model's score only if these are also the lexical rows."""
-        return FormScorer(self.U, self.encoder.documents, self.identity)
+        return LinearScorer(self.U, self.encoder.V, self.identity)
 
     def query_side(self, n_words: int) -> Float32:
         """Return the table, U or U_short, for a query of ``n_words`` different words."""
@@ -391,22 +383,22 @@ class RankingModel:
         vectors = self.scorer.embed_queries(learned_rows)
         if self.U_short is not None:
             short = np.flatnonzero(np.diff(learned_rows.indptr) <= SHORT_QUERY)
-            vectors[short] = query_vectors(self.encoder.form, self.U_short, learned_rows[short])
+            vectors[short] = embed_rows(learned_rows[short], self.U_short)
         if self.word_encoder is not None:
             vectors = np.hstack([vectors, self.word_encoder.vectors(learned_rows)])
         return vectors
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
-        """Return W_ij of each query word and document word, see `weights_in`; the weight a of q.d is not included."""
-        return weights_in(self.encoder.documents, self.query_side(query.nnz), query, document)
+        """Return W_ij of each query word and document word, (n_q, n_d); the weight a of q.d is not included."""
+        return pair_weights(self.query_side(query.nnz), self.encoder.V, query.indices, document.indices)
 
     @cached_property
     def manifest(self) -> Mapping[str, Any]:
         """The content of ``manifest.json``; computing it reads U and V once for their hash."""
         sha256, n_bytes = digest_of(tensors_of(self))
         encoder = self.encoder
-        # A linear model without lexical settings has none of these entries: its manifest stays at format version 1.
-        more: dict[str, Any] = {} if encoder.form == LINEAR else {"document_form": encoder.form}
+        # A model without lexical settings has none of these entries: its manifest stays at format version 1.
+        more: dict[str, Any] = {}
         if encoder.lexical is not None:
             more["lexical"] = encoder.lexical.to_json()
         if encoder.memory is not None:
@@ -551,7 +543,7 @@ def _array_sha256(array: AnyArray) -> str:
 def tensors_of(model: RankingModel) -> dict[str, AnyArray]:
     """Return the arrays of a model by their names in its file; a tied U and a shared vocabulary occur once."""
     own_U = None if model.scorer.is_tied else model.U
-    tables = {"V": model.encoder.V, "Y": model.encoder.Y, "U": own_U, "U_short": model.U_short}
+    tables = {"V": model.encoder.V, "U": own_U, "U_short": model.U_short}
     tensors: dict[str, AnyArray] = {name: table for name, table in tables.items() if table is not None}
     if model.word_weights is not None:
         tensors["word_weights"] = model.word_weights

@@ -31,8 +31,7 @@ class Contribution:
     - ``memory``: a word of queries for which the document was relevant in training. The value is what the memory adds
       to the word's weight in the text; W_ij = a.
     - ``learned``: a pair of words that the model has learned to relate; alpha q_i W_ij d_j of the learned rows with
-      W_ij = U_i . V_j. In the cubic forms and in ``unit``, W_ij is specific to this document (and query):
-      U_i . (V_j o t(d)), see `reranker.models.scorers`. If the encoded text is not available, there is only one
+      W_ij = U_i . V_j. If the encoded text is not available, there is only one
       ``learned`` row, without words and with weight 0: the whole learned part (Uq').(Vd'). What the memory adds is then
       part of ``identity``.
     - ``vector``: a query word and the vector that a text encoder has computed of the document. The value is
@@ -289,7 +288,6 @@ def _learned_pairs(
 ) -> list[Contribution]:
     """Return the ``n_pairs`` non-zero contributions of word pairs with the largest magnitude, largest first."""
     pairs: list[Contribution] = []
-    # If the model's form is not linear, the weight of a pair depends on the other words of this document.
     learned = model.pair_weights(query, document)
     values = alpha * query.data.astype(np.float64)[:, None] * learned * document.data.astype(np.float64)[None, :]
     # Looking up a word costs more than computing its pair, so only the shown words are looked up.

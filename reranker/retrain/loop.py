@@ -31,7 +31,6 @@ from reranker.files import write_file
 from reranker.models.manifest import describe_model
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
-from reranker.models.scorers import LINEAR
 from reranker.progress import timed
 from reranker.releases import (
     RETRAIN_FOLDER,
@@ -53,7 +52,6 @@ from reranker.retrain.report import examples_of, render_retraining
 from reranker.retrain.served_ranks import ServedComparison, ServedModel, ServingScores, compare
 from reranker.retrain.settings import RetrainSettings
 from reranker.training import Listener, TrainingReport
-from reranker.training.linear import check_trainable
 from reranker.training.trainer import remove_checkpoints
 from reranker.words import strongest_pairs
 
@@ -235,7 +233,6 @@ class Retraining:
         others = (settings.base,) if settings.base else ()
         live = find_model(settings.models, before.live, self.engine, others) if before.live else None
         base = base_model(settings.models, live, self.engine, settings.base)
-        check_trainable(base.model)
         if settings.query_side_only and may_remember_the_forgotten(base.model, self.log):
             listener.say("the document side is trained too, because the base may remember queries of forgotten people")
             settings = self.settings = replace(settings, query_side_only=False)
@@ -416,7 +413,7 @@ class Retraining:
         comparison: ServedComparison,
         warnings: Sequence[str],
     ) -> str:
-        before = live.model if live is not None and live.model.encoder.form == LINEAR else None
+        before = None if live is None else live.model
         strongest, changed = strongest_pairs(model, before, [pair.query for pair in history.pairs])
         listed = [change.query for change in (*comparison.verdict.losers, *comparison.verdict.winners)]
         lists = {query: comparison.lists[query] for query in listed if query in comparison.lists}

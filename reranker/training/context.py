@@ -16,8 +16,8 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Float64
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate
+from reranker.kernels.rows import embed_rows
 from reranker.lexical.kernel import Judged, blended_average_precision
-from reranker.models.scorers import LINEAR, DocumentForm, query_vectors
 from reranker.progress import Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
@@ -169,18 +169,13 @@ class KnownScores(NamedTuple):
 def values_by(
     validators: Sequence[Validator],
     U: Float32,
-    documents: DocumentForm,
+    V: Float32,
     scales: Sequence[float] = (1.0,),
     identity: float | None = None,
 ) -> list[Float64]:
-    """Return the AP of each query of each validator by a model's tables; arguments as in `Validator.values`."""
+    """Return the AP of each query of each validator by U and V; arguments as in `Validator.values`."""
     return [
-        validator.values(
-            query_vectors(documents.name, U, validator.queries),
-            documents.vectors(validator.documents),
-            scales,
-            identity,
-        )
+        validator.values(embed_rows(validator.queries, U), embed_rows(validator.documents, V), scales, identity)
         for validator in validators
     ]
 
@@ -252,11 +247,6 @@ class TrainedParameters:
     """The query side for short queries, if there is one."""
 
     @property
-    def documents(self) -> DocumentForm:
-        """The document side."""
-        return DocumentForm(LINEAR, self.V)
-
-    @property
     def has_learned(self) -> bool:
         """False if validation preferred q.d only: another run on everything would change nothing."""
         return self.scale > 0 and self.result.best_epoch > 0
@@ -266,7 +256,7 @@ class TrainedParameters:
         parts = [np.empty(0)]
         for validator in validators:
             U = self.short.U if validator.is_short and self.short is not None else self.U
-            parts.append(values_by([validator], U, self.documents, identity=self.identity)[0][0])
+            parts.append(values_by([validator], U, self.V, identity=self.identity)[0][0])
         return np.concatenate(parts)
 
 
@@ -313,7 +303,7 @@ class TrainingContext:
         return copy.deepcopy(self.rng)
 
     def best_scale(
-        self, U: Float32, documents: DocumentForm, identity: float, validators: Sequence[Validator] | None = None
+        self, U: Float32, V: Float32, identity: float, validators: Sequence[Validator] | None = None
     ) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale.
 
@@ -322,7 +312,7 @@ class TrainingContext:
         over the kinds of queries, each at its best scale, and the scale is that of the first kind, the whole queries.
         """
         scales = SCALES if identity else (1.0,)
-        values = values_by(self.validators if validators is None else validators, U, documents, scales, identity)
+        values = values_by(self.validators if validators is None else validators, U, V, scales, identity)
         maps = np.stack([of_queries.mean(axis=1) for of_queries in values])
         if not self.schedule.short_apart:
             maps = maps.mean(axis=0, keepdims=True)

@@ -18,9 +18,9 @@ from reranker.arrays import Float32, Float64
 from reranker.baselines.comparison import LEVEL
 from reranker.errors import TrainingError
 from reranker.evaluation import PairedTest, paired_test, standard_error
+from reranker.kernels.rows import embed_rows
 from reranker.lexical.memory import QueryMemory
 from reranker.models.ranking_model import lexical_rows_of
-from reranker.models.scorers import query_vectors
 from reranker.models.vector_field import WordEncoder
 from reranker.training.context import TrainedParameters, Validator, validators_of
 from reranker.training.cores import GoOn, mb_of_run, on_cores
@@ -272,8 +272,7 @@ def _given_scores(validator: Validator, words: Float32 | None) -> Float32:
 def _learned_scores(validator: Validator, parameters: TrainedParameters) -> Float32:
     """Return the learned part of the scores, (n_queries, n_documents) float32."""
     U = parameters.short.U if validator.is_short and parameters.short is not None else parameters.U
-    q_vectors = query_vectors(parameters.documents.name, U, validator.queries)
-    scores: Float32 = q_vectors @ parameters.documents.vectors(validator.documents).T
+    scores: Float32 = embed_rows(validator.queries, U) @ embed_rows(validator.documents, parameters.V).T
     return scores
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.ranking_model import RankingModel
-from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
 from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult
@@ -79,7 +78,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     if first is not None:
         scale = first.scale
     else:
-        scale = context.best_scale(U, DocumentForm(LINEAR, V), identity, validators)[1]
+        scale = context.best_scale(U, V, identity, validators)[1]
     # V is served multiplied by the root of learned.scale / a: U is multiplied by the rest of the scale.
     factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
     return ShortQueries(np.ascontiguousarray(U * factor), scale)
@@ -91,7 +90,7 @@ def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPa
         schedule = replace(schedule, epochs=max(first.result.best_epoch, 1))
 
     def evaluate(U: Float32, V: Float32) -> float:
-        return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)[0]
+        return context.best_scale(U, V, schedule.identity_scale)[0]
 
     if context.finished is not None:
         result = context.finished
@@ -100,8 +99,7 @@ def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPa
         trainer = trainer_of(context, schedule, evaluate if context.validators else None, checkpoint)
         trainer.progress = partial(context.progress, "training")
         result = trainer.run(*context.start(schedule))
-    documents = DocumentForm(LINEAR, result.V)
-    scale = first.scale if first else context.best_scale(result.U, documents, schedule.identity_scale)[1]
+    scale = first.scale if first else context.best_scale(result.U, result.V, schedule.identity_scale)[1]
     # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that
     # rows of both keep similar lengths. If V is frozen it must stay that of the base, and U takes the whole factor.
     a = schedule.identity_scale or 1.0
@@ -144,7 +142,6 @@ def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     """Return the settings with dim and max_rows of the model to start from; `ConfigError` if it does not fit."""
-    check_trainable(base)
     if bool(base.identity) != config.identity:
         has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
         raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
@@ -161,14 +158,3 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     if identity and not config.identity_scale and config.query_side_only:
         identity /= base.training.get("memory_factor", 1.0)  # U is trained with the rows that have a memory
     return replace(config, dim=dim, max_rows=n_rows, identity_scale=identity)
-
-
-def check_trainable(base: RankingModel) -> None:
-    """Raise `ConfigError` for a form whose document vectors are not sums of word rows, which the steps change."""
-    form = base.encoder.form
-    if form != LINEAR:
-        raise ConfigError(
-            f"the model to start from has the document form {form!r}, and training (also of only the query side) "
-            f"starts from linear models only: train a new model on all the evidence",
-            form=form,
-        )

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from reranker.arrays import Float32
 from reranker.errors import TrainingError
-from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.progress import silent
 from reranker.training.config import KEPT_NAMES, Schedule
 from reranker.training.context import TrainingContext
@@ -312,7 +311,7 @@ def _try(
 
 
 def _best_scale(context: TrainingContext, schedule: Schedule, U: Float32, V: Float32) -> tuple[float, float]:
-    return context.best_scale(U, DocumentForm(LINEAR, V), schedule.identity_scale)
+    return context.best_scale(U, V, schedule.identity_scale)
 
 
 def _is_kept(context: TrainingContext) -> bool:

@@ -16,7 +16,6 @@ from reranker.evaluation import MEASURES
 from reranker.figures import BLUE, GREY, RED, chart, report_head, stacked_tables, whole_numbers
 from reranker.formats import RejectLog, read_documents
 from reranker.models.ranking_model import RankingModel
-from reranker.models.scorers import LINEAR
 from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
 from reranker.training.race import Trial
@@ -334,7 +333,6 @@ def render_training(
         shown |= {comparison.task.query_ids[i] for i in relevant}
     titles, asked = _read_texts(documents, model.encoder.view, report, shown, id_field)
     texts = report.evidence.valid.texts
-    is_linear = model.encoder.form == LINEAR
     page: str = (
         page_environment("reranker.training")
         .get_template("training.html.j2")
@@ -348,7 +346,7 @@ def render_training(
             comparisons=[] if comparison is None else baseline_differences(comparison),
             gains=[_change(comparison, i, relevant[i], titles, texts) for i in gains] if comparison else [],
             losses=[_change(comparison, i, relevant[i], titles, texts) for i in losses] if comparison else [],
-            pairs=strongest_pairs(model, None, asked)[0] if is_linear else [],
+            pairs=strongest_pairs(model, None, asked)[0],
             nearest=frequent_words(model),
             pictures=_pictures(report, differences_),
             measures=MEASURES,

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from papers.methods.word_pairs import Bilinear, HashKernel, Mix, Polynomial, SeparateCubic
 from reranker.arrays import N_TERM_IDS
-from reranker.models.scorers import DocumentForm, FormScorer, Scorer
+from reranker.models.scorers import LinearScorer, Scorer
 from tests.seeds import seeded_rng
 
 HASHED = 2**30
@@ -31,8 +31,7 @@ SCORERS: dict[str, Scorer] = {
     "M10 mixture": Mix((HashKernel(table(97, 1, offset=2).ravel(), prime=61), Bilinear.lexical()), (0.3, 0.7)),
     "M18 cubic": Polynomial(U, (V, table(60, offset=3))),
     "M19 separate cubic": SeparateCubic(U, V, table(60, offset=3), V, U),
-    "cubic form": FormScorer(U, DocumentForm("cubic", V, table(60, offset=3))),
-    "separate cubic form": FormScorer(table(60, 6), DocumentForm("cubic_separate", table(60, 6), table(60, 3))),
+    "the product's": LinearScorer(U, V, 0.7),
     "M20 degree 4": Polynomial(U, (V, table(60, offset=3), U)),
 }
 

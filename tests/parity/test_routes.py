@@ -29,7 +29,6 @@ from reranker.engines.vectors import inside_fields
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.models.model_folder import save_model
-from reranker.models.scorers import FORMS
 from reranker.rerank import Calibration, Explanation, RerankedPage, Reranker, RerankSettings, blend, body_hash
 from reranker.rerank.candidates import Candidates, encode_query, route_of
 from reranker.rerank.signals import Signal
@@ -79,12 +78,11 @@ def serve_on(
     quantisation: Quantisation,
     n_shards: int = 2,
     routes: tuple[str, ...] = ("fetch",),
-    form: str = "linear",
     lexical: LexicalSettings | None = None,
     given: bool = False,
 ) -> Iterator[Served]:
     documents = random_documents(120)
-    model = model_of(documents, quantisation=quantisation, form=form, lexical=lexical)
+    model = model_of(documents, quantisation=quantisation, lexical=lexical)
     if given:
         documents, model = with_vectors(documents), reading_vectors(model)
     remote = engine.capabilities().kind in ("elasticsearch", "opensearch")
@@ -217,15 +215,14 @@ def test_explanations_sum_to_the_score(served: Served) -> None:
 # All routes, the engine's own included.
 
 CASES = (
-    (1, "linear", None, False),
-    (3, "linear", None, False),
-    (1, "linear", BM25, False),
-    (1, "linear", MEMORY_BM25, False),
-    *((1, form, None, False) for form in FORMS if form != "linear"),
-    (3, "linear", MEMORY_BM25, True),
-    (1, "cubic_separate", None, True),
+    (1, None, False),
+    (3, None, False),
+    (1, BM25, False),
+    (1, MEMORY_BM25, False),
+    (3, MEMORY_BM25, True),
+    (1, None, True),
 )
-"""Shards, the form of the model's vectors, its lexical settings, and whether it reads vectors of the documents."""
+"""Shards, the model's lexical settings, and whether it reads vectors of the documents."""
 EXACT = 1e-5
 """Tolerance of beside and fetch."""
 
@@ -233,21 +230,19 @@ EXACT = 1e-5
 @pytest.fixture(
     scope="module",
     params=CASES,
-    ids=lambda case: (
-        f"{case[0]} shards, {case[1]}" + (f", {LEXICAL[case[2]]}" if case[2] else "") + ", given vectors" * case[3]
-    ),
+    ids=lambda case: f"{case[0]} shards" + (f", {LEXICAL[case[1]]}" if case[1] else "") + ", given vectors" * case[2],
 )
 def sharded(
     request: pytest.FixtureRequest, engine: Engine, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    n_shards, form, lexical, given = request.param
+    n_shards, lexical, given = request.param
     kind = engine.capabilities().kind
     if kind in ("memory", "tantivy") and n_shards > 1:
         if not given:
             pytest.skip(f"{kind} has no shards")
         n_shards = 1
     routes = ("fetch",) if kind in ("memory", "tantivy") else ("fetch", "inside")
-    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, form, lexical, given)
+    yield from serve_on(engine, tmp_path_factory.mktemp("routes"), "float16", n_shards, routes, lexical, given)
 
 
 def routes_of(served: Served) -> dict[RouteName, float]:

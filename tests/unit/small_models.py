@@ -11,7 +11,6 @@ from reranker.kernels.packing import Quantisation
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.memory import QueryMemory, memory_rows
 from reranker.models.ranking_model import Encoder, RankingModel
-from reranker.models.scorers import FORMS
 from reranker.models.vector_field import VectorField, WordEncoder
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import count_rows, field_counts
@@ -75,17 +74,14 @@ def small_encoder(
     quantisation: Quantisation = "float16",
     n_dims: int = 3,
     n_rows: int | None = None,
-    form: str = "linear",
     lexical: LexicalSettings | None = None,
     memory: QueryMemory | None = None,
 ) -> Encoder:
-    """Return an encoder of DOCUMENTS' vocabulary with random V (and Y)."""
+    """Return an encoder of DOCUMENTS' vocabulary with random V."""
     vocabulary = small_vocabulary()
     V = small_table(len(vocabulary) if n_rows is None else n_rows, n_dims)
     view = TextView.parse(["title^2", "text"])
-    share = FORMS[form].factor_share
-    Y = small_table(len(V), n_dims // share, offset=50) if share else None
-    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, form, Y, lexical, memory)
+    return Encoder(view, make_analyzer(AnalyzerConfig()), vocabulary, "log", V, quantisation, lexical, memory)
 
 
 def small_model(seed: int = 1, n_dims: int = 3, **changes: Any) -> RankingModel:

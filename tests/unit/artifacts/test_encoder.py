@@ -207,14 +207,6 @@ def test_rows_are_as_wide_as_term_ids_go() -> None:
     assert small_encoder().encode(DOCUMENTS).rows.shape[1] == N_TERM_IDS == HASH_BASE + HASH_SPAN
 
 
-def test_the_form_is_part_of_the_id_and_linear_ids_are_as_they_were() -> None:
-    linear, cubic = small_encoder(), small_encoder(form="cubic")
-    assert cubic.Y is not None
-    others = [cubic, replace(cubic, Y=cubic.Y * 2), small_encoder(form="unit"), linear]
-    assert len({one.encoder_id for one in others}) == 4
-    assert len({small_encoder(n_dims=4, form=form).encoder_id for form in ("cubic", "cubic_separate")}) == 2
-
-
 def test_the_lexical_settings_are_part_of_the_id_whatever_the_type_of_their_numbers() -> None:
     encoders = [small_encoder(), small_encoder(lexical=BM25)]
     changes: dict[str, Any] = {
@@ -260,20 +252,3 @@ def test_a_document_whose_only_words_have_no_lexical_weight_is_scored_by_its_vec
     assert np.diff(encoded.rows.indptr).tolist() == [0, 2, 0]
     assert encoded.has_text.tolist() == [True, True, False]
     assert encoded.vectors[0].any()
-
-
-def test_tables_that_do_not_fit_the_form_are_refused() -> None:
-    cubic = small_encoder(form="cubic")
-    assert cubic.Y is not None
-    with pytest.raises(ShapeMismatch, match="'cubic' needs table Y"):
-        replace(cubic, Y=None)
-    with pytest.raises(ShapeMismatch, match="'linear' has no table Y"):
-        replace(cubic, form="linear")
-    with pytest.raises(ShapeMismatch, match=r"Y of shape .* does not fit"):
-        replace(cubic, Y=cubic.Y[:-1])
-    with pytest.raises(ShapeMismatch, match="3 / 2 columns"):
-        replace(cubic, form="cubic_separate")
-    with pytest.raises(InputError, match="Y holds NaN"):
-        replace(cubic, Y=np.full_like(cubic.Y, np.nan))
-    with pytest.raises(ConfigError, match=r"'quartic' is not known here \(known: linear, cubic"):
-        replace(cubic, form="quartic")

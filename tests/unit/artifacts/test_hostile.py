@@ -439,11 +439,6 @@ def test_a_later_version_says_what_to_install(tmp_path: Path, refused: Callable[
     assert error.exit_code == ArtifactError.exit_code
 
 
-def test_an_unknown_form_says_what_to_install(tmp_path: Path, refused: Callable[..., ArtifactError]) -> None:
-    write_package(tmp_path, format_version=2, document_form="quartic")
-    refused(r"document form 'quartic' is not known here \(known: linear, cubic, .*install the version")
-
-
 MANIFESTS: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda good: b"",
     "white space": lambda good: b" " * 100,

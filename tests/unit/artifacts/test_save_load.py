@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -53,11 +54,6 @@ def tied_model() -> RankingModel:
     return small_model(encoder=encoder, U=encoder.V)
 
 
-def tied_form_model(form: str, identity: float) -> RankingModel:
-    encoder = small_encoder(form=form)
-    return small_model(encoder=encoder, U=encoder.V, identity=identity)
-
-
 def two_vocabulary_model() -> RankingModel:
     words = ("esche", "holz", "wasser", "\ud800", "zeile\nmit umbruch")
     return small_model(query_vocabulary=Vocabulary(words, np.array([5, 4, 3, 2, 1]), 9), U=small_table(5), identity=0.0)
@@ -74,11 +70,6 @@ MODELS = {
         U=small_table(0),
     ),
     "query view": lambda: small_model(query_view=TextView.parse(["title"])),
-    "cubic": lambda: small_model(encoder=small_encoder(form="cubic")),
-    "tied cubic": lambda: tied_form_model("cubic", 1.0),
-    "separate cubic": lambda: small_model(encoder=small_encoder(form="cubic_separate", n_dims=4)),
-    "unit": lambda: small_model(encoder=small_encoder(form="unit"), identity=0.25),
-    "tied unit": lambda: tied_form_model("unit", 0.0),
     "int8": lambda: small_model(encoder=small_encoder("int8"), identity=2.5),
     "bm25": lambda: small_model(encoder=small_encoder(lexical=BM25)),
     "memory": lambda: small_model(encoder=small_encoder(lexical=MEMORY_BM25, memory=small_memory())),
@@ -96,7 +87,7 @@ MODELS = {
     "given vectors, memory": lambda: with_given_vectors(
         small_model(encoder=small_encoder("int8", lexical=MEMORY_BM25, memory=small_memory()))
     ),
-    "cubic, bm25": lambda: small_model(encoder=small_encoder("int8", form="cubic", lexical=BM25)),
+    "int8, bm25": lambda: small_model(encoder=small_encoder("int8", lexical=BM25)),
 }
 
 
@@ -109,8 +100,7 @@ def test_a_loaded_model_is_the_saved_one(make: Any, tmp_path: Path) -> None:
     assert loaded.encoder_id == model.encoder_id
     assert loaded.manifest == model.manifest == describe_model(tmp_path / "m")
     assert loaded.scorer.is_tied == model.scorer.is_tied
-    assert loaded.encoder.form == model.encoder.form
-    version = 3 if model.encoder.lexical else 1 if model.encoder.form == "linear" else 2
+    version = 3 if model.encoder.lexical else 1
     version = 5 if model.word_weights is not None else 4 if model.encoder.memory else version
     version = 6 if model.training_queries is not None else version
     version = 7 if model.word_encoder is not None else version
@@ -148,11 +138,22 @@ def test_u_and_v_are_mapped_and_cannot_be_written(tmp_path: Path) -> None:
     for array in (loaded.U, loaded.encoder.V):
         assert not array.flags.writeable
         assert not array.flags.owndata
-    save_model(small_model(encoder=small_encoder(form="cubic")), tmp_path)
-    second = load_model(tmp_path).encoder.Y
-    assert second is not None
-    assert not second.flags.writeable
-    assert not second.flags.owndata
+
+
+@pytest.mark.parametrize("form", ["cubic", "cubic_separate", "unit"])
+def test_a_model_of_another_form_says_which_version_reads_it(form: str, tmp_path: Path) -> None:
+    """Version 0.1 wrote such folders: the manifest of a linear model, the form, and format version 2."""
+    save_model(small_model(), tmp_path)
+    content = json.loads((tmp_path / "manifest.json").read_text())
+    del content["model_id"]
+    content |= {"document_form": form, "format_version": 2}
+    content["model_id"] = hashlib.sha256(manifest_bytes(content)).hexdigest()
+    (tmp_path / "manifest.json").write_bytes(manifest_bytes(content))
+    assert describe_model(tmp_path)["document_form"] == form
+    with pytest.raises(ArtifactError, match=f"form is '{form}', and this version reads linear models only") as caught:
+        load_model(tmp_path)
+    assert "use version 0.1 of the program, which reads it, or train again" in str(caught.value)
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_a_new_u_changes_the_model_and_leaves_the_encoder() -> None:

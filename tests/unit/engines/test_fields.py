@@ -194,10 +194,9 @@ def test_a_document_gets_the_native_parts_and_one_without_text_does_not() -> Non
     assert none == {field_name(ENCODER, "src"): "b"}
 
 
-@pytest.mark.parametrize("form", ["linear", "cubic", "cubic_separate", "unit"])
 @pytest.mark.parametrize("quantisation", ["float32", "float16", "int8"])
-def test_no_document_is_longer_than_the_bound(quantisation: str, form: str) -> None:
-    encoder = small_encoder(quantisation, n_dims=4, form=form)  # type: ignore[arg-type]
+def test_no_document_is_longer_than_the_bound(quantisation: str) -> None:
+    encoder = small_encoder(quantisation, n_dims=4)  # type: ignore[arg-type]
     words = list(encoder.document_vocabulary.words)
     texts = [{"title": word, "text": word} for word in words] + [{"title": " ".join(words), "text": " ".join(words)}]
     lengths = np.linalg.norm(encoder.encode(texts).vectors, axis=1)

@@ -80,11 +80,10 @@ def test_the_rows_are_those_of_the_encoder_in_the_order_of_the_file(
 
 @pytest.mark.parametrize("quantisation", ["float16", "float32", "int8"])
 @pytest.mark.parametrize("lexical", [None, MEMORY_BM25])
-@pytest.mark.parametrize("form", ["linear", "cubic", "unit"])
 def test_what_is_read_from_the_file_is_what_was_encoded(
-    folder: Path, quantisation: Any, lexical: LexicalSettings | None, form: str
+    folder: Path, quantisation: Any, lexical: LexicalSettings | None
 ) -> None:
-    model = model_of(DOCUMENTS, quantisation=quantisation, lexical=lexical, form=form)
+    model = model_of(DOCUMENTS, quantisation=quantisation, lexical=lexical)
     save_model(model, folder / "model")
     vectorize()
     served, stored = with_vectors(model, folder / "vectors.parquet")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reranker.deadline import Deadline
 from reranker.kernels.packing import QUANTISATIONS, Quantisation
-from reranker.models.scorers import FORMS, pair_weights
+from reranker.models.scorers import pair_weights
 from reranker.records import RankedHit
 from reranker.rerank import Explanation, Reranker, RerankSettings
 from reranker.rerank import explain as explaining
@@ -276,11 +276,10 @@ def test_a_text_that_has_changed_since_it_was_encoded_names_no_learned_pairs(
     engine.close()
 
 
-@pytest.mark.parametrize("form", list(FORMS))
-def test_all_pairs_of_a_document_make_the_whole_score_in_every_form(form: str) -> None:
+def test_all_pairs_of_a_document_make_the_whole_score() -> None:
     """With every pair shown nothing is left for "others" but rounding; weights are those of this document."""
     documents = random_documents(12)
-    model = model_of(documents, scale=0.8, quantisation="float32", form=form)
+    model = model_of(documents, scale=0.8, quantisation="float32")
     query = model.encode_queries(["word1 word3 word3 unseen"])
     rows = model.encoder.encode(list(documents.values())).rows
     for number, identifier in enumerate(documents):

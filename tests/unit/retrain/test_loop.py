@@ -24,7 +24,7 @@ from reranker.clicks.schema import TABLES
 from reranker.engines import open_engine
 from reranker.engines.protocol import Capabilities, Engine, IndexInfo, WriteOp, WriteResult
 from reranker.errors import ArtifactError, ConfigError, GateRefused, NothingToLearn
-from reranker.models.model_folder import load_model, save_model
+from reranker.models.model_folder import load_model
 from reranker.models.ranking_model import RankingModel
 from reranker.models.training_queries import TrainingQueries
 from reranker.releases import CARRIED_FROM, CONTROL_INDEX, last_gates, read_control, update_control
@@ -585,13 +585,3 @@ def test_only_one_at_a_time(shop: Shop, logs: dict[str, Path]) -> None:
 
     retrain(shop, logs["useful"], settings={"dry_run": True}, listener=Listener(say=second))
     assert said
-
-
-def test_a_base_of_another_form_is_refused_before_anything_is_read(shop: Shop, logs: dict[str, Path]) -> None:
-    encoder = replace(shop.base.encoder, form="unit")
-    path = shop.path / "unit"
-    save_model(replace(shop.base, encoder=encoder), path)
-    before = read_control(shop.engine, shop.index)
-    with pytest.raises(ConfigError, match=r"document form 'unit'.*train a new model"):
-        retrain(shop, logs["useful"], settings={"base": path})
-    assert read_control(shop.engine, shop.index) == before

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 
 from reranker.evaluation import DEPTH, InnerProducts, RankingTask, draw_tuples, evaluate, qrels_task
 from reranker.lexical.kernel import Judged, blended_average_precision
-from reranker.models.scorers import LINEAR, DocumentForm
 from reranker.progress import silent
 from reranker.records import Pair
 from reranker.training import TrainConfig, from_judgements, from_pairs
@@ -47,14 +46,14 @@ def test_documents_without_a_grade_stand_last_or_take_part() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, rng, judged_only=True)
     assert whole.lexical.mean() == pytest.approx((1 / 3 + 1 / 4) / 2)
     assert known.lexical.mean() == pytest.approx((1 + 1 / 3) / 2)
-    alone = values_by([known], NOTHING, DocumentForm("linear", NOTHING))
+    alone = values_by([known], NOTHING, NOTHING)
     np.testing.assert_allclose(np.concatenate(alone, axis=1)[0], known.lexical)
 
 
 def test_the_learned_part_moves_known_documents_among_themselves() -> None:
     known = Validator(TASK, QUERIES, DOCUMENTS, 1.0, np.random.default_rng(0), judged_only=True)
     U, V = np.array([[0.0], [5.0]], np.float32), np.array([[1.0], [0.0]], np.float32)
-    assert np.mean(values_by([known], U, DocumentForm("linear", V))) == pytest.approx(1.0)
+    assert np.mean(values_by([known], U, V)) == pytest.approx(1.0)
 
 
 def test_the_mark_of_clicks_stays_with_parts_and_mixtures() -> None:
@@ -162,9 +161,9 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
         silent,
         lambda *_: None,
     )
-    assert context.best_scale(U, DocumentForm(LINEAR, V), 1.0) == (1.0, 0.0)
+    assert context.best_scale(U, V, 1.0) == (1.0, 0.0)
     context.schedule = replace(schedule, short_apart=False)
-    value, scale = context.best_scale(U, DocumentForm(LINEAR, V), 1.0)
+    value, scale = context.best_scale(U, V, 1.0)
     assert (value, scale) == (0.75, 1.0)
     by_own_U = TrainedParameters(np.zeros_like(U), V, TrainResult(U, V, 1, None), short=ShortQueries(U, 1.0))
     np.testing.assert_array_equal(by_own_U.values_by([whole, short]), [1.0, 1.0])
