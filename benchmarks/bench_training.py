@@ -5,7 +5,7 @@
 FOLDER holds ``docs_en.jsonl.gz``, ``links_train.tsv.gz`` and ``links_valid.tsv.gz`` (default: ``cppdocs`` in SSI_DATA).
 ``--small`` makes such a folder of random words instead and takes seconds.
 
-* **convergence**: the ``paper`` recipe (uniform negatives) at the best rate of a small grid, after 6 million tuples,
+* **convergence**: the papers' recipe (uniform negatives) at the best rate of a small grid, after 6 million tuples,
   started from N(0, 1) as stated and from N(0, 0.1^2), which is fairer; the default recipe until it stands as high.
   Everything in one process and on one thread, MAP on the same validation queries; time spent on MAP does not count.
   Times are processor seconds of the thread, so that others on the machine disturb less; wall seconds are kept, too.
@@ -34,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
 from reranker.text.view import TextView
 from reranker.training import TrainConfig, from_links
-from reranker.training.config import schedule_of
+from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import Validator, values_by
 from reranker.training.problem import Problem, build_problem, query_set, two_rows
 from reranker.training.reading import DocumentSource, Listener, counted, read_corpus_once
@@ -140,15 +140,34 @@ def read_data(folder: Path) -> Data:
     return Data(problem, len(vocabulary), lambda a: Validator(task, rows, pool, a, np.random.default_rng(3)))
 
 
-def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[dict[str, float]]:
+def plain(schedule: Schedule, rate: float, deviation: float) -> Schedule:
+    """Return the papers' recipe: uniform negatives, U and V from a normal start, constant rate, no cap, no dropout."""
+    return replace(
+        schedule,
+        rate_start=rate,
+        rate_end=rate,
+        identity_scale=1.0,
+        max_norm=0.0,
+        max_trials=1,
+        hard_negatives=False,
+        query_dropout=0.0,
+        document_dropout=0.0,
+        init_u=deviation,
+        init_v=deviation,
+        stated_negative_ratio=0.5,
+        nearest_share=0.0,
+        epochs=200,
+    )
+
+
+def curve(data: Data, schedule: Schedule, dim: int, tuples: int, seconds: float) -> list[dict[str, float]]:
     """Return the learning curve of a recipe from its start to so many tuples or seconds."""
-    schedule = schedule_of(config, queries_are_texts=False, unseen_documents=False)
-    U, V = start_parameters(schedule, data.n_words, config.dim, np.random.default_rng(1))
+    U, V = start_parameters(schedule, data.n_words, dim, np.random.default_rng(1))
     validator = data.validator(schedule.identity_scale)
     line = Curve(lambda: float(np.mean(values_by([validator], U, V))), tuples, seconds)
     told: list[str] = []
     trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
-    if config.recipe == "paper":  # long stretches: uniform negatives do not need the cache that each one refreshes
+    if not schedule.hard_negatives:  # long stretches: uniform negatives do not need the cache that each one refreshes
         trainer.n_steps = min(250_000, tuples)
     line.start()
     try:
@@ -163,19 +182,19 @@ def curve(data: Data, config: TrainConfig, tuples: int, seconds: float) -> list[
 
 def convergence(data: Data, sizes: Sizes, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Return the curves of the recipes and how much earlier the default reaches the others' last MAP."""
-    default = TrainConfig(queries="document", dim=sizes.dim)
-    curve(data, default, 1, 1.0)  # compiles the kernels
-    found: dict[str, Any] = {"default": curve(data, default, sys.maxsize, sizes.default_seconds)}
+    config = TrainConfig(queries="document", dim=sizes.dim)
+    default = schedule_of(config, queries_are_texts=False, unseen_documents=False)
+    curve(data, default, sizes.dim, 1, 1.0)  # compiles the kernels
+    found: dict[str, Any] = {"default": curve(data, default, sizes.dim, sys.maxsize, sizes.default_seconds)}
     print_curve("default", found["default"])
-    for name, deviation in (("paper", None), ("uniform negatives, start N(0, 0.1^2)", 0.1)):
+    for name, deviation in (("paper", 1.0), ("uniform negatives, start N(0, 0.1^2)", 0.1)):
         grid = {}
         for rate in sizes.rates:
-            config = TrainConfig("paper", dim=sizes.dim, queries="document", rate=rate, init_std=deviation)
-            grid[rate] = curve(data, config, sizes.grid_tuples, np.inf)[-1]["map"]
+            schedule = plain(default, rate, deviation)
+            grid[rate] = curve(data, schedule, sizes.dim, sizes.grid_tuples, np.inf)[-1]["map"]
             print(f"  {name}, rate {rate:g}: MAP {grid[rate]:.4f} after {sizes.grid_tuples:,} tuples", flush=True)
         rate = max(grid, key=lambda one: grid[one])
-        config = TrainConfig("paper", dim=sizes.dim, queries="document", rate=rate, init_std=deviation)
-        points = curve(data, config, sizes.tuples, np.inf)
+        points = curve(data, plain(default, rate, deviation), sizes.dim, sizes.tuples, np.inf)
         print_curve(f"{name}, rate {rate:g}", points)
         found[name] = {"grid": grid, "rate": rate, "points": points, **ratio(points[-1], found["default"])}
         print("  " + json.dumps({k: v for k, v in found[name].items() if k not in ("grid", "points")}), flush=True)

@@ -191,7 +191,6 @@ def train(
 
 TRAININGS = (
     train("links", "--epochs 4 --json", comparing=True, warm=True),
-    train("paper", "--recipe paper --epochs 3 --json", warm=True),
     train("document", "--queries document --epochs 3 --seed 5", comparing=True),
     train("keywords", "--queries keywords:4 --epochs 3 --generalise links --init-std 0.2 --json"),
     train("documents", "--generalise documents --epochs 3 --query-dropout 0.3 --document-dropout 0.2 --json"),
@@ -199,10 +198,10 @@ TRAININGS = (
     train(
         "stemmed",
         "--analyzer unicode,stem=english,stop=english --fields title^2,text --tf raw --html --max-chars 90"
-        " --quantisation float32 --no-identity --epochs 2 --json",
+        " --quantisation float32 --epochs 2 --json",
     ),
     train("judgements", "--epochs 3 --json", "qrels", comparing=True, warm=True),
-    train("judgements-valid", "--epochs 3 --recipe paper --valid made/qrels_valid.tsv", "qrels"),
+    train("judgements-valid", "--epochs 3 --valid made/qrels_valid.tsv", "qrels"),
     train("pairs", "--epochs 3 --json", "pairs"),
     train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
     train("resumed", "--epochs 30 --patience 30 --json", kill_at="models/resumed.checkpoint/state.json"),

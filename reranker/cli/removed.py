@@ -17,6 +17,9 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
     "train": {
         "model_class": NEVER_BETTER,
         "tied": NEVER_BETTER,
+        "recipe": "`ssi reproduce` trains as the papers do",
+        "identity": "every model has the word match q.d in its score",
+        "no_identity": "every model has the word match q.d in its score",
     },
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""

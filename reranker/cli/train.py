@@ -20,7 +20,7 @@ from reranker.cli.expert import ExpertCommand
 from reranker.engines import Engine
 from reranker.errors import ConfigError, EngineError, GateRefused, TrainingError
 from reranker.text.analyzers import ANALYZER_SYNTAX, STEMMERS
-from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, RECIPES, TrainConfig
+from reranker.training.config import AUTO_OR_OFF, AUTO_OR_ON, GENERALISE, TrainConfig
 
 if TYPE_CHECKING:
     from reranker.formats import RejectLog
@@ -77,12 +77,6 @@ Examples:
 @common.setting(TrainConfig, "dim", help="Number of dimensions of a vector.")
 @common.setting(
     TrainConfig,
-    "recipe",
-    type=click.Choice(RECIPES),
-    help="Training recipe. paper: uniform negatives, start from N(0,1), constant learning rate, no cap on row lengths.",
-)
-@common.setting(
-    TrainConfig,
     "queries",
     metavar="KIND",
     help="How the source document of a link is used as a query. document: whole; keywords:K: K of its words; mixed: "
@@ -115,7 +109,6 @@ Examples:
     help="Write the learned vectors. auto: if held-out queries are ranked better with them; otherwise the model is the "
     "tuned lexical score.",
 )
-@common.setting(TrainConfig, "identity", "--identity/--no-identity", help="Include the word match q.d in the score.")
 @click.option(
     "--fields",
     default="title,text",
@@ -204,9 +197,7 @@ Examples:
 @common.setting(
     TrainConfig, "document_dropout", help="Dropout rate of document words.  [default: chosen on validation data]"
 )
-@common.setting(
-    TrainConfig, "init_std", help="Standard deviation of the initial U.  [default: 1/sqrt(dim); recipe paper: 1]"
-)
+@common.setting(TrainConfig, "init_std", help="Standard deviation of the initial U.  [default: 1/sqrt(dim)]")
 @common.setting(TrainConfig, "patience", help="Early stopping: epochs without a better validation MAP.")
 @common.setting(
     TrainConfig, "threads", help="Number of threads. More than 1 is faster, but the result is not reproducible."

@@ -458,9 +458,7 @@ class Learner:
         self, evidence: TrainingSet, changes: dict[str, Any], checkpoint: Path | None
     ) -> tuple[RankingModel, TrainingReport]:
         settings = self.settings
-        config = replace(
-            settings.train, identity=bool(self.base.identity), query_side_only=settings.query_side_only, **changes
-        )
+        config = replace(settings.train, query_side_only=settings.query_side_only, **changes)
         return train_model(
             DocumentSource(self.documents, id_field=settings.id_field),
             evidence,

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from reranker.config import check_ranges, parse_keywords
 from reranker.errors import ConfigError
 
-RECIPES = ("default", "paper")
 GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 AUTO_OR_ON = ("auto", "on")
@@ -43,9 +42,6 @@ class TrainConfig:
         "vector_dims": "[1, inf)",
     }
 
-    recipe: str = "default"
-    """{'default', 'paper'}: ``paper`` is spec 2.1 to the letter: uniform negatives, U and V from N(0, 1), constant
-    rate, no cap, identity weight 1. ``default`` screens negatives, starts from V = 0, caps norms, drops words."""
     dim: int = 100
     """N, the dimensions of a vector."""
     queries: str = "mixed"
@@ -53,8 +49,6 @@ class TrainConfig:
     generalise: str = "auto"
     """{'auto', 'documents', 'links'}: Whether the model is for documents that it was not trained on (word dropout, few
     epochs; validated on held-out documents), or for links of known ones. ``auto``: decided by the validation links."""
-    identity: bool = True
-    """Keep q.d in the score."""
     max_rows: int | None = None
     """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
@@ -94,7 +88,6 @@ class TrainConfig:
     from."""
 
     def __post_init__(self) -> None:
-        _one_of("recipe", self.recipe, RECIPES)
         _one_of("generalise", self.generalise, GENERALISE)
         _one_of("memory", self.memory, AUTO_OR_OFF)
         _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
@@ -149,8 +142,6 @@ _MIXED_SHARE_APART = 0.25  # share of V's steps that learn for short queries, wh
 _MIXED_WORDS = (1, 10)
 _MAX_NORM = 3.0
 _NEAREST_SHARE = 0.5
-_PAPER_RATE = 0.03
-_PAPER_EPOCHS = 200
 
 
 def parse_query_kind(text: str) -> tuple[float, int, int]:
@@ -176,36 +167,32 @@ def schedule_of(
     if unseen_documents and config.queries == "mixed":
         share = _MIXED_SHARE_UNSEEN
     # Whole documents and a few words need different maps: short queries get a U of their own.
-    learns_apart = config.recipe == "default" and config.identity
-    apart = config.queries == "mixed" and not only_texts and not links_beside and learns_apart
+    apart = config.queries == "mixed" and not only_texts and not links_beside
     if apart:
         share = 0.0 if unseen_documents else _MIXED_SHARE_APART
-    paper = config.recipe == "paper"
 
-    def pick(stated: float | None, default: float, of_paper: float) -> float:
-        return stated if stated is not None else of_paper if paper else default
+    def pick(stated: float | None, default: float) -> float:
+        return stated if stated is not None else default
 
-    rate = float(pick(config.rate, _RATE, _PAPER_RATE))
-    init = float(pick(config.init_std, 1.0 / math.sqrt(config.dim), 1.0))
     return Schedule(
-        epochs=int(pick(config.epochs, _EPOCHS, _PAPER_EPOCHS)),
-        rate_start=rate,
-        rate_end=rate if paper else 0.0,
-        identity_scale=float(pick(config.identity_scale, _IDENTITY, 1.0)) if config.identity else 0.0,
-        max_norm=float(pick(config.max_norm, _MAX_NORM, 0.0)),
-        max_trials=int(pick(config.max_trials, _TRIALS, 1)),
-        hard_negatives=not paper,
-        query_dropout=float(pick(config.query_dropout, query_dropout, 0.0)),
-        document_dropout=float(pick(config.document_dropout, 0.0, 0.0)),
-        init_u=init,
-        init_v=init if paper or not config.identity else 0.0,
+        epochs=int(pick(config.epochs, _EPOCHS)),
+        rate_start=float(pick(config.rate, _RATE)),
+        rate_end=0.0,
+        identity_scale=float(pick(config.identity_scale, _IDENTITY)),
+        max_norm=float(pick(config.max_norm, _MAX_NORM)),
+        max_trials=int(pick(config.max_trials, _TRIALS)),
+        hard_negatives=True,
+        query_dropout=float(pick(config.query_dropout, query_dropout)),
+        document_dropout=float(pick(config.document_dropout, 0.0)),
+        init_u=float(pick(config.init_std, 1.0 / math.sqrt(config.dim))),
+        init_v=0.0,
         keyword_share=share,
         keyword_min=least,
         keyword_max=most,
-        stated_negative_ratio=float(pick(config.stated_negative_ratio, 0.0, 0.5)),
+        stated_negative_ratio=float(pick(config.stated_negative_ratio, 0.0)),
         freeze_documents=config.query_side_only,
         short_apart=apart,
-        nearest_share=0.0 if paper else _NEAREST_SHARE,
+        nearest_share=_NEAREST_SHARE,
     )
 
 

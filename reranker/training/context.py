@@ -239,8 +239,6 @@ class TrainedParameters:
     """(n_rows, N) float32: document side, as it is served."""
     result: TrainResult
     """The learning curve; its U and V are in the scale of the margin."""
-    identity: float = 1.0
-    """a, the weight of q.d in the model that is served."""
     scale: float = 1.0
     """Weight of the learned part that validation chose."""
     short: ShortQueries | None = None
@@ -256,7 +254,7 @@ class TrainedParameters:
         parts = [np.empty(0)]
         for validator in validators:
             U = self.short.U if validator.is_short and self.short is not None else self.U
-            parts.append(values_by([validator], U, self.V, identity=self.identity)[0][0])
+            parts.append(values_by([validator], U, self.V, identity=1.0)[0][0])
         return np.concatenate(parts)
 
 
@@ -307,16 +305,15 @@ class TrainingContext:
     ) -> tuple[float, float]:
         """Return the highest validation MAP over `SCALES` of the learned part, and its scale.
 
-        Among equals the first scale is returned. ``validators`` replace the context's. Without q.d (``identity`` 0) the
-        scale is 1. If short queries have a U of their own, they have a scale of their own as well: MAP is then the mean
-        over the kinds of queries, each at its best scale, and the scale is that of the first kind, the whole queries.
+        Among equals the first scale is returned. ``validators`` replace the context's. If short queries have a U of
+        their own, they have a scale of their own as well: MAP is then the mean over the kinds of queries, each at its
+        best scale, and the scale is that of the first kind, the whole queries.
         """
-        scales = SCALES if identity else (1.0,)
-        values = values_by(self.validators if validators is None else validators, U, V, scales, identity)
+        values = values_by(self.validators if validators is None else validators, U, V, SCALES, identity)
         maps = np.stack([of_queries.mean(axis=1) for of_queries in values])
         if not self.schedule.short_apart:
             maps = maps.mean(axis=0, keepdims=True)
-        return float(maps.max(axis=1).mean()), scales[int(np.argmax(maps[0]))]
+        return float(maps.max(axis=1).mean()), SCALES[int(np.argmax(maps[0]))]
 
     def checkpoint_of(self, *, short: bool) -> TrainingCheckpoint | None:
         """Return the checkpoint of U and V, or of the U of short queries; None: the state is not kept."""

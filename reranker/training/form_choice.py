@@ -212,7 +212,7 @@ def forms_of(
     """
     vectors = [False] if encoder is None else [True] if run.config.query_side_only else [False, True]
     kept = memory.is_kept
-    if run.config.query_side_only or not run.tunes_lexical or run.config.learned_part == "on":
+    if run.config.query_side_only or run.config.learned_part == "on":
         memories = [kept] if kept or memory.settings is None else [False, True]
         learns = [bool(learned.parameters.U.size) or encoder is None]  # a base may have only given vectors
     else:
@@ -242,10 +242,9 @@ def _best_weights(validators: Sequence[Validator], fitted: _Fitted, form: ScoreF
 
     With few queries that is the rule for none.
     """
-    identity = fitted.parameters.identity if form.learned else 1.0
     given = [_given_scores(validator, fitted.words) for validator in validators]
     learned = [_learned_scores(validator, fitted.parameters) if form.learned else None for validator in validators]
-    spreads = [validator.spread(added, identity) for validator, added in zip(validators, given, strict=True)]
+    spreads = [validator.spread(added, 1.0) for validator, added in zip(validators, given, strict=True)]
     unit = float(np.mean(spreads))
     tried: dict[VectorWeights, Float64] = {}
     for weight, factor in product(GIVEN_WEIGHTS, LEARNED_FACTORS if form.learned else (1.0,)):
@@ -254,7 +253,7 @@ def _best_weights(validators: Sequence[Validator], fitted: _Fitted, form: ScoreF
             added = np.float32(weight * unit) * of_given
             if of_learned is not None:
                 added += np.float32(factor) * of_learned
-            values.append(validator.values_with(added, identity))
+            values.append(validator.values_with(added, 1.0))
         tried[VectorWeights(float(f"{weight * unit:.4g}"), factor)] = np.mean(values, axis=0)
     best = max(tried.values(), key=lambda values: float(values.mean()))
     behind = {weights: best - values for weights, values in tried.items()}
@@ -365,7 +364,7 @@ def _measured(
         added += np.float32(weights.learned) * _learned_scores(validator, fitted.parameters)
     if form.vectors:
         added += np.float32(weights.given) * _given_scores(validator, fitted.words)
-    return validator.measured(added, fitted.parameters.identity if form.learned else 1.0)
+    return validator.measured(added, 1.0)
 
 
 def _of_kinds(parts: Sequence[Mapping[str, Float64]]) -> dict[str, Float64]:

@@ -112,8 +112,6 @@ def tuned_lexical(
     if base is not None and (base.encoder.memory is None or run.config.query_side_only):
         lexical = base.encoder.lexical
         return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, None, reading)
-    if not run.tunes_lexical:
-        return LexicalChoice(None, None, None, reading)
     say = run.listener.say
     say("tuning the lexical score")
     best = _Candidate(tokens, reading, _tuned(run, reading, division, division.split.train))

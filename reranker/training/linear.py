@@ -16,11 +16,11 @@ from reranker.training.context import ShortQueries, TrainedParameters, TrainingC
 from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult
 
 
-def words_only(identity: float = 1.0) -> TrainedParameters:
+def words_only() -> TrainedParameters:
     """Return q.d without a learned part: no rows, one dimension (engines cannot map a vector of none)."""
     nothing = np.zeros((0, 1), np.float32)
     result = TrainResult(nothing, nothing, 0, None)
-    return TrainedParameters(nothing, nothing, result, identity=identity, scale=0.0)
+    return TrainedParameters(nothing, nothing, result, scale=0.0)
 
 
 def fit_low_rank(context: TrainingContext, first: TrainedParameters | None = None) -> TrainedParameters:
@@ -107,7 +107,7 @@ def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPa
     u_factor = v_factor * np.float32(scale) if schedule.freeze_documents else v_factor
     U = np.ascontiguousarray(result.U * u_factor)
     V = np.ascontiguousarray(result.V * v_factor)
-    return TrainedParameters(U, V, result, identity=context.config.identity * 1.0, scale=scale)
+    return TrainedParameters(U, V, result, scale=scale)
 
 
 def trainer_of(
@@ -142,9 +142,8 @@ def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     """Return the settings with dim and max_rows of the model to start from; `ConfigError` if it does not fit."""
-    if bool(base.identity) != config.identity:
-        has, option = ("has", "--identity") if base.identity else ("does not have", "--no-identity")
-        raise ConfigError(f"the model to start from {has} q.d in its score: train with {option}, or without that model")
+    if not base.identity:
+        raise ConfigError("the model to start from does not have q.d in its score: train without that model")
     if not base.has_shared_vocabulary:
         raise ConfigError("the model to start from has two vocabularies: start from one trained on documents and links")
     n_rows, dim = base.U.shape

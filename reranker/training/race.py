@@ -124,8 +124,7 @@ class _Curve:
 def race(context: TrainingContext) -> list[Trial]:
     """Set the context's schedule to the best settings found, and return the trial runs, round by round.
 
-    Settings that the user has given are not varied. Nothing is tried without validation, with the recipe ``paper``, or
-    if all settings are given.
+    Settings that the user has given are not varied. Nothing is tried without validation, or if all settings are given.
     """
     schedule = context.schedule
     long = context.config.epochs or (KEYWORD_EPOCHS if schedule.keyword_share == 1 else FINAL_EPOCHS)
@@ -133,7 +132,7 @@ def race(context: TrainingContext) -> list[Trial]:
         rung._replace(varied=_open(context, rung.varied), epochs=long if rung.epochs == FINAL_EPOCHS else rung.epochs)
         for rung in RUNGS
     ]
-    if context.config.recipe == "paper" or not context.validators or not any(rung.varied for rung in rungs):
+    if not context.validators or not any(rung.varied for rung in rungs):
         return []
     trials: list[Trial] = []
     known: dict[tuple[int, frozenset[tuple[str, float]]], Outcome] = {}
@@ -215,7 +214,6 @@ def _open(context: TrainingContext, varied: Mapping[str, Sequence[float]]) -> di
     config, open_settings = context.config, {}
     for name, values in varied.items():
         without_effect = {
-            "identity_scale": not config.identity,
             "nearest_share": context.nearest is None,
             "stated_negative_ratio": not len(context.problem.tuples.worse),
         }.get(name, False)

@@ -78,7 +78,7 @@ def tried_memory(
     queries, rng = asked.weighed(rows.word_weights), run.streams.named("validation")
     validators = validators_of(division.choosing, reading.data, queries, documents, learned.schedule, rng)
     parameters, scales = learned.parameters, [1 / factor for factor in FACTORS]
-    parts = values_by(validators, parameters.U, parameters.V, scales, parameters.identity)
+    parts = values_by(validators, parameters.U, parameters.V, scales, 1.0)
     values = np.concatenate(parts, axis=1)
     best = heaviest(values) if values.shape[1] < FEW_QUERIES else int(np.argmax(values.mean(axis=1)))
     factor = FACTORS[best]

@@ -71,15 +71,10 @@ class TrainingRun:
     streams: RandomStreams
 
     @property
-    def tunes_lexical(self) -> bool:
-        """True if the lexical part may have settings of its own."""
-        return self.config.recipe != "paper" and self.config.identity
-
-    @property
     def learned_weights(self) -> tuple[float, ...]:
         """Field weights of the rows that V reads: 1 each where the lexical part has weights of its own."""
         view = self.corpus.view
-        return (1.0,) * len(view.fields) if self.base is None and self.tunes_lexical else view.weights
+        return (1.0,) * len(view.fields) if self.base is None else view.weights
 
     @property
     def query_ids(self) -> set[str]:

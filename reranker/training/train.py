@@ -404,7 +404,7 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
 def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chosen:
     """Return the parts of a form, as they were fitted to the training side."""
     lexical, memory = stages.lexical, stages.memory
-    parameters = stages.learned.parameters if form.learned else words_only(run.config.identity * 1.0)
+    parameters = stages.learned.parameters if form.learned else words_only()
     given = _given_part(stages, form)
     if not form.memory or memory.is_kept or memory.tuned is None:
         kept = memory.memory if memory.is_kept else None
@@ -518,7 +518,6 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
         encoder,
         vocabulary,
         parameters.U * factor,
-        parameters.identity,
         training=training,
         metrics=metrics,
         U_short=parameters.short.U * factor if parameters.short else None,

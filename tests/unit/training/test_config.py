@@ -12,19 +12,7 @@ from reranker.errors import ConfigError
 from reranker.training.config import KEPT_NAMES, TrainConfig, kept_settings, parse_query_kind, schedule_of
 
 
-def test_the_paper_recipe_is_that_of_the_papers() -> None:
-    for texts in (False, True):
-        for unseen in (False, True):
-            paper = schedule_of(TrainConfig(recipe="paper", dim=50), queries_are_texts=texts, unseen_documents=unseen)
-            assert not paper.hard_negatives and paper.max_trials == 1  # one uniform negative a step
-            assert paper.init_u == paper.init_v == 1.0  # N(0, 1)
-            assert paper.rate_start == paper.rate_end > 0  # constant
-            assert paper.max_norm == 0.0
-            assert paper.identity_scale == 1.0
-            assert paper.query_dropout == paper.document_dropout == 0.0
-
-
-def test_the_default_recipe_starts_from_the_lexical_score() -> None:
+def test_training_starts_from_the_lexical_score() -> None:
     default = schedule_of(TrainConfig(dim=25), queries_are_texts=False, unseen_documents=False)
     assert default.init_v == 0.0 and default.init_u == pytest.approx(0.2)
     assert default.hard_negatives and default.rate_end == 0.0
@@ -37,25 +25,13 @@ def test_the_default_recipe_starts_from_the_lexical_score() -> None:
         ({}, True, 0.25),
         ({"queries": "document"}, False, 0.0),
         ({"queries": "keywords:4"}, False, 1.0),
-        ({"recipe": "paper"}, False, 0.7),
-        ({"identity": False}, False, 0.7),
     ],
 )
-def test_short_queries_are_learned_apart_where_u_and_v_are_two(
-    settings: dict[str, Any], apart: bool, share: float
-) -> None:
+def test_short_queries_are_learned_apart_beside_documents(settings: dict[str, Any], apart: bool, share: float) -> None:
     numbers = schedule_of(TrainConfig(**settings), queries_are_texts=False, unseen_documents=False)
     assert (numbers.short_apart, numbers.keyword_share) == (apart, share)
 
 
-def test_without_identity_both_factors_start_at_random() -> None:
-    # From V = 0 and no q.d every score would be 0 for good.
-    numbers = schedule_of(TrainConfig(identity=False), queries_are_texts=False, unseen_documents=False)
-    assert numbers.identity_scale == 0.0
-    assert numbers.init_u == numbers.init_v == pytest.approx(0.1)
-
-
-@pytest.mark.parametrize("recipe", ["default", "paper"])
 @pytest.mark.parametrize(
     ("name", "value", "field"),
     [
@@ -70,8 +46,8 @@ def test_without_identity_both_factors_start_at_random() -> None:
         ("stated_negative_ratio", 0.25, "stated_negative_ratio"),
     ],
 )
-def test_what_is_stated_wins_over_the_preset(recipe: str, name: str, value: float, field: str) -> None:
-    config = TrainConfig(**{"recipe": recipe, name: value})  # type: ignore[arg-type]
+def test_what_is_stated_wins_over_the_preset(name: str, value: float, field: str) -> None:
+    config = TrainConfig(**{name: value})  # type: ignore[arg-type]
     assert getattr(schedule_of(config, queries_are_texts=False, unseen_documents=True), field) == value
 
 
@@ -117,7 +93,6 @@ def test_other_kinds_of_queries_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "legal"),
     [
-        ("recipe", "papers", "default, paper"),
         ("generalise", "both", "auto, documents, links"),
         ("dim", 0, "at least 1"),
         ("threads", 0, "at least 1"),

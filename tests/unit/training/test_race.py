@@ -122,21 +122,13 @@ def test_where_all_is_stated_only_the_negatives_are_left(monkeypatch: pytest.Mon
 
 
 def test_what_has_no_effect_is_not_varied(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
-    assert "identity_scale" not in varied(Race(monkeypatch, problem, TrainConfig(identity=False))())
     none_worse = replace(problem, tuples=problem.tuples._replace(worse=np.empty(0, np.int64)))
     assert "stated_negative_ratio" not in varied(Race(monkeypatch, none_worse, TrainConfig())())
     assert "nearest_share" not in varied(Race(monkeypatch, problem, TrainConfig(), nearest=None)())
 
 
-@pytest.mark.parametrize(
-    ("settings", "changes"),
-    [({"recipe": "paper"}, {}), ({}, {"validators": []})],
-    ids=["paper", "no validation"],
-)
-def test_nothing_is_tried_where_nothing_can_be_found(
-    monkeypatch: pytest.MonkeyPatch, problem: Problem, settings: dict[str, Any], changes: dict[str, Any]
-) -> None:
-    run = Race(monkeypatch, problem, TrainConfig(**settings), **changes)
+def test_nothing_is_tried_without_validation(monkeypatch: pytest.MonkeyPatch, problem: Problem) -> None:
+    run = Race(monkeypatch, problem, TrainConfig(), validators=[])
     assert run() == []
     assert run.context.schedule == run.before
     assert not run.runs and not run.shown and not run.said.messages

@@ -248,14 +248,6 @@ def test_nothing_to_learn_from(path: Path) -> None:
         train(path, from_links([]))
 
 
-def test_the_lexical_figure_is_that_of_q_d_even_without_identity(path: Path, links: Links) -> None:
-    figures = [
-        train(path, from_links(links), epochs=1, identity=identity, recipe="paper")[1].lexical_map
-        for identity in (True, False)
-    ]
-    assert figures[0] == pytest.approx(figures[1])
-
-
 def test_pairs_teach_too(path: Path) -> None:
     documents = synonyms()[0]
     french = [d for d in documents if d["id"].startswith("fr")]
@@ -294,8 +286,8 @@ def test_a_warm_start_that_learns_nothing_is_the_base(path: Path, links: Links) 
 
 def test_a_warm_start_must_fit(path: Path, links: Links) -> None:
     base, _ = train(path, from_links(links), epochs=1)
-    with pytest.raises(ConfigError, match="train with --identity"):
-        train(path, from_links(links), base=base, identity=False)
+    with pytest.raises(ConfigError, match=r"does not have q\.d in its score: train without that model"):
+        train(path, from_links(links), base=replace(base, identity=0.0))
 
 
 def forgetful(model: RankingModel) -> RankingModel:
