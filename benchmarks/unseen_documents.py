@@ -50,7 +50,6 @@ from reranker.training.config import Schedule, schedule_of
 from reranker.training.context import MAX_QUERIES, TrainingContext, Validator
 from reranker.training.linear import fit_low_rank, words_only
 from reranker.training.problem import QuerySet, TwoRows, build_problem, csr_of, query_set, two_rows
-from reranker.training.race import race
 from reranker.training.reading import DocumentSource, Listener, TrainingCorpus, counted, read_corpus_once
 from reranker.training.trainer import NegativeMiner, start_parameters
 from reranker.training.training_set import Split, split_training_set
@@ -176,8 +175,6 @@ def by_product(**changes: Any) -> Callable[[Data, int], tuple[Values, int, str]]
     def run(data: Data, seed: int) -> tuple[Values, int, str]:
         config = TrainConfig(queries="document", seed=seed, **changes)
         validated, everything = (context_of(data, config, final) for final in (False, True))
-        race(validated)
-        everything.schedule = validated.schedule
         first = fit_low_rank(validated)
         final = fit_low_rank(everything, first) if first.has_learned else first
         note = f"epochs {first.result.best_epoch}, scale {first.scale:g}"

@@ -216,7 +216,7 @@ Examples:
     "--report",
     "report_path",
     type=common.FILE,
-    help="Write an HTML report: data, tried settings, baselines, words, best and worst queries, advice.",
+    help="Write an HTML report: data, baselines, words, best and worst queries, advice.",
 )
 @click.option(
     "--rejects",

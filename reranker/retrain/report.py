@@ -16,7 +16,7 @@ from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.served_ranks import MAX_IDS, RankedList, ServedComparison
 from reranker.text.view import TextView
 from reranker.training import TrainingReport
-from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of, trials_picture
+from reranker.training.report import differences, intervals, learning_curve, page_environment, title_of
 
 MAX_RANKS = 100
 """Maximum number of ranks drawn. A single event may state a position of a million, and deeper ranks share one
@@ -110,7 +110,6 @@ def _pictures(
     made = {
         "clicks": click_rates(history.shown, history.clicked, propensities),
         "learning": learning_curve(epochs) if epochs else "",
-        "trials": trials_picture(training),
         "differences": differences("difference in nDCG", differing) if len(differing) else "",
         "intervals": intervals("new model - live model", bounds) if bounds else "",
         "study": size_study(

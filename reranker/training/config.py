@@ -14,6 +14,29 @@ from reranker.errors import ConfigError
 GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 AUTO_OR_ON = ("auto", "on")
+EPOCHS = 10
+KEYWORD_EPOCHS = 30
+"""Epochs if all queries are keywords: each epoch draws other words of a document."""
+IDENTITY_SCALE = 4.0
+"""a, the weight of q.d against the margin of 1 while learning.
+
+U and V are divided by its root afterwards, so that the model served is UᵀV + I. Like the other settings here it is the
+same for all corpora. It is scale-free, because document rows are scaled so that relevant documents score .25 above
+random ones (`LexicalSettings.factor`): with 4 this difference is the margin. It was measured on cppdocs, mdn, aws and
+rfc.
+"""
+RATE = 0.05
+"""Learning rate at the start; it falls to 0."""
+MAX_NORM = 3.0
+"""Largest norm of a word's vector."""
+MAX_TRIALS = 100
+"""Negatives tried in a step at most."""
+NEAREST_SHARE = 0.5
+"""Share of the steps whose negative is a hard one."""
+STATED_NEGATIVE_RATIO = 0.0
+"""Share of the steps whose negative is one of the documents stated to be worse, where there are any."""
+DOCUMENT_DROPOUT = 0.0
+"""Share of the words of documents that are dropped in a step."""
 KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
 """Names of settings in manifests, checkpoints and on the command line, where they differ."""
 QUERY_KINDS = ("mixed", "document")
@@ -67,7 +90,7 @@ class TrainConfig:
     """optional: None takes the default. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
     learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
     ``stated_negative_ratio`` is the share of the steps whose negative comes from the documents stated to be worse,
-    where there are any. What `reranker.training.race` varies is found on validation."""
+    where there are any."""
     patience: int = 5
     """Epochs without a better validation MAP until training stops."""
     memory: str = "auto"
@@ -133,15 +156,12 @@ class Schedule:
     """Largest number of steps of an epoch; None: only the limits of `reranker.training.trainer.steps_of` apply."""
 
 
-# Start of the race, and the settings of runs without validation. "texts" are whole queries of people.
-_EPOCHS, _RATE, _TRIALS, _IDENTITY = 15, 0.05, 100, 6.0
+# "texts" are whole queries of people.
 _QUERY_DROPOUT = {"document": 0.5, "mixed": 0.5, "keywords": 0.0, "texts": 0.0}
 _MIXED_SHARE = 0.7
 _MIXED_SHARE_UNSEEN = 0.3  # more keyword queries overfit where documents are unseen
 _MIXED_SHARE_APART = 0.25  # share of V's steps that learn for short queries, which have a U of their own
 _MIXED_WORDS = (1, 10)
-_MAX_NORM = 3.0
-_NEAREST_SHARE = 0.5
 
 
 def parse_query_kind(text: str) -> tuple[float, int, int]:
@@ -175,24 +195,24 @@ def schedule_of(
         return stated if stated is not None else default
 
     return Schedule(
-        epochs=int(pick(config.epochs, _EPOCHS)),
-        rate_start=float(pick(config.rate, _RATE)),
+        epochs=int(pick(config.epochs, KEYWORD_EPOCHS if share == 1 else EPOCHS)),
+        rate_start=float(pick(config.rate, RATE)),
         rate_end=0.0,
-        identity_scale=float(pick(config.identity_scale, _IDENTITY)),
-        max_norm=float(pick(config.max_norm, _MAX_NORM)),
-        max_trials=int(pick(config.max_trials, _TRIALS)),
+        identity_scale=float(pick(config.identity_scale, IDENTITY_SCALE)),
+        max_norm=float(pick(config.max_norm, MAX_NORM)),
+        max_trials=int(pick(config.max_trials, MAX_TRIALS)),
         hard_negatives=True,
         query_dropout=float(pick(config.query_dropout, query_dropout)),
-        document_dropout=float(pick(config.document_dropout, 0.0)),
+        document_dropout=float(pick(config.document_dropout, DOCUMENT_DROPOUT)),
         init_u=float(pick(config.init_std, 1.0 / math.sqrt(config.dim))),
         init_v=0.0,
         keyword_share=share,
         keyword_min=least,
         keyword_max=most,
-        stated_negative_ratio=float(pick(config.stated_negative_ratio, 0.0)),
+        stated_negative_ratio=float(pick(config.stated_negative_ratio, STATED_NEGATIVE_RATIO)),
         freeze_documents=config.query_side_only,
         short_apart=apart,
-        nearest_share=_NEAREST_SHARE,
+        nearest_share=NEAREST_SHARE,
     )
 
 

@@ -21,7 +21,6 @@ from reranker.lexical.kernel import Judged, blended_average_precision
 from reranker.progress import Say, TitledProgress
 from reranker.text.rows import row_of
 from reranker.training.config import Schedule, TrainConfig, kept_settings
-from reranker.training.cores import mb_of_run
 from reranker.training.problem import Problem, QuerySet, TwoRows, cut_to_keywords
 from reranker.training.reading import TrainingCorpus
 from reranker.training.trainer import NegativeMiner, TrainingCheckpoint, TrainResult, checkpoint_of
@@ -265,8 +264,8 @@ class TrainingContext:
     config: TrainConfig
     schedule: Schedule
     problem: Problem
-    nearest: NegativeMiner | None
-    """Finds hard negatives; None: they are not used."""
+    nearest: NegativeMiner
+    """Finds hard negatives."""
     validators: list[Validator]
     """Validation that training stops by; empty when all the preferences are trained on."""
     rng: np.random.Generator
@@ -283,18 +282,6 @@ class TrainingContext:
     progress: TitledProgress
     short_validators: Sequence[Validator] = ()
     """Validation of the U of short queries, where it is learned separately."""
-    finished: TrainResult | None = None
-    """End of the run of the race that is the training of U and V itself; None: they are still to be trained."""
-
-    @property
-    def n_rows(self) -> int:
-        """Number of words with learned rows."""
-        return self.n_words if self.config.max_rows is None else min(self.config.max_rows, self.n_words)
-
-    @property
-    def mb_of_run(self) -> float:
-        """Memory of the tables of a run, MiB."""
-        return mb_of_run(len(self.problem.documents.indptr) - 1, self.n_rows, self.config.dim)
 
     def fresh_rng(self) -> np.random.Generator:
         """Return a copy of the generator, in its first state."""

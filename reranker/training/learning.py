@@ -1,4 +1,4 @@
-"""The stages that learn U and V: the rows of a run, the race of trial runs, the training, and the second run on all."""
+"""The stages that learn U and V: the rows of a run, the training, and the second run on all the evidence."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ from reranker.training.problem import (
     two_rows,
     unusable_part,
 )
-from reranker.training.race import TIE, Trial, race, schedule_like, trials_best
 from reranker.training.reading import AnalyzedDocuments
 from reranker.training.run import Division, TrainingRun
-from reranker.training.trainer import NegativeMiner, digest, remove_checkpoints, start_parameters
+from reranker.training.trainer import NegativeMiner, digest, start_parameters
 from reranker.training.training_set import TrainingSet
 
 
@@ -54,13 +53,10 @@ class PreparedRows:
 
 @dataclass(frozen=True, eq=False)
 class LearnedPart:
-    """Results of the race and of the training."""
+    """Results of the training."""
 
     parameters: TrainedParameters
     schedule: Schedule
-    """The settings of the race's best run."""
-    trials: tuple[Trial, ...]
-    """Every run of the race."""
     left_out: tuple[LeftOut, ...]
     """Preferences that could not be used, by reason."""
     lexical_map: float
@@ -108,10 +104,7 @@ def kept_memory(run: TrainingRun) -> QueryMemory | None:
 
 
 def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows) -> LearnedPart:
-    """Return U and V, trained on the training side by the settings that the race found.
-
-    Where a short run of the race did better than the long one that followed, that run's settings are used.
-    """
+    """Return U and V, trained on the training side until validation stops improving."""
     split, schedule, say = division.split, division.schedule, run.listener.say
     problem = _problem(run, reading, division, rows.queries, rows.documents, split.train, split.held_out)
     left_out = unusable_part(reading.data, rows.queries, run.evidence)
@@ -122,17 +115,11 @@ def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Divisio
     validators = validators_of(*on, schedule, rng)
     short = validators_of(*on, replace(schedule, keyword_share=1.0), rng) if schedule.short_apart else []
     context = _context(run, reading, division, problem, "training", validators=validators, short_validators=short)
-    trials = race(context)
     learned = fit_low_rank(context)
-    if trials and run.config.epochs is None:
-        best = trials_best(trials)
-        if (1 - TIE) * best.map > (learned.result.best_map or 0.0):
-            learned = _like_a_trial(run, context, best)
     lexical = [validator.lexical for validator in validators]
     return LearnedPart(
         learned,
-        context.schedule,
-        tuple(trials),
+        schedule,
         left_out,
         float(np.mean([values.mean() for values in lexical])),
         float(np.mean([learned.values_by([validator]).mean() for validator in validators])),
@@ -168,16 +155,6 @@ def trained_like(
     return fit_low_rank(context, first.parameters)
 
 
-def _like_a_trial(run: TrainingRun, context: TrainingContext, best: Trial) -> TrainedParameters:
-    """Return U and V trained as in the best run of the race."""
-    context.schedule = schedule_like(context, best)
-    run.listener.say(f"the long run was not better: {context.schedule.epochs} epochs, as in the best trial run")
-    if run.checkpoint is not None:
-        remove_checkpoints(run.checkpoint)
-    context.finished = None
-    return fit_low_rank(context)
-
-
 def _problem(
     run: TrainingRun,
     reading: AnalyzedDocuments,
@@ -204,9 +181,6 @@ def _context(
     short_validators: Sequence[Validator] = (),
 ) -> TrainingContext:
     """Return what a training run learns from; the folder of its state is the run's, with a ``suffix``."""
-    nearest = None
-    if division.schedule.nearest_share:
-        nearest = NegativeMiner(problem, run.streams.named("nearest"))
     checkpoint, fingerprint = None, {}
     if run.checkpoint is not None:
         checkpoint = run.checkpoint.with_name(run.checkpoint.name + suffix)
@@ -220,7 +194,7 @@ def _context(
         run.config,
         division.schedule,
         problem,
-        nearest,
+        NegativeMiner(problem, run.streams.named("nearest")),
         list(validators),
         run.streams.named(stream),
         start,

@@ -92,13 +92,10 @@ def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPa
     def evaluate(U: Float32, V: Float32) -> float:
         return context.best_scale(U, V, schedule.identity_scale)[0]
 
-    if context.finished is not None:
-        result = context.finished
-    else:
-        checkpoint = context.checkpoint_of(short=False)
-        trainer = trainer_of(context, schedule, evaluate if context.validators else None, checkpoint)
-        trainer.progress = partial(context.progress, "training")
-        result = trainer.run(*context.start(schedule))
+    checkpoint = context.checkpoint_of(short=False)
+    trainer = trainer_of(context, schedule, evaluate if context.validators else None, checkpoint)
+    trainer.progress = partial(context.progress, "training")
+    result = trainer.run(*context.start(schedule))
     scale = first.scale if first else context.best_scale(result.U, result.V, schedule.identity_scale)[1]
     # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that
     # rows of both keep similar lengths. If V is frozen it must stay that of the base, and U takes the whole factor.

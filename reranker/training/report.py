@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +17,6 @@ from reranker.formats import RejectLog, read_documents
 from reranker.models.ranking_model import RankingModel
 from reranker.text.view import TextView
 from reranker.training.config import KEPT_NAMES
-from reranker.training.race import Trial
 from reranker.training.train import TrainingReport
 from reranker.training.trainer import Epoch
 from reranker.words import Neighbour, similar_words, strongest_pairs
@@ -90,26 +88,6 @@ def intervals(axes: Any, label: str, rows: Sequence[tuple[str, float, float, flo
     axes.grid(visible=False, axis="y")
 
 
-@chart("trials")
-def tried_settings(axes: Any, trials: Sequence[Trial], lexical_map: float, final: float) -> None:
-    """Draw the validation MAP of each trial (filled if it was continued), the lexical score and the model."""
-    places = np.arange(1, len(trials) + 1)
-    values = np.array([trial.map for trial in trials])
-    kept = np.array([trial.kept for trial in trials], dtype=bool)
-    axes.axhline(lexical_map, color=GREY, linestyle="--", linewidth=1, label="lexical score")
-    axes.scatter(places[~kept], values[~kept], s=28, facecolors="none", edgecolors=GREY, label="dropped")
-    axes.scatter(places[kept], values[kept], s=32, color=BLUE, label="kept")
-    axes.scatter([len(trials) + 1], [final], s=42, color=RED, marker="D", label="the model")
-    for place, (before, after) in enumerate(itertools.pairwise(trials), 1):
-        if before.rung != after.rung:
-            axes.axvline(place + 0.5, color="#e8ecf1", linewidth=1.2)
-    axes.set_xlabel("trial")
-    axes.set_ylabel("validation MAP")
-    axes.grid(visible=False, axis="x")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.18), fontsize=8, ncols=4)
-    whole_numbers(axes)
-
-
 # Sentences
 
 
@@ -117,24 +95,23 @@ def summary_of(model: RankingModel, report: TrainingReport) -> str:
     """Return the amount of data, whether anything was learned, the gain over the lexical score, and the form."""
     data = f"From {_evidence(report, model.training['preferences'])} over {model.training['documents']:,} documents"
     where = f"on held-out {'evidence' if report.split == 'given' else report.split}"
-    tried = f" ({len(report.trials)} trials compared settings)" if report.trials else ""
     written = f" {report.form.sentence}" if report.form and report.form.sentence else ""
     if not _has_learned(report):
         return (
-            f"{data} nothing was learned that improves the ranking {where}{tried}: the model ranks by its "
+            f"{data} nothing was learned that improves the ranking {where}: the model ranks by its "
             f"lexical score only, MAP {report.lexical_map:.4f}.{written}"
         )
     change = report.valid_map / report.lexical_map - 1 if report.lexical_map else 0.0
     percent = f" ({change:+.0%})" if change else ""
     return (
         f"{data} the model learned to rank {where} with MAP {report.valid_map:.4f}; its lexical score has "
-        f"MAP {report.lexical_map:.4f}{percent}{tried}.{written}"
+        f"MAP {report.lexical_map:.4f}{percent}.{written}"
     )
 
 
 def advice_of(model: RankingModel, report: TrainingReport) -> list[str]:
     """Return what to do next, based on the numbers of the run; one or two sentences each, never empty."""
-    advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_settings(model, report)]
+    advice = [*_advice_on_evidence(report), *_advice_on_result(report), *_advice_on_model(model, report)]
     nothing = (
         "These numbers do not call for a change: add the model's vectors to the documents (ssi revectorize; ssi index "
         "for a new index), and let clicks improve it"
@@ -193,26 +170,13 @@ def _advice_on_result(report: TrainingReport) -> Iterator[str]:
         )
 
 
-def _advice_on_settings(model: RankingModel, report: TrainingReport) -> Iterator[str]:
+def _advice_on_model(model: RankingModel, report: TrainingReport) -> Iterator[str]:
     for note in report.notes:
         yield f"Lexical score: {note}. Set weights with --fields if you know better ones."
-    for name, option, value, end in _values_at_an_end(report.trials if _has_learned(report) else ()):
-        yield f"Of the settings tried, {name} {value:g} was best and the {end}: try values beyond it with --{option}."
     lexical = model.encoder.lexical
     weights = () if lexical is None else zip(model.encoder.view.fields, lexical.field_weights, strict=False)
     if empty := ", ".join(spec.path for spec, weight in weights if not weight):
         yield f"The lexical score is better without {empty}: check that the field contains what its name says."
-
-
-def _values_at_an_end(trials: Sequence[Trial]) -> Iterator[tuple[str, str, float, str]]:
-    """Yield (name, option, value, "smallest" or "largest") for settings of the best trial at an end of the range."""
-    for setting, option in (("identity_scale", "margin-identity"), ("rate", "rate")):
-        tried = sorted({trial.settings[setting] for trial in trials if setting in trial.settings})
-        if len(tried) >= 3:
-            won = max(trials, key=lambda trial: trial.map).settings.get(setting)
-            if won in (tried[0], tried[-1]):
-                end = "smallest" if won == tried[0] else "largest"
-                yield KEPT_NAMES.get(setting, setting).replace("_", " "), option, won, end
 
 
 def _has_learned(report: TrainingReport) -> bool:
@@ -386,7 +350,6 @@ def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
     shown = [(f"{row.measure} against {row.baseline}", *row[2:5]) for row in rows if row.measure != RANK_LOSS]
     history = report.result.history
     made = {
-        "trials": trials_picture(report),
         "learning": learning_curve(history) if history else "",
         "intervals": intervals("model - baseline", shown) if shown else "",
         "differences": differences("difference in AP", differences_.tolist()) if len(differences_) else "",
@@ -394,22 +357,16 @@ def _pictures(report: TrainingReport, differences_: Float64) -> dict[str, Any]:
     return {name: Markup(svg) for name, svg in made.items()}  # noqa: S704
 
 
-def trials_picture(report: TrainingReport) -> str:
-    """Return the chart of the trials; an empty string if there were none."""
-    return tried_settings(report.trials, report.lexical_map, report.valid_map) if report.trials else ""
-
-
 # The page
 
 
 def page_environment(package: str) -> Any:
-    """Return the jinja2 environment for a package's templates and the shared ones."""
+    """Return the jinja2 environment for a package's templates."""
     import jinja2
     import markupsafe
 
-    loaders = [jinja2.PackageLoader(each) for each in dict.fromkeys((package, "reranker.training"))]
     environment = jinja2.Environment(
-        loader=jinja2.ChoiceLoader(loaders),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

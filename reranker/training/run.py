@@ -152,7 +152,7 @@ class Division:
     judged_apart: bool
     """False where there are too few validation queries: then all of them choose and judge."""
     schedule: Schedule
-    """The numbers of training runs, before the race changes them."""
+    """The numbers of training runs."""
 
 
 def divided(run: TrainingRun, data: TrainingCorpus) -> Division:

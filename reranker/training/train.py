@@ -6,7 +6,7 @@ The stages run in this order; each is a function from the results before it to o
     divide          `run`              training side and validation side
     tune            `lexical_choice`   settings of the lexical score, reading of the words
     prepare         `learning`         rows of documents and queries, weights of words
-    race and train  `learning`         U and V
+    train           `learning`         U and V
     encode words    `word_encoder`     word vectors for the vectors that documents have already
     remember        `remembering`      lexical score with a memory of the training queries
     choose          `form_choice`      which of these parts are written
@@ -55,7 +55,6 @@ from reranker.training.lexical_choice import (
 )
 from reranker.training.linear import words_only
 from reranker.training.problem import query_set
-from reranker.training.race import Trial
 from reranker.training.reading import (
     DocumentSource,
     Listener,
@@ -164,8 +163,6 @@ class TrainingReport:
     """Number of preferences, or pairs, that were given."""
     judged_apart: bool = True
     """True if the comparison is on validation queries that chose nothing; False: there were too few, and all did."""
-    trials: tuple[Trial, ...] = ()
-    """Settings that were tried."""
     notes: tuple[str, ...] = ()
     """Notes about the lexical score."""
     memory: MemoryChoice = field(default_factory=lambda: MemoryChoice(False, ""))
@@ -242,11 +239,11 @@ def train_model(
 ) -> tuple[RankingModel, TrainingReport]:
     """Return the model learned from documents and evidence, and the report of how it came about.
 
-    The evidence is split for validation (see `split_training_set`). The lexical score is tuned on the training side. A
-    race of trial runs finds the settings of training, and U and V are trained until
-    validation stops improving. Validation also chooses the weight of the learned part, and whether documents remember
-    the training queries. The result is compared with tuned lexical baselines. Unless validation evidence was given, the
-    model is then trained again on all the evidence, for the number of epochs that was best.
+    The evidence is split for validation (see `split_training_set`). The lexical score is tuned on the training side,
+    and U and V are trained until validation stops improving. Validation also chooses the weight of the learned part,
+    and whether documents remember the training queries. The result is compared with tuned lexical baselines. Unless
+    validation evidence was given, the model is then trained again on all the evidence, for the number of epochs that
+    was best.
 
     Parameters
     ----------
@@ -460,7 +457,6 @@ def _report(
         n_given=n_given,
         evidence=stages.division.split,
         judged_apart=stages.division.judged_apart,
-        trials=learned.trials,
         notes=(*stages.lexical.notes, *stages.rows.notes, *notes),
         memory=memory,
         form=stages.choice,

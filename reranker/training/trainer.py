@@ -9,7 +9,6 @@ import hashlib
 import json
 import math
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -488,23 +487,12 @@ class NegativeMiner:
             order = np.lexsort((columns, -values), axis=1)
             self._columns[start : start + _BLOCK] = np.take_along_axis(columns, order, axis=1)
             self._values[start : start + _BLOCK] = np.take_along_axis(values, order, axis=1)
-        self._by_words: Int32 | None = None
-        self._one_at_a_time = threading.Lock()
 
     def look_up(self, U: Float32, vectors: Float32, identity: float) -> Int32:
         """Return the rows of documents for each query of the sample, (n_lists, n) int32, ascending; see ``list_of``.
 
-        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a. If all vectors are 0, as before the first step,
-        the ranking is by words and does not depend on a: it is computed once and shared by all runs.
+        ``vectors`` (n_documents, N) float32 are Vd, ``identity`` is a.
         """
-        if vectors.any() or identity == 0:
-            return self._found(U, vectors, identity)
-        with self._one_at_a_time:
-            if self._by_words is None:
-                self._by_words = self._found(U, vectors, 1.0)
-            return self._by_words
-
-    def _found(self, U: Float32, vectors: Float32, identity: float) -> Int32:
         found = np.full((len(self._queries), max(self._n_nearest, 1)), -1, np.int32)
         if self._n_nearest < 1:
             return found

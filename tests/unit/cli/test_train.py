@@ -231,7 +231,6 @@ def noisy(context: TrainingContext, first: TrainedParameters | None = None) -> T
 
 def test_a_model_that_is_worse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The words of these documents say everything, and the learned part is noise.
-    monkeypatch.setattr("reranker.training.learning.race", lambda _: [])
     monkeypatch.setattr("reranker.training.learning.fit_low_rank", noisy)
     documents, links = titled()
     write_documents(tmp_path / "docs.jsonl", documents)

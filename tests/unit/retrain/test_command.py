@@ -137,7 +137,7 @@ def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
     assert answer["report"] == str(report)
     html = report.read_text(encoding="utf-8")
     assert "Size of the training set" in html
-    assert html.count("<svg") == 6
+    assert html.count("<svg") == 5
 
 
 def test_a_rejected_line_sets_the_status_of_a_retraining_that_succeeds(site: Site) -> None:

@@ -19,7 +19,6 @@ from reranker.retrain.learning import History, RetrainResult
 from reranker.retrain.report import render_retraining
 from reranker.retrain.served_ranks import ServedComparison
 from reranker.retrain.statistics import Interval
-from reranker.training.race import Trial
 from reranker.training.train import MemoryChoice, TrainingReport
 from reranker.training.trainer import Epoch, TrainResult
 from reranker.training.training_set import Split, from_links
@@ -85,7 +84,6 @@ def findings(**changes: Any) -> dict[str, Any]:
     curve = [Epoch(n, 0.5 / n, 3.0, 0.4, 0.1 * n, 0.1, 1.0) for n in (1, 2, 3)]
     U = np.zeros((1, 1), np.float32)
     nothing = from_links([("a", "b")])
-    trials = (Trial(1, {"rate": 0.05}, 6, 0.2, 1.0, False), Trial(1, {"rate": 0.02}, 6, 0.25, 1.0, True))
     training = TrainingReport(
         "queries",
         0.1,
@@ -95,7 +93,6 @@ def findings(**changes: Any) -> dict[str, Any]:
         TrainResult(U, U, 3, 0.3, curve),
         (LeftOut(NASTY, 2),),
         Split("queries", nothing, nothing, frozenset(), frozenset()),
-        trials=trials,
         memory=MemoryChoice(True, "queries remembered: on"),
     )
     history = History(0, 0, 0, 0, 0, [100, 90], [50, 9], Propensities((1.0, 0.4)), "em, from 100 lists")
@@ -196,12 +193,10 @@ def test_numbers_of_the_findings_are_shown(html: str) -> None:
         "2026-01-09 00:21",
         "0.100",
         "5 shown documents no longer exist",
-        "Settings tried",
-        "rate 0.02",
     ):
         assert shown in text, shown
     assert "random order" not in text
-    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 6
+    assert len([tag for tag in Page(html).tags if tag == "svg"]) == 5
 
 
 def test_a_refusal_and_a_run_without_anything_to_show() -> None:

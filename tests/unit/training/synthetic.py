@@ -138,6 +138,5 @@ def shuffled(links: Links, rng: np.random.Generator) -> Links:
 def nothing_learned() -> Iterator[None]:
     """Train without U and V meanwhile, so that the model is the lexical score."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("reranker.training.learning.race", lambda _: [])
         patch.setattr("reranker.training.learning.fit_low_rank", lambda *_: words_only())
         yield

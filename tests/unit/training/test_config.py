@@ -17,6 +17,14 @@ def test_training_starts_from_the_lexical_score() -> None:
     assert default.init_v == 0.0 and default.init_u == pytest.approx(0.2)
     assert default.hard_negatives and default.rate_end == 0.0
     assert (default.keyword_min, default.keyword_max) == (1, 10)
+    assert default.identity_scale * 0.25 == 1.0, "the word match of a usual preference is the margin"
+
+
+@pytest.mark.parametrize(("queries", "epochs"), [("mixed", 10), ("document", 10), ("keywords:4", 30)])
+def test_keyword_queries_have_more_epochs(queries: str, epochs: int) -> None:
+    for texts, expected in ((False, epochs), (True, 10)):
+        numbers = schedule_of(TrainConfig(queries=queries), queries_are_texts=texts, unseen_documents=False)
+        assert numbers.epochs == expected
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from reranker.training.context import (
     values_by,
 )
 from reranker.training.problem import Problem, TwoRows, two_rows
-from reranker.training.trainer import TrainResult
+from reranker.training.trainer import NegativeMiner, TrainResult
 from reranker.training.training_set import mix
 from tests.seeds import seeded_rng
 
@@ -151,7 +151,7 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
         config,
         schedule,
         cast(Problem, None),
-        None,
+        cast(NegativeMiner, None),
         [whole, short],
         rng,
         lambda _: (U, V),
