@@ -41,6 +41,7 @@ from typing import Any
 import numpy as np
 from training_kernel import kernel
 
+from reranker.kernels.sgd import StepConfig
 from reranker.tables import read_links
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.tfidf import TfIdf
@@ -141,33 +142,43 @@ def read_data(folder: Path) -> Data:
 
 
 def plain(schedule: Schedule, rate: float, deviation: float) -> Schedule:
-    """Return the papers' recipe: uniform negatives, U and V from a normal start, constant rate, no cap, no dropout."""
+    """Return the numbers of the papers' recipe: uniform negatives, no cap, no dropout; U and V from a normal start."""
     return replace(
         schedule,
         rate_start=rate,
-        rate_end=rate,
         identity_scale=1.0,
         max_norm=0.0,
         max_trials=1,
-        hard_negatives=False,
         query_dropout=0.0,
         document_dropout=0.0,
         init_u=deviation,
-        init_v=deviation,
         stated_negative_ratio=0.5,
         nearest_share=0.0,
         epochs=200,
     )
 
 
-def curve(data: Data, schedule: Schedule, dim: int, tuples: int, seconds: float) -> list[dict[str, float]]:
+class PlainTrainer(Trainer):
+    """Trains as the papers do: at a constant rate, with the first negative that is drawn."""
+
+    def _config(self) -> StepConfig:
+        config = super()._config()
+        return config._replace(rate_end=config.rate_start, hard_negatives=False)
+
+
+def curve(
+    data: Data, schedule: Schedule, dim: int, tuples: int, seconds: float, kind: type[Trainer] = Trainer
+) -> list[dict[str, float]]:
     """Return the learning curve of a recipe from its start to so many tuples or seconds."""
-    U, V = start_parameters(schedule, data.n_words, dim, np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    U, V = start_parameters(schedule, data.n_words, dim, rng)
+    if kind is PlainTrainer:
+        V[:] = rng.standard_normal(V.shape) * schedule.init_u
     validator = data.validator(schedule.identity_scale)
     line = Curve(lambda: float(np.mean(values_by([validator], U, V))), tuples, seconds)
     told: list[str] = []
-    trainer = Trainer(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
-    if not schedule.hard_negatives:  # long stretches: uniform negatives do not need the cache that each one refreshes
+    trainer = kind(data.problem, schedule, np.random.default_rng(2), progress=line, say=told.append)
+    if kind is PlainTrainer:  # long stretches: uniform negatives do not need the cache that each one refreshes
         trainer.n_steps = min(250_000, tuples)
     line.start()
     try:
@@ -191,10 +202,10 @@ def convergence(data: Data, sizes: Sizes, keep: Callable[[dict[str, Any]], None]
         grid = {}
         for rate in sizes.rates:
             schedule = plain(default, rate, deviation)
-            grid[rate] = curve(data, schedule, sizes.dim, sizes.grid_tuples, np.inf)[-1]["map"]
+            grid[rate] = curve(data, schedule, sizes.dim, sizes.grid_tuples, np.inf, PlainTrainer)[-1]["map"]
             print(f"  {name}, rate {rate:g}: MAP {grid[rate]:.4f} after {sizes.grid_tuples:,} tuples", flush=True)
         rate = max(grid, key=lambda one: grid[one])
-        points = curve(data, plain(default, rate, deviation), sizes.dim, sizes.tuples, np.inf)
+        points = curve(data, plain(default, rate, deviation), sizes.dim, sizes.tuples, np.inf, PlainTrainer)
         print_curve(f"{name}, rate {rate:g}", points)
         found[name] = {"grid": grid, "rate": rate, "points": points, **ratio(points[-1], found["default"])}
         print("  " + json.dumps({k: v for k, v in found[name].items() if k not in ("grid", "points")}), flush=True)

@@ -192,8 +192,8 @@ def train(
 TRAININGS = (
     train("links", "--epochs 4 --json", comparing=True, warm=True),
     train("document", "--queries document --epochs 3 --seed 5", comparing=True),
-    train("keywords", "--queries keywords:4 --epochs 3 --generalise links --init-std 0.2 --json"),
-    train("documents", "--generalise documents --epochs 3 --query-dropout 0.3 --document-dropout 0.2 --json"),
+    train("keywords", "--queries keywords:4 --epochs 3 --generalise links --json"),
+    train("documents", "--generalise documents --epochs 3 --json"),
     train("rows", "--max-rows 120 --max-words 300 --min-df 2 --quantisation int8 --epochs 3 --json"),
     train(
         "stemmed",
@@ -204,7 +204,7 @@ TRAININGS = (
     train("judgements-valid", "--epochs 3 --valid made/qrels_valid.tsv", "qrels"),
     train("pairs", "--epochs 3 --json", "pairs"),
     train("warm-start", "--warm-start models/links --epochs 3 --json", "pairs"),
-    train("resumed", "--epochs 30 --patience 30 --json", kill_at="models/resumed.checkpoint/state.json"),
+    train("resumed", "--epochs 30 --json", kill_at="models/resumed.checkpoint/state.json"),
 )
 
 EVALUATING = "evaluate --docs made/docs.jsonl --model models/"
@@ -377,7 +377,7 @@ CLICKS = (
 )
 
 SHOP = "--engine tantivy:./shop --index shop"
-RETRAIN = f"retrain {SHOP} --clicks logs/shop.jsonl --epochs 3 --rate 0.1"
+RETRAIN = f"retrain {SHOP} --clicks logs/shop.jsonl --epochs 3"
 RETRAINING = (
     Step("shop", f"index made/docs.jsonl {SHOP} --model models/links --json"),
     Step(

@@ -20,7 +20,16 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "recipe": "`ssi reproduce` trains as the papers do",
         "identity": "every model has the word match q.d in its score",
         "no_identity": "every model has the word match q.d in its score",
+        "rate": NEVER_BETTER,
+        "margin_identity": NEVER_BETTER,
+        "max_norm": NEVER_BETTER,
+        "max_trials": NEVER_BETTER,
+        "query_dropout": NEVER_BETTER,
+        "document_dropout": NEVER_BETTER,
+        "init_std": NEVER_BETTER,
+        "patience": "--epochs limits how long is trained, and validation chooses the epoch",
     },
+    "retrain": {"rate": NEVER_BETTER},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 

@@ -135,9 +135,10 @@ _retrain_options = common.all_of(
     ),
     common.id_field_option,
     common.setting(
-        TrainConfig, "epochs", help="Number of passes over the training preferences.  [default: depends on the data]"
+        TrainConfig,
+        "epochs",
+        help="Maximum number of passes over the training preferences; validation chooses the best one.  [default: 10]",
     ),
-    common.setting(TrainConfig, "rate", help="Learning rate.  [default: depends on the data]"),
     common.setting(TrainConfig, "seed", help="Seed of all random numbers."),
     common.write_store_option,
     common.setting(
@@ -257,7 +258,7 @@ def _retrain_settings(options: dict[str, Any]) -> RetrainSettings:
         "dry_run",
     )
     return RetrainSettings(
-        train=TrainConfig(epochs=options["epochs"], rate=options["rate"], seed=options["seed"]),
+        train=TrainConfig(epochs=options["epochs"], seed=options["seed"]),
         pairs=PairConfig(**strategy),
         gate=GateConfig(options["margin"], options["confidence"], min_clusters=options["min_people"]),
         newest=Newest.parse(options["newest"]),

@@ -178,27 +178,11 @@ Examples:
     help="Precision of stored vectors.",
 )
 @common.setting(
-    TrainConfig, "epochs", help="Number of passes over the training preferences.  [default: depends on the data]"
-)
-@common.setting(TrainConfig, "rate", help="Initial learning rate.  [default: chosen on validation data]")
-@common.setting(
     TrainConfig,
-    "identity_scale",
-    "--margin-identity",
-    "margin_identity",
-    metavar="A",
-    help="Weight of q.d relative to the margin during training.  [default: chosen on validation data]",
+    "epochs",
+    help="Maximum number of passes over the training preferences; validation chooses the best one.  [default: 10, or "
+    "30 if all queries are keywords]",
 )
-@common.setting(TrainConfig, "max_norm", help="Maximum norm of a word's vector; 0: no limit.  [default: 3]")
-@common.setting(
-    TrainConfig, "max_trials", help="Negative candidates tried in each step.  [default: depends on the data]"
-)
-@common.setting(TrainConfig, "query_dropout", help="Dropout rate of query words.  [default: depends on the data]")
-@common.setting(
-    TrainConfig, "document_dropout", help="Dropout rate of document words.  [default: chosen on validation data]"
-)
-@common.setting(TrainConfig, "init_std", help="Standard deviation of the initial U.  [default: 1/sqrt(dim)]")
-@common.setting(TrainConfig, "patience", help="Early stopping: epochs without a better validation MAP.")
 @common.setting(
     TrainConfig, "threads", help="Number of threads. More than 1 is faster, but the result is not reproducible."
 )
@@ -255,7 +239,7 @@ def command(**options: Any) -> None:
     from reranker.training.trainer import remove_checkpoints
 
     share_arenas(1)
-    config = TrainConfig(**common.stated(TrainConfig, options), identity_scale=options["margin_identity"])
+    config = TrainConfig(**common.stated(TrainConfig, options))
     _check_combination(options)
     kind, body = _kind(options), _own_body(options)
     with RejectLog(options["rejects"]) as rejects:

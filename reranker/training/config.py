@@ -18,17 +18,19 @@ EPOCHS = 10
 KEYWORD_EPOCHS = 30
 """Epochs if all queries are keywords: each epoch draws other words of a document."""
 IDENTITY_SCALE = 4.0
-"""a, the weight of q.d against the margin of 1 while learning.
+"""a, the weight of q.d against the margin of 1 while learning: fixed.
 
-U and V are divided by its root afterwards, so that the model served is UᵀV + I. Like the other settings here it is the
-same for all corpora. It is scale-free, because document rows are scaled so that relevant documents score .25 above
+U and V are divided by its root afterwards, so that the model served is UᵀV + I. The number is
+scale-free, because document rows are scaled so that relevant documents score .25 above
 random ones (`LexicalSettings.factor`): with 4 this difference is the margin. It was measured on cppdocs, mdn, aws and
 rfc.
 """
 RATE = 0.05
-"""Learning rate at the start; it falls to 0."""
+"""Learning rate at the start, fixed; it falls to 0. It is scale-free as `IDENTITY_SCALE` is, and measured with it."""
+PATIENCE = 5
+"""Epochs without a better validation MAP until training stops."""
 MAX_NORM = 3.0
-"""Largest norm of a word's vector."""
+"""Largest norm of a word's vector, fixed: scale-free next to a margin of 1."""
 MAX_TRIALS = 100
 """Negatives tried in a step at most."""
 NEAREST_SHARE = 0.5
@@ -37,8 +39,8 @@ STATED_NEGATIVE_RATIO = 0.0
 """Share of the steps whose negative is one of the documents stated to be worse, where there are any."""
 DOCUMENT_DROPOUT = 0.0
 """Share of the words of documents that are dropped in a step."""
-KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share", "hard_negatives": "screened"}
-"""Names of settings in manifests, checkpoints and on the command line, where they differ."""
+KEPT_NAMES = {"identity_scale": "margin_identity", "stated_negative_ratio": "worse_share"}
+"""Names of settings in manifests and checkpoints, where they differ."""
 QUERY_KINDS = ("mixed", "document")
 """Forms of a link's source as a query, besides ``keywords:K``."""
 
@@ -50,17 +52,8 @@ class TrainConfig:
     RANGES: ClassVar[Mapping[str, str]] = {
         "dim": "[1, inf)",
         "threads": "[1, inf)",
-        "patience": "[1, inf)",
         "epochs": "[1, inf)",
-        "max_trials": "[1, inf)",
         "seed": "[0, inf)",
-        "rate": "(0, inf)",
-        "identity_scale": "(0, inf)",
-        "max_norm": "[0, inf)",
-        "query_dropout": "[0, 1)",
-        "document_dropout": "[0, 1)",
-        "init_std": "(0, inf)",
-        "stated_negative_ratio": "[0, 1]",
         "max_rows": "[0, inf)",
         "vector_dims": "[1, inf)",
     }
@@ -79,20 +72,7 @@ class TrainConfig:
     threads: int = 1
     """1 is reproducible. More threads update shared rows without locks (Hogwild): faster, not reproducible."""
     epochs: int | None = None
-    rate: float | None = None
-    identity_scale: float | None = None
-    max_norm: float | None = None
-    max_trials: int | None = None
-    query_dropout: float | None = None
-    document_dropout: float | None = None
-    init_std: float | None = None
-    stated_negative_ratio: float | None = None
-    """optional: None takes the default. ``identity_scale`` is a, the weight of q.d against the margin of 1 while
-    learning; U and V are divided by its root afterwards, so that the model served is UᵀV + I.
-    ``stated_negative_ratio`` is the share of the steps whose negative comes from the documents stated to be worse,
-    where there are any."""
-    patience: int = 5
-    """Epochs without a better validation MAP until training stops."""
+    """Epochs at most; None: `EPOCHS`, or `KEYWORD_EPOCHS`. Validation chooses how many of them count."""
     memory: str = "auto"
     """{'auto', 'off'}: Whether documents remember the training queries that they are relevant to, as words of one more
     field in the lexical part. ``auto``: if queries are texts and validation is better with it."""
@@ -116,13 +96,7 @@ class TrainConfig:
         _one_of("word_weights", self.word_weights, AUTO_OR_OFF)
         _one_of("learned_part", self.learned_part, AUTO_OR_ON)
         parse_query_kind(self.queries)
-        check_ranges(self, KEPT_NAMES, **self.RANGES)
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> TrainConfig:
-        """Return the settings that a manifest keeps, see `kept_settings`."""
-        names = {old: name for name, old in KEPT_NAMES.items()}
-        return cls(**{names.get(name, name): value for name, value in kept.items()})
+        check_ranges(self, **self.RANGES)
 
 
 def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:
@@ -132,19 +106,18 @@ def kept_settings(settings: TrainConfig | Schedule) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The numbers of a run: `TrainConfig` with the defaults filled in."""
+    """The numbers of a run: constants of this module, and what follows from `TrainConfig` and the evidence."""
 
     epochs: int
     rate_start: float
-    rate_end: float
+    """Learning rate at the start; it falls to 0."""
     identity_scale: float
     max_norm: float
     max_trials: int
-    hard_negatives: bool
     query_dropout: float
     document_dropout: float
     init_u: float
-    init_v: float
+    """Standard deviation of U before the first step; V is 0."""
     keyword_share: float
     keyword_min: int
     keyword_max: int
@@ -175,7 +148,7 @@ def parse_query_kind(text: str) -> tuple[float, int, int]:
 def schedule_of(
     config: TrainConfig, *, queries_are_texts: bool, unseen_documents: bool, links_beside: bool = False
 ) -> Schedule:
-    """Return the numbers of a run: the defaults, with the given settings in their place.
+    """Return the numbers of a run by its settings and its evidence.
 
     If there are links as well as queries that are texts, the documents among the queries are cut to keywords and get
     dropout as for links; dropout spares short queries.
@@ -191,25 +164,19 @@ def schedule_of(
     if apart:
         share = 0.0 if unseen_documents else _MIXED_SHARE_APART
 
-    def pick(stated: float | None, default: float) -> float:
-        return stated if stated is not None else default
-
     return Schedule(
-        epochs=int(pick(config.epochs, KEYWORD_EPOCHS if share == 1 else EPOCHS)),
-        rate_start=float(pick(config.rate, RATE)),
-        rate_end=0.0,
-        identity_scale=float(pick(config.identity_scale, IDENTITY_SCALE)),
-        max_norm=float(pick(config.max_norm, MAX_NORM)),
-        max_trials=int(pick(config.max_trials, MAX_TRIALS)),
-        hard_negatives=True,
-        query_dropout=float(pick(config.query_dropout, query_dropout)),
-        document_dropout=float(pick(config.document_dropout, DOCUMENT_DROPOUT)),
-        init_u=float(pick(config.init_std, 1.0 / math.sqrt(config.dim))),
-        init_v=0.0,
+        epochs=config.epochs or (KEYWORD_EPOCHS if share == 1 else EPOCHS),
+        rate_start=RATE,
+        identity_scale=IDENTITY_SCALE,
+        max_norm=MAX_NORM,
+        max_trials=MAX_TRIALS,
+        query_dropout=query_dropout,
+        document_dropout=DOCUMENT_DROPOUT,
+        init_u=1.0 / math.sqrt(config.dim),
         keyword_share=share,
         keyword_min=least,
         keyword_max=most,
-        stated_negative_ratio=float(pick(config.stated_negative_ratio, STATED_NEGATIVE_RATIO)),
+        stated_negative_ratio=STATED_NEGATIVE_RATIO,
         freeze_documents=config.query_side_only,
         short_apart=apart,
         nearest_share=NEAREST_SHARE,

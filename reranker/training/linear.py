@@ -11,7 +11,7 @@ import numpy as np
 from reranker.arrays import Float32
 from reranker.errors import ConfigError, TrainingError
 from reranker.models.ranking_model import RankingModel
-from reranker.training.config import KEPT_NAMES, Schedule, TrainConfig
+from reranker.training.config import IDENTITY_SCALE, KEPT_NAMES, Schedule, TrainConfig
 from reranker.training.context import ShortQueries, TrainedParameters, TrainingContext
 from reranker.training.trainer import Trainer, TrainingCheckpoint, TrainResult
 
@@ -53,17 +53,15 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     validators = context.short_validators
     if not validators and first is None:
         return None
-    identity = context.config.identity_scale or SHORT_IDENTITY
     V = learned.result.V
     schedule = replace(
         context.schedule,
         epochs=SHORT_EPOCHS,
         keyword_share=1.0,
         query_dropout=0.0,
-        document_dropout=0.0,
         freeze_documents=True,
-        rate_start=context.config.rate or SHORT_RATE,
-        identity_scale=identity,
+        rate_start=SHORT_RATE,
+        identity_scale=SHORT_IDENTITY,
         max_steps=SHORT_STEPS,
     )
     halves = context.config.threads == 1
@@ -78,9 +76,9 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
     if first is not None:
         scale = first.scale
     else:
-        scale = context.best_scale(U, V, identity, validators)[1]
+        scale = context.best_scale(U, V, SHORT_IDENTITY, validators)[1]
     # V is served multiplied by the root of learned.scale / a: U is multiplied by the rest of the scale.
-    factor = np.float32(scale / identity / np.sqrt(learned.scale / (context.schedule.identity_scale or 1.0)))
+    factor = np.float32(scale / SHORT_IDENTITY / np.sqrt(learned.scale / context.schedule.identity_scale))
     return ShortQueries(np.ascontiguousarray(U * factor), scale)
 
 
@@ -99,7 +97,7 @@ def _fit(context: TrainingContext, first: TrainedParameters | None) -> TrainedPa
     scale = first.scale if first else context.best_scale(result.U, result.V, schedule.identity_scale)[1]
     # The model is served as scale UᵀV + I, divided by the margin's a. Each side takes the root of the factor, so that
     # rows of both keep similar lengths. If V is frozen it must stay that of the base, and U takes the whole factor.
-    a = schedule.identity_scale or 1.0
+    a = schedule.identity_scale
     v_factor = np.float32(1 / np.sqrt(a) if schedule.freeze_documents else np.sqrt(scale / a))
     u_factor = v_factor * np.float32(scale) if schedule.freeze_documents else v_factor
     U = np.ascontiguousarray(result.U * u_factor)
@@ -122,7 +120,6 @@ def trainer_of(
         context.fresh_rng(),
         threads=context.config.threads,
         halves=halves,
-        patience=context.config.patience,
         evaluate=evaluate,
         nearest=context.nearest,
         checkpoint=checkpoint,
@@ -132,7 +129,7 @@ def trainer_of(
 
 def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[Float32, Float32]:
     """Return U (for texts that of short queries) and V of a (UᵀV + I) from a served UᵀV + I: times the root of a."""
-    factor = np.float32(np.sqrt(schedule.identity_scale or 1.0))
+    factor = np.float32(np.sqrt(schedule.identity_scale))
     U = np.array(base.U_short if of_texts and base.U_short is not None else base.U, dtype=np.float32) * factor
     return U, np.array(base.encoder.V, np.float32) * factor
 
@@ -149,8 +146,15 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
             "the model to start from is a lexical score, which has no query side to train: train both sides, or start "
             "from a model with a learned part or with given vectors"
         )
-    # The weight of q.d that the base was trained with: with another one its rows would exceed the cap on their norm.
-    identity = config.identity_scale or base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or None
-    if identity and not config.identity_scale and config.query_side_only:
+    return replace(config, dim=dim, max_rows=n_rows)
+
+
+def identity_scale_of(base: RankingModel, *, query_side_only: bool) -> float:
+    """Return the weight of q.d that a model to start from was trained with; `IDENTITY_SCALE` if that is unknown.
+
+    With another one its rows would exceed the cap on their norm.
+    """
+    identity: float = base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or IDENTITY_SCALE
+    if query_side_only:
         identity /= base.training.get("memory_factor", 1.0)  # U is trained with the rows that have a memory
-    return replace(config, dim=dim, max_rows=n_rows, identity_scale=identity)
+    return identity

@@ -15,7 +15,7 @@ from reranker.errors import ConfigError, TrainingError
 from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import Analyzer, AnalyzerConfig, make_analyzer
 from reranker.training.config import Schedule, TrainConfig, schedule_of
-from reranker.training.linear import config_from
+from reranker.training.linear import config_from, identity_scale_of
 from reranker.training.reading import DocumentSource, Listener, TrainingCorpus
 from reranker.training.training_set import Split, TrainingSet, part_to_judge_by, split_training_set
 
@@ -165,6 +165,9 @@ def divided(run: TrainingRun, data: TrainingCorpus) -> Division:
         unseen_documents=split.unseen_documents,
         links_beside=bool(run.evidence.linked),
     )
+    if run.base is not None:
+        identity = identity_scale_of(run.base, query_side_only=run.config.query_side_only)
+        schedule = replace(schedule, identity_scale=identity)
     with_bigrams = run.base is None and run.analyzer.config.bigrams
     if with_bigrams and run.evidence.texts is None and schedule.keyword_share:
         raise ConfigError(

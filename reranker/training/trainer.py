@@ -25,7 +25,7 @@ from reranker.files import replace_files
 from reranker.kernels.rows import embed_rows
 from reranker.kernels.sgd import NegativePool, Parameters, StepConfig, average_changed, sgd_steps
 from reranker.progress import Progress, Say, no_progress, silent
-from reranker.training.config import Schedule
+from reranker.training.config import PATIENCE, Schedule
 from reranker.training.problem import Problem, csr_of
 from reranker.training.training_set import N_FOLDS
 
@@ -169,14 +169,12 @@ def steps_of(problem: Problem) -> int:
 
 
 def start_parameters(schedule: Schedule, n_rows: int, dim: int, rng: np.random.Generator) -> tuple[Float32, Float32]:
-    """Return U and V of a new model: normal with the schedule's deviations.
+    """Return U and V of a new model: U is normal with the schedule's deviation.
 
     With V = 0 untrained words have no effect, and f starts as q.d.
     """
     U = (rng.standard_normal((n_rows, dim)) * schedule.init_u).astype(np.float32)
-    if schedule.init_v == 0:
-        return U, np.zeros((n_rows, dim), np.float32)
-    return U, (rng.standard_normal((n_rows, dim)) * schedule.init_v).astype(np.float32)
+    return U, np.zeros((n_rows, dim), np.float32)
 
 
 class Trainer:
@@ -194,10 +192,9 @@ class Trainer:
         Two copies of U learn at the same time, each by one half of the steps. After each quarter of an epoch they are
         averaged (`average_changed`). The result does not depend on the number of cores. The schedule must freeze the
         documents, and ``threads`` must be 1.
-    patience : int
-        Epochs without a better value of ``evaluate`` that end the run.
     evaluate : callable, optional
-        Returns the validation MAP of U and V; without it the last epoch is the result.
+        Returns the validation MAP of U and V; `PATIENCE` epochs without a better one end the run. Without it the last
+        epoch is the result.
     nearest : NegativeMiner, optional
         Finds hard negatives before the epochs of ``look_ups``, for the schedule's share of the steps.
     checkpoint : TrainingCheckpoint, optional
@@ -219,14 +216,13 @@ class Trainer:
         *,
         threads: int = 1,
         halves: bool = False,
-        patience: int = 5,
         evaluate: Callable[[Float32, Float32], float] | None = None,
         nearest: NegativeMiner | None = None,
         checkpoint: TrainingCheckpoint | None = None,
         say: Say = silent,
         progress: Progress = no_progress,
     ) -> None:
-        self.problem, self.schedule, self.threads, self.patience = problem, schedule, threads, patience
+        self.problem, self.schedule, self.threads = problem, schedule, threads
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
         self.look_ups = LOOK_UPS
@@ -256,7 +252,7 @@ class Trainer:
         result = TrainResult(*self._copies(U, V), 0, self.evaluate(U, V) if self.evaluate else None)
         epoch = self._resume(U, V, result)
         while epoch < self.schedule.epochs:
-            if self.evaluate is not None and epoch - result.best_epoch >= self.patience:
+            if self.evaluate is not None and epoch - result.best_epoch >= PATIENCE:
                 break
             before = self._copies(U, V)
             line = self._epoch(epoch, U, V, result)
@@ -349,7 +345,8 @@ class Trainer:
         s = self.schedule
         of_run = {
             "rate_start": s.rate_start * self.rate_factor,
-            "rate_end": s.rate_end * self.rate_factor,
+            "rate_end": 0.0,
+            "hard_negatives": True,
             "n_total": s.epochs * self.n_steps,
             "identity": s.identity_scale,
             "max_norm": max(s.max_norm, self.longest) if s.max_norm else 0.0,
@@ -363,8 +360,7 @@ class Trainer:
         if result.halvings > MAX_HALVINGS:
             raise TrainingError(
                 f"training diverges in epoch {epoch + 1} even at a rate of "
-                f"{self.schedule.rate_start * self.rate_factor:.2g}: give a smaller --rate, or a cap on row norms "
-                f"(--max-norm 3)"
+                f"{self.schedule.rate_start * self.rate_factor:.2g}: check the weights of the preferences"
             )
         self.rate_factor /= 2
         self.say(

@@ -18,7 +18,7 @@ from reranker.text.view import TextView
 from reranker.training import DocumentSource, TrainConfig, from_links, train_model
 from reranker.training.config import schedule_of
 from reranker.training.trainer import Trainer, start_parameters
-from tests.unit.training.synthetic import STATED, corpus_of, problem_of, synonyms, write_documents
+from tests.unit.training.synthetic import corpus_of, problem_of, synonyms, write_documents
 
 LINKS = synonyms()[1]
 
@@ -29,7 +29,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trained(path: Path, **settings: Any) -> RankingModel:
-    config = TrainConfig(**({"dim": 8, "epochs": 1} | STATED | settings))
+    config = TrainConfig(**({"dim": 8, "epochs": 1} | settings))
     return train_model(
         DocumentSource(path, TextView.parse(["title^1", "text^1"])), from_links(LINKS), config, compare=False
     )[0]
@@ -93,7 +93,7 @@ def test_an_untrained_model_is_tfidf(path: Path) -> None:
     U, V = start_parameters(schedule, problem.n_columns, 8, np.random.default_rng(0))
     assert U.any()
     assert not V.any()
-    untrained = Trainer(problem, schedule, np.random.default_rng(0), evaluate=lambda _u, _v: 0.0, patience=1)
+    untrained = Trainer(problem, schedule, np.random.default_rng(0), evaluate=lambda _u, _v: 0.0)
     result = untrained.run(U, V)
     assert result.best_epoch == 0
     learned = trained(path)

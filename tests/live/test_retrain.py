@@ -229,8 +229,6 @@ def test_the_log_of_the_engine_itself(shop: Shop, tmp_path: Path) -> None:
                 str(tmp_path / "kept"),
                 "--epochs",
                 "4",
-                "--rate",
-                "0.1",
                 "--json",
                 "--report",
                 str(tmp_path / "report.html"),

@@ -10,9 +10,9 @@ import pytest
 import reranker
 from reranker.errors import TrainingError
 from reranker.training import TrainConfig
-from tests.unit.training.synthetic import STATED, synonyms, write_documents, write_links
+from tests.unit.training.synthetic import synonyms, write_documents, write_links
 
-QUICK = TrainConfig(learned_part="on", dim=10, epochs=2, **STATED)
+QUICK = TrainConfig(learned_part="on", dim=10, epochs=2)
 
 
 @pytest.fixture(scope="module")

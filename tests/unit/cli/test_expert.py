@@ -59,32 +59,32 @@ def test_a_setting_is_the_option_of_its_key() -> None:
                 "--model",
                 "m",
                 "--set",
-                "rate=0.05",
+                "min_df=2",
                 "--set=max-words=100",
                 "--set",
                 "compare=false",
                 "--set",
                 "fresh=true",
-                "--margin-identity",
+                "--epochs",
                 "2",
             ],
         )
         .params
     )
-    assert (parsed["rate"], parsed["max_words"], parsed["compare"], parsed["fresh"]) == (0.05, 100, False, True)
-    assert parsed["margin_identity"] == 2, "by its own name an expert setting is taken too"
+    assert (parsed["min_df"], parsed["max_words"], parsed["compare"], parsed["fresh"]) == (2, 100, False, True)
+    assert parsed["epochs"] == 2, "by its own name an expert setting is taken too"
 
 
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("rat=0.3", "did you mean rate?"),
+        ("epoch=3", "did you mean epochs?"),
         ("nothing_like_it=1", "`--help-expert` lists them"),
         ("docs=x", "write --docs"),
-        ("rate", "is not KEY=VALUE"),
+        ("epochs", "is not KEY=VALUE"),
         ("", "is not KEY=VALUE"),
         ("compare=perhaps", "true or false"),
-        ("rate=abc", "not a valid float"),
+        ("epochs=abc", "not a valid integer"),
     ],
 )
 def test_a_setting_that_cannot_be_is_answered(setting: str, message: str) -> None:
@@ -93,11 +93,11 @@ def test_a_setting_that_cannot_be_is_answered(setting: str, message: str) -> Non
 
 
 def test_what_stands_behind_two_dashes_is_no_setting() -> None:
-    result = CliRunner().invoke(main, ["train", "--model", "m", "--", "--set", "rate=0.1"])
+    result = CliRunner().invoke(main, ["train", "--model", "m", "--", "--set", "epochs=1"])
     assert result.exit_code == 2 and "unexpected extra argument" in result.output
 
 
 def test_expert_settings_stand_in_the_configuration_file(tmp_path: Path) -> None:
-    (tmp_path / "ssi.toml").write_text("[train]\nrat = 0.05\n")
+    (tmp_path / "ssi.toml").write_text("[train]\nepoch = 3\n")
     result = CliRunner().invoke(main, ["--config", str(tmp_path / "ssi.toml"), "train", "--help"])
-    assert result.exit_code == 2 and "'rat'" in result.output and "rate" in result.output
+    assert result.exit_code == 2 and "'epoch'" in result.output and "epochs" in result.output

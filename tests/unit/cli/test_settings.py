@@ -41,7 +41,6 @@ SETTINGS: dict[str, tuple[type, ...]] = {
 
 OTHER_NAMES = {
     "max_docs": "max_ops",
-    "margin_identity": "identity_scale",
     "min_people": "min_clusters",
     "size_study": "study",
     "rate_limit": "max_docs_per_s",

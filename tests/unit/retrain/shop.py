@@ -31,7 +31,7 @@ DAYS = 8.0
 N_KINDS, N_DOCUMENTS, N_SHOWN = 6, 90, 10
 N_VECTOR = 8
 """Numbers of a vector of `with_kinds`."""
-FAST = TrainConfig(epochs=4, rate=0.1, seed=3)
+FAST = TrainConfig(epochs=4, seed=3)
 
 
 def shop_documents() -> dict[str, dict[str, Any]]:

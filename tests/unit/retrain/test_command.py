@@ -125,8 +125,6 @@ def test_a_dry_run_with_everything_beside_the_clicks(site: Site) -> None:
         "5",
         "--epochs",
         "2",
-        "--rate",
-        "0.1",
         "--size-study",
     )
     answer: dict[str, Any] = json.loads(result.stdout)

@@ -31,8 +31,6 @@ from tests.seeds import seeded_rng
 Sources = list[dict[str, Any]]
 Links = list[tuple[str, str]]
 N_TOPICS = 12
-STATED: dict[str, Any] = {"identity_scale": 8.0, "rate": 0.05, "document_dropout": 0.0}
-"""Settings stated where a test is not about finding them: little is left to try."""
 FILLERS = [f"filler{i}" for i in range(60)]
 
 

@@ -86,7 +86,7 @@ def judged() -> tuple[Sources, TrainingSet]:
 
 
 def train(path: Path, **settings: Any) -> tuple[RankingModel, TrainingReport]:
-    config = TrainConfig(dim=4, epochs=1, identity_scale=8.0, rate=0.05, document_dropout=0.0, **settings)
+    config = TrainConfig(dim=4, epochs=1, **settings)
     return train_model(DocumentSource(path), judged()[1], config, compare=False)
 
 

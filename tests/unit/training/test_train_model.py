@@ -44,7 +44,6 @@ from reranker.training.remembering import heaviest
 from reranker.training.run import STREAMS, RandomStreams
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import (
-    STATED,
     Links,
     Said,
     Sources,
@@ -70,14 +69,13 @@ def train(path: Path, evidence: TrainingSet, **options: Any) -> tuple[RankingMod
     given = {"compare": False} | {name: options.pop(name) for name in names if name in options}
     view = given.pop("view", TextView.parse(["title^1", "text^1"]))
     with nothing_learned() if options.pop("lexical_only", False) else nullcontext():
-        config = TrainConfig(**({"dim": 12, "epochs": 3} | STATED | options))
+        config = TrainConfig(**({"dim": 12, "epochs": 3} | options))
         return train_model(DocumentSource(path, view), evidence, config, **given)
 
 
 @pytest.mark.parametrize("generalise", ["links", "documents"])
 def test_words_of_two_languages_are_learned_to_belong_together(path: Path, links: Links, generalise: str) -> None:
-    found: dict[str, Any] = dict.fromkeys(STATED)
-    model, report = train(path, from_links(links), generalise=generalise, compare=True, **found)
+    model, report = train(path, from_links(links), generalise=generalise, compare=True)
     assert report.split == generalise
     assert report.valid_map > report.lexical_map + 0.2
     assert report.comparison is not None
@@ -177,7 +175,7 @@ def test_the_file_of_documents_is_read_once(path: Path, links: Links, monkeypatc
         return read_documents(read, **options)
 
     monkeypatch.setattr(reading, "read_documents", counting)
-    _, report = train_model(DocumentSource(path), from_links(links), TrainConfig(**STATED))
+    _, report = train_model(DocumentSource(path), from_links(links), TrainConfig())
     assert report.comparison is not None and len(report.notes) > 0, "stems were tried, and systems compared"
     assert opened == [path]
 
@@ -275,9 +273,12 @@ def test_a_warm_start_keeps_vocabulary_fields_and_shape(path: Path, links: Links
     assert report.valid_map > start + 0.1
 
 
-def test_a_warm_start_that_learns_nothing_is_the_base(path: Path, links: Links) -> None:
+def test_a_warm_start_that_learns_nothing_is_the_base(
+    path: Path, links: Links, monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, _ = train(path, from_links(links))
-    model, report = train(path, from_links(links), base=base, epochs=1, rate=1e-12, learned_part="on")
+    monkeypatch.setattr("reranker.training.config.RATE", 1e-12)
+    model, report = train(path, from_links(links), base=base, epochs=1, learned_part="on")
     factor = np.float32(np.sqrt(report.scale))
     np.testing.assert_allclose(model.U, base.U * factor, atol=1e-5)
     np.testing.assert_allclose(model.encoder.V, base.encoder.V * factor, atol=1e-5)
@@ -299,7 +300,9 @@ def test_the_query_side_alone_learns_and_keeps_the_encoder(path: Path, links: Li
     base = forgetful(train(path, from_links(links), dim=16)[0])
     said = Said()
     options: dict[str, Any] = {"base": base, "epochs": 6, "listener": Listener(said), "generalise": "links"}
-    before = train(path, from_links(links), rate=1e-12, **options)[1].valid_map
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reranker.training.config.RATE", 1e-12)
+        before = train(path, from_links(links), **options)[1].valid_map
     model, report = train(path, from_links(links), query_side_only=True, **options)
     assert report.valid_map > before + 0.4
     assert model.encoder_id == base.encoder_id
@@ -310,10 +313,11 @@ def test_the_query_side_alone_learns_and_keeps_the_encoder(path: Path, links: Li
     assert load_model(tmp_path / "model").encoder_id == base.encoder_id
 
 
-def test_the_query_side_alone_starts_at_the_base(path: Path, links: Links) -> None:
+def test_the_query_side_alone_starts_at_the_base(path: Path, links: Links, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a step it is the base, times the weight that validation gives the learned part."""
     base, _ = train(path, from_links(links))
-    model, report = train(path, from_links(links), base=base, query_side_only=True, epochs=1, rate=1e-12)
+    monkeypatch.setattr("reranker.training.config.RATE", 1e-12)
+    model, report = train(path, from_links(links), base=base, query_side_only=True, epochs=1)
     np.testing.assert_allclose(model.U, base.U * np.float32(report.scale), atol=1e-5)
 
 
@@ -322,7 +326,7 @@ def test_killed_query_side_runs_go_on_to_the_identical_model(
 ) -> None:
     monkeypatch.setattr("reranker.training.trainer.CHECKPOINT_SECONDS", 0.0)
     base = forgetful(train(path, from_links(links), dim=16)[0])
-    options: dict[str, Any] = {"base": base, "query_side_only": True, "epochs": 4, "patience": 4}
+    options: dict[str, Any] = {"base": base, "query_side_only": True, "epochs": 4}
     whole = train(path, from_links(links), **options)[0].model_id
 
     class Stop(Exception):
@@ -383,10 +387,10 @@ def test_clicks_and_links_are_learned_in_one_run(path: Path, links: Links) -> No
         )
         return int(((queries * (better - worse)).sum(axis=1) > 0).sum())
 
-    mixed, report = train(path, mix((clicks, 1.0), (from_links(links), 2.0)), epochs=6, rate=0.1)
+    mixed, report = train(path, mix((clicks, 1.0), (from_links(links), 2.0)), epochs=6)
     assert report.split == "queries"
     assert mixed.training["preferences"] == len(links) + len(clicks.preferences)
-    alone, _ = train(path, clicks, epochs=6, rate=0.1)
+    alone, _ = train(path, clicks, epochs=6)
     assert right(mixed) == 6  # clicks never mention these topics
     assert right(alone) < 6
 
@@ -638,7 +642,7 @@ def test_words_are_stems_where_training_queries_find_more_by_them(tmp_path: Path
     assert report.lexical_map > 0.9
     stated = DocumentSource(tmp_path / "docs.jsonl", analyzer=make_analyzer(AnalyzerConfig()))
     with nothing_learned():
-        as_they_stand, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1))
+        as_they_stand, report = train_model(stated, evidence, TrainConfig(dim=12, epochs=1))
     assert as_they_stand.encoder.analyzer.config == AnalyzerConfig()
     assert report.lexical_map < 0.5
     model, report = train(path, from_links(links), epochs=1)  # nothing there has an ending
@@ -708,12 +712,12 @@ def test_bigrams_are_words_where_training_queries_find_more_by_them(tmp_path: Pa
     np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-5)
     stated = DocumentSource(docs, analyzer=make_analyzer(AnalyzerConfig()))
     with nothing_learned():
-        _, report = train_model(stated, evidence, TrainConfig(**STATED, dim=12, epochs=1))
+        _, report = train_model(stated, evidence, TrainConfig(dim=12, epochs=1))
     assert report.lexical_map < 0.9
     bigrams = DocumentSource(path, analyzer=make_analyzer(AnalyzerConfig(bigrams=True)))
     with pytest.raises(ConfigError, match="words drawn from a document at random are no bigrams"):
         train_model(bigrams, from_links(links), TrainConfig(dim=8))
-    whole = replace(TrainConfig(**STATED, dim=8, epochs=1), queries="document")
+    whole = replace(TrainConfig(dim=8, epochs=1), queries="document")
     model, _ = train_model(bigrams, from_links(links), whole)
     assert model.encoder.analyzer.config.bigrams
 
@@ -734,7 +738,7 @@ def in_child(action: Callable[[], None]) -> int:
 @pytest.mark.slow
 def test_killed_runs_go_on_to_the_identical_model(path: Path, links: Links, tmp_path: Path) -> None:
     rng = seeded_rng(6)
-    settings: dict[str, Any] = {"epochs": 12, "dim": 12, "patience": 12, "max_trials": 100}
+    settings: dict[str, Any] = {"epochs": 12, "dim": 12}
     whole = train(path, from_links(links), checkpoint=tmp_path / "uninterrupted", **settings)[0].model_id
     said = tmp_path / "said.txt"
 

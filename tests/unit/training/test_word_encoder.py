@@ -136,7 +136,7 @@ def test_a_training_with_vectors_finds_what_words_cannot(tmp_path: Path) -> None
         del one["vector"]
     path, said = write_documents(tmp_path / "docs.jsonl", documents), Said()
     evidence = from_judgements(grades, texts)
-    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, document_dropout=0.0)
+    config = TrainConfig(memory="off", dim=4, epochs=1)
     plain, _ = train_model(DocumentSource(path, VIEW), evidence, config)
     model, report = train_model(DocumentSource(path, WITH_VECTOR), evidence, config, listener=Listener(said))
     assert plain.word_encoder is None
@@ -165,7 +165,7 @@ def test_training_goes_on_from_a_model_with_given_vectors(tmp_path: Path, has_la
     documents, (texts, grades) = sources(), queries_of_topics()
     path, evidence = write_documents(tmp_path / "docs.jsonl", documents), from_judgements(grades, texts)
     source = DocumentSource(path, WITH_VECTOR)
-    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, text_encoder="an encoder")
+    config = TrainConfig(memory="off", dim=4, epochs=1, text_encoder="an encoder")
     if has_labels:
         base, _ = train_model(source, evidence, config, compare=False)
     else:
@@ -205,7 +205,7 @@ def test_vectors_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     for one in documents:
         one["vector"] = [float(value) for value in rng.normal(size=N_DIMS)]
     path = write_documents(tmp_path / "docs.jsonl", documents)
-    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, document_dropout=0.0)
+    config = TrainConfig(memory="off", dim=4, epochs=1)
     words_of_documents = {f"q{n}": f"{one['title']} {one['text']}" for n, one in enumerate(documents)}
     own = {f"q{n}": {one["id"]: 1.0} for n, one in enumerate(documents)}
     model, report = train_model(DocumentSource(path, WITH_VECTOR), from_judgements(own, words_of_documents), config)

@@ -187,7 +187,7 @@ def test_trainings_read_the_file_and_report_its_lines(tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text(content + "bad 1\n")
     path = write_documents(tmp_path / "docs.jsonl", documents)
     source = DocumentSource(path, WITH_VECTOR, word_source=WordVectorFile(tmp_path / "words.txt"))
-    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, document_dropout=0.0)
+    config = TrainConfig(memory="off", dim=4, epochs=1)
     for unlabelled in (False, True):
         said, rejects = Said(), RejectLog()
         listener = Listener(said, rejects=rejects)
@@ -281,7 +281,7 @@ def test_trainings_call_the_encoder_and_their_models_do_not(tmp_path: Path) -> N
     path, said = write_documents(tmp_path / "docs.jsonl", documents), Said()
     encoder = FakeEncoder()
     source = DocumentSource(path, WITH_VECTOR, encoder=encoder)
-    config = TrainConfig(memory="off", dim=4, epochs=1, rate=0.05, identity_scale=8.0, document_dropout=0.0)
+    config = TrainConfig(memory="off", dim=4, epochs=1)
     train_model(source, from_judgements(grades, texts), config, listener=Listener(said))
     assert "computing the vectors of 120 training queries" in said.messages
     model, report = train_unlabelled(source, config)
