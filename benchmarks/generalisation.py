@@ -17,10 +17,9 @@ Beside each row, on the same queries: the tuned TF-IDF and BM25 of `ssi evaluate
 7) is written all the same in a second call, for its figure: the row says ``refused`` and has its evaluation under
 ``allowed`` in place of ``test``.
 
-``--hand-set`` adds `HAND_SET`, 16 runs with options of training set by hand, to the first row of each corpus, and
-prints what the default reaches of the best; ``--set "OPTION VALUE ..."`` sets options of every training; ``--learn N``
-lets judged corpora learn from N queries alone, in rows of a name of their own (nfcorpus-150). No constant of this file
-or of the defaults is chosen by the corpus of a row.
+``--set "OPTION VALUE ..."`` sets options of every training; ``--learn N`` lets judged corpora learn from N queries
+alone, in rows of a name of their own (nfcorpus-150). No constant of this file or of the defaults is chosen by the
+corpus of a row. Rows with settings by hand are kept: they were measured when `ssi train` had these options.
 
 FILE is written after every row; a row that is in it, with the same command and the same program, is not run again. What
 it needs for that (values of single queries, vectors, models at work) lies beside it, in FILE with the ending ``.work``.
@@ -62,10 +61,6 @@ REFUSED = 7
 """Exit status of `ssi train` where the model is not better than words alone: nothing is written."""
 LEXICAL = ("tfidf", "bm25", "bm25+queries")
 """Baselines of `ssi evaluate`; the last where queries are texts."""
-HAND_SET = tuple(
-    f"--margin-identity {identity} --rate {rate} --document-dropout {dropout}"
-    for identity, rate, dropout in product((1, 2, 4, 8), (0.05, 0.1), (0, 0.3))
-)
 Values = npt.NDArray[np.float64]
 
 
@@ -94,7 +89,7 @@ ROWS: Mapping[str, Row] = {
 
 @dataclass(frozen=True)
 class Job:
-    """A row to run: with a seed, and with options of training set by hand."""
+    """A row to run: with a seed, and with options of training."""
 
     key: str
     seed: int
@@ -302,7 +297,8 @@ class Results:
         self.path, self.small = path, small
         kept = json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else {}
         usable = kept.get("small") == small
-        self.parts: dict[str, list[dict[str, Any]]] = {n: list(kept[n]) if usable else [] for n in ("rows", "peers")}
+        names = ("rows", "peers", "hand set")
+        self.parts: dict[str, list[dict[str, Any]]] = {n: list(kept[n]) if usable else [] for n in names}
 
     def has(self, part: str, entry: Mapping[str, Any]) -> bool:
         """Return whether a row with the same values under all these names is there."""
@@ -318,44 +314,14 @@ class Results:
     def write(self) -> None:
         """Write the file."""
         if self.path is not None:
-            write_results(
-                self.path, {"small": self.small, **self.parts, "hand set": hand_set_table(self.parts["rows"])}
-            )
-
-
-def hand_set_table(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return of each corpus with runs set by hand: the default, the best of them, and the first over the second."""
-    found = []
-    by_row: dict[tuple[str, str], dict[str, float]] = {}
-    for row in rows:
-        if not row["seed"] and row["key"] in ("pages", "split"):
-            by_row.setdefault((row["corpus"], row["row"]), {})[row["set"]] = row["model"]["mean"]
-    for (corpus, title), reached in by_row.items():
-        runs = {options: value for options, value in reached.items() if options in HAND_SET}
-        if runs and "" in reached:
-            best = max(runs, key=lambda options: runs[options])
-            found.append(
-                {
-                    "corpus": corpus,
-                    "row": title,
-                    "runs": len(runs),
-                    "default": reached[""],
-                    "best": runs[best],
-                    "options": best,
-                    "ratio": reached[""] / runs[best],
-                }
-            )
-    return found
+            write_results(self.path, {"small": self.small, **self.parts})
 
 
 def jobs_of(corpus: Corpus, options: argparse.Namespace) -> Iterator[Job]:
-    """Yield the rows of a corpus: those of the first seed, the other seeds', and those set by hand."""
+    """Yield the rows of a corpus: those of the first seed, then the other seeds'."""
     keys = [key for key, row in ROWS.items() if row.split in corpus.splits and key in options.rows]
     for seed, key in product(options.seeds, keys):
         yield Job(key, seed, options.set)
-    if options.hand_set:
-        chosen = HAND_SET[:2] if options.small else HAND_SET
-        yield from (Job(key, 0, one) for key in keys if key in ("pages", "split") for one in chosen)
 
 
 def text_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -376,11 +342,6 @@ def text_table(parts: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         lines.append([row["corpus"], name, reached, *means, *tests, f"{row['train_s']:.0f}", f"{row['peak_mb']}"])
     widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
     shown = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines]
-    for one in hand_set_table(parts["rows"]):
-        shown.append(
-            f"{one['corpus']}: the default reaches {one['default']:.4f}, the best of {one['runs']} runs set by hand "
-            f"{one['best']:.4f} ({one['options']}): {one['ratio']:.3f} of it"
-        )
     return "\n".join([*shown, "!: refused by `ssi train`, its figure all the same"])
 
 
@@ -453,9 +414,8 @@ def parser() -> argparse.ArgumentParser:
             help=f"comma list; all: {','.join(legal)}",
         )
     made.add_argument("--seeds", type=lambda text: [int(one) for one in text.split(",")], default=[0], metavar="LIST")
-    made.add_argument("--hand-set", action="store_true", help=f"also {len(HAND_SET)} runs with options set by hand")
     made.add_argument("--learn", type=int, metavar="N", help="let judged corpora learn from N queries of row 'whole'")
-    made.add_argument("--set", default="", metavar="OPTIONS", help="options of every training: '--rate .05 --dim 300'")
+    made.add_argument("--set", default="", metavar="OPTIONS", help="options of every training: '--dim 300'")
     made.add_argument("--small", action="store_true", help="a cut of each corpus: that it works, not what is gained")
     made.add_argument("--minilm", type=Path, metavar="FOLDER", help="weights of the rival minilm (minilm.py)")
     made.add_argument("--json", type=Path, metavar="FILE", help="written after every row; rows in it are not run again")
