@@ -28,6 +28,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "document_dropout": NEVER_BETTER,
         "init_std": NEVER_BETTER,
         "patience": "--epochs limits how long is trained, and validation chooses the epoch",
+        "threads": "training is always reproducible, with one thread",
     },
     "retrain": {"rate": NEVER_BETTER},
 }

@@ -183,9 +183,6 @@ Examples:
     help="Maximum number of passes over the training preferences; validation chooses the best one.  [default: 10, or "
     "30 if all queries are keywords]",
 )
-@common.setting(
-    TrainConfig, "threads", help="Number of threads. More than 1 is faster, but the result is not reproducible."
-)
 @common.setting(TrainConfig, "seed", help="Seed of all random numbers.")
 @click.option("--warm-start", type=PATH, metavar="DIR", help="Model to start from. Its vocabulary and fields are kept.")
 @click.option("--fresh", is_flag=True, help="Delete the checkpoint of an earlier, unfinished run.")

@@ -1,7 +1,6 @@
 """Margin ranking SGD compiled by numba; it takes the steps of `tests.reference.sgd` with the same random draws.
 
-All functions release the GIL. Several threads may run `sgd_steps` on the same U, V and cache (Hogwild). They then race
-on rows that they change at the same time, so only single-threaded runs are reproducible.
+All functions release the GIL, so that several threads can run `sgd_steps`, each on a U of its own.
 """
 
 from __future__ import annotations

@@ -51,7 +51,6 @@ class TrainConfig:
 
     RANGES: ClassVar[Mapping[str, str]] = {
         "dim": "[1, inf)",
-        "threads": "[1, inf)",
         "epochs": "[1, inf)",
         "seed": "[0, inf)",
         "max_rows": "[0, inf)",
@@ -69,8 +68,6 @@ class TrainConfig:
     """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
     """Seed of all random numbers."""
-    threads: int = 1
-    """1 is reproducible. More threads update shared rows without locks (Hogwild): faster, not reproducible."""
     epochs: int | None = None
     """Epochs at most; None: `EPOCHS`, or `KEYWORD_EPOCHS`. Validation chooses how many of them count."""
     memory: str = "auto"

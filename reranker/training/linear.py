@@ -64,8 +64,7 @@ def _fit_short(context: TrainingContext, learned: TrainedParameters, first: Shor
         identity_scale=SHORT_IDENTITY,
         max_steps=SHORT_STEPS,
     )
-    halves = context.config.threads == 1
-    trainer = trainer_of(context, schedule, None, context.checkpoint_of(short=True), halves=halves)
+    trainer = trainer_of(context, schedule, None, context.checkpoint_of(short=True), halves=True)
     trainer.progress = partial(context.progress, "training short queries")
     trainer.look_ups = frozenset({0})
     try:
@@ -118,7 +117,6 @@ def trainer_of(
         context.problem,
         schedule,
         context.fresh_rng(),
-        threads=context.config.threads,
         halves=halves,
         evaluate=evaluate,
         nearest=context.nearest,

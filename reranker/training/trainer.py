@@ -185,13 +185,11 @@ class Trainer:
     problem, schedule
         What is learned, and how.
     rng : numpy.random.Generator
-        Seeds the random numbers of the kernels, one stream for each thread or half.
-    threads : int
-        1 is reproducible; more update shared rows without locks (Hogwild).
+        Seeds the random numbers of the kernels, one stream for each half.
     halves : bool
         Two copies of U learn at the same time, each by one half of the steps. After each quarter of an epoch they are
         averaged (`average_changed`). The result does not depend on the number of cores. The schedule must freeze the
-        documents, and ``threads`` must be 1.
+        documents.
     evaluate : callable, optional
         Returns the validation MAP of U and V; `PATIENCE` epochs without a better one end the run. Without it the last
         epoch is the result.
@@ -214,7 +212,6 @@ class Trainer:
         schedule: Schedule,
         rng: np.random.Generator,
         *,
-        threads: int = 1,
         halves: bool = False,
         evaluate: Callable[[Float32, Float32], float] | None = None,
         nearest: NegativeMiner | None = None,
@@ -222,7 +219,7 @@ class Trainer:
         say: Say = silent,
         progress: Progress = no_progress,
     ) -> None:
-        self.problem, self.schedule, self.threads = problem, schedule, threads
+        self.problem, self.schedule = problem, schedule
         self.evaluate, self.checkpoint = evaluate, checkpoint
         self.nearest = nearest if schedule.nearest_share > 0 else None
         self.look_ups = LOOK_UPS
@@ -230,10 +227,9 @@ class Trainer:
         self._found: Int32 | None = None
         self.say, self.progress = say, progress
         self.n_steps = min(steps_of(problem), schedule.max_steps or MAX_STEPS)
-        if halves and (threads > 1 or not schedule.freeze_documents):
-            raise ValueError("halves learn from fixed documents, without other threads")
-        self.halves = halves
-        seeds = rng.integers(1, 2**63 - 1, 2 if halves else threads)
+        if halves and not schedule.freeze_documents:
+            raise ValueError("halves learn from fixed documents")
+        seeds = rng.integers(1, 2**63 - 1, 2 if halves else 1)
         self.states = [np.array([seed], dtype=np.uint64) for seed in seeds]
         self.rate_factor = 1.0
         self.longest = 0.0
@@ -313,7 +309,7 @@ class Trainer:
         )
 
     def _steps(self, epoch: int, chunk: int, negatives: NegativePool, parameters: Parameters) -> Float64:
-        """Run a quarter of an epoch's steps, shared among the threads."""
+        """Run a quarter of an epoch's steps, shared among the halves."""
         config = self._config()
         start = epoch * self.n_steps + chunk * self.n_steps // CHUNKS
         stop = epoch * self.n_steps + (chunk + 1) * self.n_steps // CHUNKS
@@ -328,17 +324,14 @@ class Trainer:
             )
             return stats
 
-        tables = [parameters.U] * len(self.states)
-        if len(tables) == 1:
-            return work(0, tables[0])
-        if self.halves:
-            if self._equal is None:
-                self._equal = parameters.U.copy(), parameters.U.copy()
-            tables[1] = self._equal[0]
+        if len(self.states) == 1:
+            return work(0, parameters.U)
+        if self._equal is None:
+            self._equal = parameters.U.copy(), parameters.U.copy()
+        tables = (parameters.U, self._equal[0])
         with ThreadPoolExecutor(len(tables)) as threads:
             total = sum(threads.map(work, range(len(tables)), tables), np.zeros(3))
-        if self._equal is not None:
-            average_changed(parameters.U, *self._equal)
+        average_changed(parameters.U, *self._equal)
         return total
 
     def _config(self) -> StepConfig:

@@ -86,7 +86,6 @@ def test_other_kinds_of_queries_are_refused(text: str) -> None:
     [
         ("generalise", "both", "auto, documents, links"),
         ("dim", 0, "at least 1"),
-        ("threads", 0, "at least 1"),
         ("seed", -1, "at least 0"),
         ("epochs", 0, "at least 1"),
         ("max_rows", -1, "at least 0"),

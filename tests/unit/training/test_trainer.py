@@ -1,4 +1,4 @@
-"""The training loop: best state, early stop, divergence, threads, and going on after an interruption."""
+"""The training loop: best state, early stop, divergence, halves, and going on after an interruption."""
 
 from __future__ import annotations
 
@@ -110,13 +110,6 @@ def test_equal_seeds_give_equal_bytes(problem: Problem) -> None:
     assert one.U.tobytes() != other.U.tobytes()
 
 
-def test_two_threads_learn_about_as_well(problem: Problem) -> None:
-    numbers = schedule(epochs=3)
-    alone, together = (loss(problem, train(problem, numbers, threads=threads)) for threads in (1, 2))
-    untrained = loss(problem, TrainResult(*start(problem, numbers), 0, None))
-    assert together < alone + 0.1 * untrained
-
-
 def trainer_in_halves(problem: Problem, epochs: int, rate: float = 0.1, **options: Any) -> Trainer:
     numbers = replace(schedule(epochs=epochs), freeze_documents=True, max_norm=0.0, rate_start=rate)
     return Trainer(problem, numbers, np.random.default_rng(3), halves=True, **options)
@@ -189,11 +182,9 @@ def test_after_a_diverged_epoch_both_halves_begin_where_it_began(
     assert np.array_equal(result.U, expected.U)
 
 
-def test_halves_need_fixed_documents_and_no_other_threads(problem: Problem) -> None:
-    frozen = replace(schedule(epochs=1), freeze_documents=True)
-    for numbers, threads in ((schedule(epochs=1), 1), (frozen, 2)):
-        with pytest.raises(ValueError, match="halves learn from fixed documents"):
-            Trainer(problem, numbers, np.random.default_rng(3), threads=threads, halves=True)
+def test_halves_need_fixed_documents(problem: Problem) -> None:
+    with pytest.raises(ValueError, match="halves learn from fixed documents"):
+        Trainer(problem, schedule(epochs=1), np.random.default_rng(3), halves=True)
 
 
 def test_steps_of_an_epoch(problem: Problem) -> None:
