@@ -6,7 +6,7 @@ The corpus is made: documents in groups that share 50 words, linked within their
 frequent as in texts, and 25 rare ones that it shares with the next document alone, so that there are 25 times as many
 words as documents. Each job is a process of its own, whose peak memory counts:
 
-- ``ssi train --max-rows 30000`` (the restricted model, M08), then ``ssi index`` into tantivy with the vectors
+- ``ssi train --max-words 30000``, then ``ssi index`` into tantivy with the vectors
 - the restricted model, and correlated feature hashing (k = 1 and 5, M12 and M13: the table of DICE neighbours of all
   2.5 million words, then U^T V + I over 30,000 features), by the papers' plain SGD over study rows; then the vectors of
   all documents
@@ -135,7 +135,7 @@ def command_of(job: str, folder: Path, options: argparse.Namespace) -> list[str]
             *ssi,
             "train",
             *inputs,
-            "--max-rows",
+            "--max-words",
             str(FEATURES),
             "--epochs",
             "2",

@@ -140,8 +140,7 @@ def context_of(data: Data, config: TrainConfig, final: bool) -> TrainingContext:
     n_words = len(corpus.tfidf.vocabulary)
 
     def start(schedule: Schedule) -> tuple[Floats, Floats]:
-        n_rows = min(config.max_rows or n_words, n_words)
-        return start_parameters(schedule, n_rows, config.dim, np.random.default_rng(config.seed + 1))
+        return start_parameters(schedule, n_words, config.dim, np.random.default_rng(config.seed + 1))
 
     return TrainingContext(
         config,
@@ -151,7 +150,6 @@ def context_of(data: Data, config: TrainConfig, final: bool) -> TrainingContext:
         validators,
         rng,
         start,
-        n_words,
         {},
         None,
         lambda _: None,
@@ -232,8 +230,6 @@ VARIANTS: dict[str, Callable[[Data, int], tuple[Values, int, str]]] = {
     "low_rank 25": by_product(dim=25),
     "low_rank 50": by_product(dim=50),
     "low_rank 300": by_product(dim=300),
-    "low_rank 100, 5,000 words": by_product(max_rows=5_000),
-    "low_rank 300, 5,000 words": by_product(dim=300, max_rows=5_000),
     "CFH": correlated,
 }
 FIRST = "low_rank 100"

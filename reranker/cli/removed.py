@@ -29,6 +29,7 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "init_std": NEVER_BETTER,
         "patience": "--epochs limits how long is trained, and validation chooses the epoch",
         "threads": "training is always reproducible, with one thread",
+        "max_rows": "--max-words limits the vocabulary",
     },
     "retrain": {"rate": NEVER_BETTER},
 }

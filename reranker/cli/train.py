@@ -40,7 +40,6 @@ _DECIDED = (
     "max_chars",
     "tf",
     "max_words",
-    "max_rows",
     "min_df",
     "dim",
 )
@@ -169,7 +168,6 @@ Examples:
 @click.option(
     "--max-words", type=int, metavar="N", help="Maximum size of the vocabulary; the most frequent words are kept."
 )
-@common.setting(TrainConfig, "max_rows", metavar="N", help="Learn vectors for the N most frequent words only.")
 @click.option("--min-df", default=1, help="Minimum number of documents that contain a word.")
 @click.option(
     "--quantisation",

@@ -53,7 +53,6 @@ class TrainConfig:
         "dim": "[1, inf)",
         "epochs": "[1, inf)",
         "seed": "[0, inf)",
-        "max_rows": "[0, inf)",
         "vector_dims": "[1, inf)",
     }
 
@@ -64,8 +63,6 @@ class TrainConfig:
     generalise: str = "auto"
     """{'auto', 'documents', 'links'}: Whether the model is for documents that it was not trained on (word dropout, few
     epochs; validated on held-out documents), or for links of known ones. ``auto``: decided by the validation links."""
-    max_rows: int | None = None
-    """Learned rows for the n most frequent words only (M08)."""
     seed: int = 0
     """Seed of all random numbers."""
     epochs: int | None = None

@@ -272,8 +272,6 @@ class TrainingContext:
     """Never drawn from: each run works with a copy, so that it does not depend on the runs before."""
     start: Callable[[Schedule], tuple[Float32, Float32]]
     """Returns U and V before the first step, given the schedule."""
-    n_words: int
-    """D, the size of the vocabulary; the most frequent words come first."""
     fingerprint: Mapping[str, Any]
     """Settings and data, except the schedule, that a checkpoint must agree with."""
     checkpoint: Path | None

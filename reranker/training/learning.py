@@ -198,7 +198,6 @@ def _context(
         list(validators),
         run.streams.named(stream),
         start,
-        n_words,
         fingerprint,
         checkpoint,
         run.listener.say,
@@ -211,9 +210,8 @@ def _start(run: TrainingRun, n_words: int, schedule: Schedule) -> tuple[Float32,
     """Return U and V before the first step; the second run on all the evidence starts from the same U."""
     if run.base is not None:
         return warm_start(run.base, schedule, run.evidence.texts is not None)
-    n_rows = n_words if run.config.max_rows is None else min(run.config.max_rows, n_words)
     rng = np.random.default_rng(run.config.seed + 1)
-    return start_parameters(schedule, n_rows, run.config.dim, rng)
+    return start_parameters(schedule, n_words, run.config.dim, rng)
 
 
 def _fingerprint(run: TrainingRun, division: Division, problem: Problem) -> dict[str, Any]:

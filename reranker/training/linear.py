@@ -133,7 +133,7 @@ def warm_start(base: RankingModel, schedule: Schedule, of_texts: bool) -> tuple[
 
 
 def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
-    """Return the settings with dim and max_rows of the model to start from; `ConfigError` if it does not fit."""
+    """Return the settings with dim of the model to start from; `ConfigError` if it does not fit."""
     if not base.identity:
         raise ConfigError("the model to start from does not have q.d in its score: train without that model")
     if not base.has_shared_vocabulary:
@@ -144,7 +144,7 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
             "the model to start from is a lexical score, which has no query side to train: train both sides, or start "
             "from a model with a learned part or with given vectors"
         )
-    return replace(config, dim=dim, max_rows=n_rows)
+    return replace(config, dim=dim)
 
 
 def identity_scale_of(base: RankingModel, *, query_side_only: bool) -> float:

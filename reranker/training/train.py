@@ -256,8 +256,8 @@ def train_model(
     valid : TrainingSet, optional
         Evidence to stop by, which is never trained on.
     base : RankingModel, optional
-        A linear model to start from: its vocabulary, view, weights, U and V. ``dim`` and ``max_rows`` are
-        then the model's. With ``config.query_side_only`` the result has its encoder, unchanged.
+        A linear model to start from: its vocabulary, view, weights, U and V. ``dim`` is then the model's.
+        With ``config.query_side_only`` the result has its encoder, unchanged.
     checkpoint : path, optional
         Folder for the state of the run. A run of the same settings and data continues from it.
     compare : bool

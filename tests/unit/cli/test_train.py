@@ -198,14 +198,6 @@ def test_equal_commands_give_equal_models(folder: Path, tmp_path: Path) -> None:
     assert ids[0] == ids[1]
 
 
-@pytest.mark.parametrize("rows", ["0", "30"])
-def test_restricted_models(folder: Path, tmp_path: Path, rows: str) -> None:
-    result = train(folder, tmp_path / "model", "--links", "links.tsv", *QUICK, "--max-rows", rows, *LEARNED)
-    assert result.exit_code == 0, result.output
-    model = load_model(tmp_path / "model")
-    assert model.U.shape == (int(rows), 10)
-
-
 def test_a_warm_start(folder: Path, tmp_path: Path) -> None:
     base = report_of(train(folder, tmp_path / "base", "--links", "train.tsv", *QUICK, "--max-words", "90", "--json"))
     options = ("--links", "valid.tsv", "--warm-start", str(tmp_path / "base"), "--epochs", "1", "--no-compare")
@@ -273,9 +265,9 @@ def test_a_model_that_is_worse_is_not_written(tmp_path: Path, monkeypatch: pytes
         (("--links", "links.tsv", "--analyzer", "engine:i/f"), 2, "name the engine with --engine"),
         (("--links", "links.tsv", "--fields", ""), 2, "at least one field"),
         (
-            ("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--max-rows", "9"),
+            ("--links", "links.tsv", "--warm-start", "m", "--dim", "5", "--max-words", "9"),
             2,
-            "--max-rows, --dim cannot be given with --warm-start",
+            "--max-words, --dim cannot be given with --warm-start",
         ),
         (("--links", "links.tsv", "--warm-start", "m"), 5, "m"),
         (("--links", "links.tsv", "--report", "nowhere/report.html"), 2, "'nowhere/report.html' does not exist"),
@@ -391,6 +383,7 @@ def test_a_damaged_checkpoint_is_refused_and_can_be_forgotten(folder: Path, tmp_
         ),
         (("--rate", ".1"), f"--rate {NEVER}"),
         (("--set", "margin_identity=6"), f"--margin-identity {NEVER}"),
+        (("--max-rows", "9"), "--max-rows was removed in 0.2: --max-words limits the vocabulary"),
         (("--recipe", "paper"), "--recipe was removed in 0.2: `ssi reproduce` trains as the papers do"),
         (("--no-identity",), "--no-identity was removed in 0.2: every model has the word match q.d in its score"),
     ],

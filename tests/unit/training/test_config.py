@@ -88,7 +88,6 @@ def test_other_kinds_of_queries_are_refused(text: str) -> None:
         ("dim", 0, "at least 1"),
         ("seed", -1, "at least 0"),
         ("epochs", 0, "at least 1"),
-        ("max_rows", -1, "at least 0"),
     ],
 )
 def test_illegal_values_are_named_with_the_legal_ones(name: str, value: Any, legal: str) -> None:

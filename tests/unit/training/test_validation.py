@@ -155,7 +155,6 @@ def test_where_short_queries_get_a_scale_of_their_own_the_scale_is_that_of_whole
         [whole, short],
         rng,
         lambda _: (U, V),
-        2,
         {},
         None,
         silent,
