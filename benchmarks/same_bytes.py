@@ -197,7 +197,7 @@ TRAININGS = (
     train("rows", "--max-words 300 --min-df 2 --quantisation int8 --epochs 3 --json"),
     train(
         "stemmed",
-        "--analyzer unicode,stem=english,stop=english --fields title^2,text --tf raw --html --max-chars 90"
+        "--analyzer unicode,stem=english,stop=english --fields title^2,text --html"
         " --quantisation float32 --epochs 2 --json",
     ),
     train("judgements", "--epochs 3 --json", "qrels", comparing=True, warm=True),

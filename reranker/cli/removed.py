@@ -30,6 +30,8 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "patience": "--epochs limits how long is trained, and validation chooses the epoch",
         "threads": "training is always reproducible, with one thread",
         "max_rows": "--max-words limits the vocabulary",
+        "tf": NEVER_BETTER,
+        "max_chars": "the first 20,000 characters of a field are read",
     },
     "retrain": {"rate": NEVER_BETTER},
 }

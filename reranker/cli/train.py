@@ -37,8 +37,6 @@ _DECIDED = (
     "vector_dims",
     "text_encoder",
     "html",
-    "max_chars",
-    "tf",
     "max_words",
     "min_df",
     "dim",
@@ -163,8 +161,6 @@ Examples:
     TrainConfig, "text_encoder", metavar="NAME", help="Name of the encoder of --vector-field, for the manifest."
 )
 @click.option("--html", is_flag=True, help="Strip HTML from the fields.")
-@click.option("--max-chars", default=20_000, help="Maximum number of characters read from a field.")
-@click.option("--tf", type=click.Choice(["log", "raw"]), default="log", help="Term frequency.")
 @click.option(
     "--max-words", type=int, metavar="N", help="Maximum size of the vocabulary; the most frequent words are kept."
 )
@@ -420,21 +416,20 @@ def _corpus(options: dict[str, Any], engine: Engine | None, of_index: Path) -> D
         analyze = lambda texts: engine.analyze(index, name, texts)  # noqa: E731
         definition = analyzer_definition(engine, index, name)
     fields = [part.strip() for part in options["fields"].split(",") if part.strip()]
-    view = TextView.parse(fields, strip_html=options["html"], max_chars=options["max_chars"])
+    view = TextView.parse(fields, strip_html=options["html"])
     view = replace(view, vector=options["vector_field"])
     analyzer = None if analysis is None else make_analyzer(analysis, analyze, definition)
     return DocumentSource(
         options["docs"] or of_index,
         view,
         analyzer,
-        options["tf"],
-        options["max_words"],
-        options["min_df"],
-        options["quantisation"],
-        options["id_field"],
-        None if options["allow_partial"] else MAX_UNKNOWN,
-        WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
-        open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
+        max_words=options["max_words"],
+        min_df=options["min_df"],
+        quantisation=options["quantisation"],
+        id_field=options["id_field"],
+        max_unknown=None if options["allow_partial"] else MAX_UNKNOWN,
+        word_source=WordVectorFile(options["word_vectors"]) if options["word_vectors"] else None,
+        encoder=open_encoder(options["encoder_path"]) if options["encoder_path"] else None,
     )
 
 

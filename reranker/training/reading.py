@@ -47,7 +47,7 @@ class DocumentSource:
     """Texts to words. None: by the kind ``unicode``; English stems and bigrams are used if the lexical score finds more
     of what the training queries ask for by them."""
     tf: str = "log"
-    """{'log', 'raw'}: term frequency of the learned rows, see `TfIdf`."""
+    """{'log', 'raw'}: term frequency of the learned rows, see `TfIdf`; ``raw`` only for a model to start from."""
     max_words: int | None = None
     """Words of the vocabulary at most, the most frequent first; None: no limit."""
     min_df: int = 1
