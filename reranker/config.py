@@ -84,11 +84,11 @@ def from_mapping(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         raise ConfigError(f"{where}: {error}") from error
 
 
-def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ranges: str) -> None:
+def check_ranges(settings: Any, /, **ranges: str) -> None:
     """Raise `ConfigError` for the first field of a dataclass that is outside of its range, such as ``[0, 1)``.
 
     A round bracket excludes the end, and ``inf`` means no limit. None is accepted for a field whose type allows it. A
-    field of type int must be an integer. ``names`` maps fields to the names used in messages, if they differ.
+    field of type int must be an integer.
     """
     for name, interval in ranges.items():
         value, kinds = getattr(settings, name), str(settings.__dataclass_fields__[name].type).split(" | ")
@@ -102,9 +102,8 @@ def check_ranges(settings: Any, names: Mapping[str, str] | None = None, /, **ran
             rule = f"{'of at least' if interval[0] == '[' else 'above'} {low:g}"
             if high < math.inf:
                 rule += f" and {'at most' if interval[-1] == ']' else 'below'} {high:g}"
-            called = (names or {}).get(name, name)
             kind = "whole" if whole else "finite"
-            raise ConfigError(f"{called} is {value!r}: it must be a {kind} number {rule}", key=called)
+            raise ConfigError(f"{name} is {value!r}: it must be a {kind} number {rule}", key=name)
 
 
 def default_of(settings: type, name: str) -> Any:

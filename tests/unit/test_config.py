@@ -20,7 +20,7 @@ class Settings:
     limit: float | None = 1.0
 
     def check(self) -> None:
-        check_ranges(self, {"share": "part"}, share="[0, 1)", count="(0, 3]", limit="(0, inf)")
+        check_ranges(self, share="[0, 1)", count="(0, 3]", limit="(0, inf)")
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_values_within_are_taken(settings: Settings) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (Settings(1.0), "part is 1.0: it must be a finite number of at least 0 and below 1"),
-        (Settings(-0.1), "part is -0.1: it must be a finite number of at least 0 and below 1"),
-        (Settings(math.nan), "part is nan: it must be a finite number of at least 0 and below 1"),
-        (Settings(None), "part is None: it must be a finite number of at least 0 and below 1"),
-        (Settings(True), "part is True: it must be a finite number of at least 0 and below 1"),
-        (Settings("0"), "part is '0': it must be a finite number of at least 0 and below 1"),
+        (Settings(1.0), "share is 1.0: it must be a finite number of at least 0 and below 1"),
+        (Settings(-0.1), "share is -0.1: it must be a finite number of at least 0 and below 1"),
+        (Settings(math.nan), "share is nan: it must be a finite number of at least 0 and below 1"),
+        (Settings(None), "share is None: it must be a finite number of at least 0 and below 1"),
+        (Settings(True), "share is True: it must be a finite number of at least 0 and below 1"),
+        (Settings("0"), "share is '0': it must be a finite number of at least 0 and below 1"),
         (Settings(count=0), "count is 0: it must be a whole number above 0 and at most 3"),
         (Settings(count=4), "count is 4: it must be a whole number above 0 and at most 3"),
         (Settings(count=1.5), "count is 1.5: it must be a whole number above 0 and at most 3"),  # type: ignore[arg-type]
