@@ -15,15 +15,15 @@ GENERALISE = ("auto", "documents", "links")
 AUTO_OR_OFF = ("auto", "off")
 AUTO_OR_ON = ("auto", "on")
 EPOCHS = 10
+"""Epochs at most; validation chooses the best one."""
 KEYWORD_EPOCHS = 30
-"""Epochs if all queries are keywords: each epoch draws other words of a document."""
+"""The same if all queries are keywords: each epoch draws other words of a document."""
 IDENTITY_SCALE = 4.0
 """a, the weight of q.d against the margin of 1 while learning: fixed.
 
-U and V are divided by its root afterwards, so that the model served is UᵀV + I. The number is
-scale-free, because document rows are scaled so that relevant documents score .25 above
-random ones (`LexicalSettings.factor`): with 4 this difference is the margin. It was measured on cppdocs, mdn, aws and
-rfc.
+U and V are divided by its root afterwards, so that the model served is UᵀV + I. The number is scale-free, because
+document rows are scaled so that relevant documents score .25 above random ones (`LexicalSettings.factor`): with 4 this
+difference is the margin. It was measured on cppdocs, mdn, aws and rfc.
 """
 RATE = 0.05
 """Learning rate at the start, fixed; it falls to 0. It is scale-free as `IDENTITY_SCALE` is, and measured with it."""

@@ -281,7 +281,11 @@ def test_a_warm_start_that_learns_nothing_is_the_base(
 ) -> None:
     base, _ = train(path, from_links(links))
     monkeypatch.setattr("reranker.training.config.RATE", 1e-12)
+    assert base.training["schedule"]["margin_identity"] == 4.0
+    of_earlier_version = {**base.training, "schedule": {"margin_identity": 9.0}}
+    base = replace(base, training=of_earlier_version)
     model, report = train(path, from_links(links), base=base, epochs=1, learned_part="on")
+    assert model.training["schedule"]["margin_identity"] == 9.0, "the weight of q.d is that of the base"
     factor = np.float32(np.sqrt(report.scale))
     np.testing.assert_allclose(model.U, base.U * factor, atol=1e-5)
     np.testing.assert_allclose(model.encoder.V, base.encoder.V * factor, atol=1e-5)
