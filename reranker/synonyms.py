@@ -188,7 +188,7 @@ class SynonymDocuments:
         n_fields = len(encoder.view.fields)  # the counts of bigrams, if there are any, follow
         self._columns = used_columns(counts[:n_fields])
         fields = [select_columns(field, self._columns)[order] for field in counts[:n_fields]]
-        lexical = encoder.lexical
+        lexical = encoder.lexical_of_short
         if lexical is not None and lexical.form == "bm25":
             self._k1, weights, b = lexical.k1, lexical.field_weights[:n_fields], lexical.b[:n_fields]
         else:

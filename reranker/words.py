@@ -168,10 +168,13 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
         # a q_i d_i of each word of the query's lexical row, where d is the row of a document with only this word
-        parts: Float64 = model.identity * encoded.rows.data.astype(np.float64)
-        if model.encoder.lexical_rows is not None:
-            parts *= model.encoder.lexical_rows.single_words(encoded.rows.indices)
-        same_word = dict(zip(encoded.rows.indices.tolist(), parts.tolist(), strict=True))
+        rows = model.by_word(encoded, encoded.rows)
+        parts: Float64 = model.identity * rows.data.astype(np.float64)
+        encoder = model.encoder
+        weights_of = encoder.short_rows if model.uses_short_rows(encoded.learned_rows.nnz) else encoder.lexical_rows
+        if weights_of is not None:
+            parts *= weights_of.single_words(rows.indices)
+        same_word = dict(zip(rows.indices.tolist(), parts.tolist(), strict=True))
         pairs[np.arange(len(q_ids)), q_ids] += [same_word.get(i, 0.0) for i in q_ids.tolist()]
         own[q_ids] = True
     best = pairs.argmax(axis=0)

@@ -13,7 +13,7 @@ from reranker.arrays import Float64, Int64, first_uses, numbers_of, term_rows
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation import InnerProducts, Links, draw_keywords
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
-from reranker.lexical.memory import memory_rows
+from reranker.lexical.memory import largest_words, memory_rows
 from reranker.text.rows import combine, select_columns, stack_rows, used_columns
 from reranker.text.vocabulary import Vocabulary
 
@@ -46,6 +46,8 @@ class RememberedQueries(NamedTuple):
     """Rows of ``counts``, (m,) int64, and row numbers of the relevant documents, (m,) int64."""
     weights: Float64
     """Weight of each pair, (m,) float64."""
+    most_words: int | None = None
+    """Largest number of words of a document's memory, see `largest_words`; None: all."""
 
     @classmethod
     def of(
@@ -67,7 +69,23 @@ class RememberedQueries(NamedTuple):
     def rows(self, n_documents: int, chosen: slice | Int64 = slice(None)) -> sp.csr_matrix:
         """Return `memory_rows` of the chosen pairs (default: all), (n_documents, N_TERM_IDS) float32."""
         queries, documents = self.pairs
-        return memory_rows(self.counts, (queries[chosen], documents[chosen]), n_documents, self.weights[chosen])
+        queries, documents, weights = queries[chosen], documents[chosen], self.weights[chosen]
+        if self.most_words is None:
+            return memory_rows(self.counts, (queries, documents), n_documents, weights)
+        order = np.argsort(documents, kind="stable")  # the sums of a block of documents need many times their memory
+        blocks = []
+        for at in _blocks(n_documents, _BLOCK // 8):
+            part = order[slice(*np.searchsorted(documents[order], (at.start, at.stop)))]
+            pairs = queries[part], documents[part] - at.start
+            n = min(at.stop, n_documents) - at.start
+            rows = memory_rows(self.counts, pairs, n, weights[part])
+            blocks.append(largest_words(rows, self.counts, self.most_words))
+        return stack_rows(blocks)
+
+    def of_documents(self, rows: RowNumbers) -> RememberedQueries:
+        """Return the pairs whose document is one of some rows."""
+        chosen = np.isin(self.pairs[1], rows)
+        return self._replace(pairs=(self.pairs[0][chosen], self.pairs[1][chosen]), weights=self.weights[chosen])
 
     def folds(self, rng: np.random.Generator) -> Int64:
         """Return a fold number below `N_FOLDS` for each query, (n_queries,) int64; equal queries get the same fold."""
@@ -207,6 +225,6 @@ class LexicalCorpus:
         return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
 
 
-def _blocks(n: int) -> Iterator[slice]:
-    """Return the slices that divide ``n`` documents into blocks of `_BLOCK`; one slice if ``n`` is 0."""
-    return (slice(start, start + _BLOCK) for start in range(0, max(n, 1), _BLOCK))
+def _blocks(n: int, size: int = _BLOCK) -> Iterator[slice]:
+    """Return the slices that divide ``n`` documents into blocks; one slice if ``n`` is 0."""
+    return (slice(start, start + size) for start in range(0, max(n, 1), size))

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import N_TERM_IDS, AnyArray, AnyInt, Float64, Int32, Int64, offsets_of, term_rows
 from reranker.errors import InputError, ShapeMismatch
-from reranker.text.rows import keys_of, select_columns, stack_rows, used_columns
+from reranker.text.rows import keys_of, row_of, select_columns, stack_rows, used_columns
 
 MEMORY_TYPES: Final[Mapping[str, np.dtype[np.generic]]] = {
     "ids": np.dtype("u1"),
@@ -61,6 +61,22 @@ def memory_rows(
     sums.sort_indices()
     parts = (sums.data.astype(np.float32), columns[sums.indices].astype(np.int32), sums.indptr)
     return sp.csr_matrix(parts, shape=(n_documents, queries.shape[1]))
+
+
+def largest_words(rows: sp.csr_matrix, queries: sp.csr_matrix, n_words: int) -> sp.csr_matrix[np.float32]:
+    """Return rows of a memory that keep at most ``n_words`` words each, those of the largest m_d(w) ln(1 + n / n(w)).
+
+    ``queries`` are the word counts of all n queries; n(w) of them hold the word. Of equals the lower word number is
+    kept.
+    """
+    columns = used_columns([queries])
+    frequency = np.bincount(np.searchsorted(columns, queries.indices), minlength=len(columns))
+    worth = rows.data * np.log1p(queries.shape[0] / frequency[np.searchsorted(columns, rows.indices)])
+    row = row_of(rows)
+    order = np.lexsort((-worth, row))
+    is_kept = np.zeros(rows.nnz, bool)
+    is_kept[order[np.arange(rows.nnz) - rows.indptr[:-1].astype(np.int64)[row] < n_words]] = True
+    return term_rows(rows.data[is_kept], rows.indices[is_kept], offsets_of(is_kept)[rows.indptr].astype(np.int32))
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,13 +22,13 @@ from reranker.models.tensor_file import REMEDY, _open_regular
 FORMAT: Final = "ssi-model"
 
 
-FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 """Format versions; a program refuses versions that it does not know.
 
 1: what every program reads. 2: a ``document_form``, which only version 0.1 of the program reads. 3: ``lexical``
 settings, or a ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights``
 weights of query words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have
-already.
+already. 8: ``short_lexical`` settings of lexical rows for short queries.
 """
 
 
@@ -116,11 +116,14 @@ _VERSIONED: Final = (
     "n_word_weights",
     "training_queries",
     "vector_field",
+    "short_lexical",
 )
 """Entries that decide the format version."""
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
+    if "short_lexical" in content:
+        return 8
     if "vector_field" in content:
         return 7
     if "training_queries" in content:

@@ -310,6 +310,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             LexicalSettings.from_json(_entry(content, "lexical", dict)) if "lexical" in content else None,
             QueryMemory.from_arrays(_named(arrays, "memory", MEMORY_TYPES)) if "memory.ids" in arrays else None,
             vector_field,
+            LexicalSettings.from_json(_entry(content, "short_lexical", dict)) if "short_lexical" in content else None,
         )
         model = RankingModel(
             encoder,

@@ -32,7 +32,7 @@ from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
 from reranker.text.analyzers import Analyzer, EngineAnalyzer
-from reranker.text.rows import combine
+from reranker.text.rows import combine, mirrored, stack_rows
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
 from reranker.text.view import TextView, source_hash
 from reranker.text.vocabulary import Vocabulary
@@ -107,13 +107,25 @@ class Encoder:
     lexical: LexicalSettings | None = None
     """Settings of the lexical row d; None if it is the learned row d', as in models of version 0.1."""
     memory: QueryMemory | None = None
-    """Queries for which documents were relevant: the last field of d and of the lexical settings. None: no memory."""
+    """Queries for which documents were relevant, or pages that link to them: the last field of the settings.
+
+    With ``short_lexical`` it is a field of the row for short queries only. None: no memory.
+    """
     vector_field: VectorField | None = None
     """How the vectors of the view's ``vector`` follow V d' in a document's vector; None exactly if there are none."""
+    short_lexical: LexicalSettings | None = None
+    """Settings of a second lexical row of each document, for short queries. None: one row serves all queries.
+
+    Whole documents as queries find titles and common words that mislead a query of a few words. Both rows are stored as
+    one, the second `mirrored`.
+    """
 
     def __post_init__(self) -> None:
-        if self.memory is not None and (self.lexical is None or self.lexical.form != "bm25"):
-            form = None if self.lexical is None else self.lexical.form
+        if self.short_lexical is not None and self.lexical is None:
+            raise ConfigError("settings for short queries need lexical settings for the others: give both")
+        of_memory = self.lexical_of_short
+        if self.memory is not None and (of_memory is None or of_memory.form != "bm25"):
+            form = None if of_memory is None else of_memory.form
             raise ConfigError(f"a query memory needs the lexical form 'bm25', and this model's form is {form!r}")
         self.check_lexical_fields(self.view, "text view")
         if bool(self.view.vector) != (self.vector_field is not None):
@@ -147,21 +159,41 @@ class Encoder:
         """Encoder of tokens as unit rows."""
         return TfIdf(self.document_vocabulary, self.tf)
 
+    @property
+    def lexical_of_short(self) -> LexicalSettings | None:
+        """Settings of the lexical rows that short queries use."""
+        return self.lexical if self.short_lexical is None else self.short_lexical
+
     @cached_property
     def lexical_rows(self) -> LexicalRows | None:
         """Encoder of word counts as lexical rows; None if the learned rows are used."""
-        return lexical_rows_of(self.lexical, self.document_vocabulary, self.memory)
+        return self.lexical_rows_by(self.document_vocabulary)
+
+    @cached_property
+    def short_rows(self) -> LexicalRows | None:
+        """Encoder of word counts as the lexical rows for short queries; None if they use those of all queries."""
+        return self.lexical_rows_by(self.document_vocabulary, is_short=True)
+
+    def lexical_rows_by(self, vocabulary: Vocabulary, *, is_short: bool = False) -> LexicalRows | None:
+        """Return `lexical_rows`, or with ``is_short`` `short_rows`, over the words of a vocabulary."""
+        if is_short:
+            return lexical_rows_of(self.short_lexical, vocabulary, self.memory)
+        return lexical_rows_of(self.lexical, vocabulary, None if self.short_lexical is not None else self.memory)
 
     def check_lexical_fields(self, view: TextView, name: str) -> None:
         """Raise `ConfigError` if the lexical settings do not have one weight for each field of the view."""
-        n_fields = len(view.fields) + self.analyzer.config.bigrams + (self.memory is not None)
-        if self.lexical is not None and n_fields != len(self.lexical.field_weights):
-            raise ConfigError(
-                f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}"
-                f"{', and bigrams' if self.analyzer.config.bigrams else ''}"
-                f"{'' if self.memory is None else ', and the query memory'}) and the lexical settings have "
-                f"weights of {len(self.lexical.field_weights)}: give one weight per field"
-            )
+        for settings, with_memory in (
+            (self.lexical, self.memory is not None and self.short_lexical is None),
+            (self.short_lexical, self.memory is not None),
+        ):
+            n_fields = len(view.fields) + self.analyzer.config.bigrams + with_memory
+            if settings is not None and n_fields != len(settings.field_weights):
+                raise ConfigError(
+                    f"the {name} has {len(view.fields)} fields ({', '.join(spec.path for spec in view.fields)}"
+                    f"{', and bigrams' if self.analyzer.config.bigrams else ''}"
+                    f"{', and the memory' if with_memory else ''}) and the lexical settings have "
+                    f"weights of {len(settings.field_weights)}: give one weight per field"
+                )
 
     @cached_property
     def encoder_id(self) -> str:
@@ -178,6 +210,8 @@ class Encoder:
         }
         if self.lexical is not None:
             parts["lexical"] = self.lexical.to_json()
+        if self.short_lexical is not None:
+            parts["short_lexical"] = self.short_lexical.to_json()
         if self.memory is not None:
             parts["memory"] = {name: _array_sha256(array) for name, array in self.memory.to_arrays().items()}
         if (given := self.vector_field) is not None:
@@ -252,7 +286,10 @@ class Encoder:
     ) -> sp.csr_matrix:
         if self.lexical_rows is None:
             return learned
-        return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
+        if self.short_rows is None:
+            return self.lexical_rows.documents(lexical_counts(self.memory, counts, ids))
+        short = self.short_rows.documents(lexical_counts(self.memory, counts, ids))
+        return combine([self.lexical_rows.documents(counts), mirrored(short)], [1.0, 1.0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -388,6 +425,14 @@ class RankingModel:
             vectors = np.hstack([vectors, self.word_encoder.vectors(learned_rows)])
         return vectors
 
+    def uses_short_rows(self, n_words: int) -> bool:
+        """Return whether a query of ``n_words`` different words uses the lexical rows for short queries."""
+        return self.encoder.short_lexical is not None and n_words <= SHORT_QUERY
+
+    def by_word(self, query: EncodedQueries, rows: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the part of lexical rows that one query uses, by word numbers: `mirrored` rows for a short query."""
+        return mirrored(rows) if self.uses_short_rows(query.learned_rows.nnz) else rows
+
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
         """Return W_ij of each query word and document word, (n_q, n_d); the weight a of q.d is not included."""
         return pair_weights(self.query_side(query.nnz), self.encoder.V, query.indices, document.indices)
@@ -401,6 +446,8 @@ class RankingModel:
         more: dict[str, Any] = {}
         if encoder.lexical is not None:
             more["lexical"] = encoder.lexical.to_json()
+        if encoder.short_lexical is not None:
+            more["short_lexical"] = encoder.short_lexical.to_json()
         if encoder.memory is not None:
             more["n_memory_documents"] = len(encoder.memory)
         if encoder.vector_field is not None and self.word_encoder is not None:
@@ -462,7 +509,11 @@ class RankingModel:
 
     @cached_property
     def _query_lexical(self) -> LexicalRows | None:
-        return lexical_rows_of(self.encoder.lexical, self.query_vocabulary, self.encoder.memory)
+        return self.encoder.lexical_rows_by(self.query_vocabulary)
+
+    @cached_property
+    def _query_short(self) -> LexicalRows | None:
+        return self.encoder.lexical_rows_by(self.query_vocabulary, is_short=True)
 
     def encode_queries(self, texts: Sequence[str]) -> EncodedQueries:
         """Return vectors and rows of query strings."""
@@ -493,12 +544,18 @@ class RankingModel:
         together = combine(counts, [1.0] * len(counts))
         if self._query_lexical is None:
             return self.encode_counts(together)
-        return self._encoded(together, lexical_counts(self.encoder.memory, counts))
+        memory = None if self.encoder.short_lexical is not None else self.encoder.memory
+        return self._encoded(together, lexical_counts(memory, counts))
 
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries from the counts of all their words, and of the words of each field."""
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
+        if self._query_short is not None:
+            is_short = np.diff(learned.indptr) <= SHORT_QUERY
+            short, others = np.flatnonzero(is_short), np.flatnonzero(~is_short)
+            parts = [mirrored(self._query_short.queries([counts[short]])), rows[others]]
+            rows = stack_rows(parts)[np.argsort(np.concatenate([short, others]))]
         if self.word_weights is not None:
             rows = weigh_words(rows, self.word_weights)
         return EncodedQueries(self.embed_queries(learned), rows, learned)

@@ -28,8 +28,8 @@ class Contribution:
     """One term of a score, with the formula of its ``value`` depending on ``kind``.
 
     - ``identity``: a query word that is also in the document; alpha q_i W_ij d_j of the lexical rows with W_ij = a.
-    - ``memory``: a word of queries for which the document was relevant in training. The value is what the memory adds
-      to the word's weight in the text; W_ij = a.
+    - ``memory``: a word of queries for which the document was relevant in training, or of pages that link to it. The
+      value is what the memory adds to the word's weight in the text; W_ij = a.
     - ``learned``: a pair of words that the model has learned to relate; alpha q_i W_ij d_j of the learned rows with
       W_ij = U_i . V_j. If the encoded text is not available, there is only one
       ``learned`` row, without words and with weight 0: the whole learned part (Uq').(Vd'). What the memory adds is then
@@ -131,7 +131,7 @@ def explanations_of(
         name.read(list(model.encoder.view.texts(hit.source)), model.encoder.document_vocabulary)
         lexical = engine_part(float(window.lexical[place]), alpha.value, query.scale)
         stored = None if hit.unscored or hit.model_score is None else terms[place]
-        document = None if stored is None else _rows(model, stored, hit)._replace(of_vector=given.get(place, ()))
+        document = None if stored is None else _rows(model, words, stored, hit)._replace(of_vector=given.get(place, ()))
         signals = () if hit.unscored else alpha.signals  # a hit without a blended score shows only the engine's score
         numbers = [(signal, float(added([signal], [window.hits[place]])[0])) for signal in signals]
         additional = [Contribution("signal", "", signal.field, signal.weight, value) for signal, value in numbers]
@@ -195,8 +195,8 @@ def nearest_words(model: RankingModel, vectors: Float32) -> list[list[str]]:
     return described
 
 
-def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
-    """Return the rows of a hit whose lexical row is stored; None for rows that are unknown.
+def _rows(model: RankingModel, query: EncodedQueries, stored: sp.csr_matrix, hit: RankedHit) -> DocumentRows:
+    """Return the rows of a hit whose lexical row is stored, by word numbers; None for rows that are unknown.
 
     With lexical settings d' is not stored (only Vd' is). It is computed from the text that came with the hit, unless
     that text is only a part of the encoded text or has changed since, which shows in a lexical row other than the
@@ -205,7 +205,12 @@ def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> Documen
     encoder = model.encoder
     if encoder.lexical is None:
         return DocumentRows(stored, None, stored)
-    encoded = quantise_rows(encoder.rows([hit.source], [hit.id]), encoder.quantisation)
+
+    def by_word(rows: sp.csr_matrix) -> sp.csr_matrix:
+        return model.by_word(query, rows)
+
+    stored = by_word(stored)
+    encoded = by_word(quantise_rows(encoder.rows([hit.source], [hit.id]), encoder.quantisation))
     (ids, weights), (stored_ids, stored_weights) = (
         (row.indices[row.data != 0], row.data[row.data != 0]) for row in (encoded, stored)
     )
@@ -213,10 +218,11 @@ def _rows(model: RankingModel, stored: sp.csr_matrix, hit: RankedHit) -> Documen
     if not same:
         return DocumentRows(stored, None, None)
     learned = encoder.learned_rows([hit.source])
-    if encoder.memory is None:
+    has_memory = encoder.short_lexical is None or model.uses_short_rows(query.learned_rows.nnz)
+    if encoder.memory is None or not has_memory:
         return DocumentRows(stored, None, learned)
     remembered = encoder.memory.counts([hit.id], 1).indices
-    of_text = quantise_rows(encoder.rows([hit.source]), encoder.quantisation)
+    of_text = by_word(quantise_rows(encoder.rows([hit.source]), encoder.quantisation))
     with_memory, without = (
         with_data(row, np.where(np.isin(row.indices, remembered), row.data, 0)) for row in (stored, of_text)
     )
@@ -262,9 +268,10 @@ def explain_hit(
     rows, whole = [], []
     if document is not None:
         lexical, memory, learned, of_vector = document
-        rows = _same_words(model, query.rows, lexical, alpha, name, "identity")
+        asked = model.by_word(query, query.rows)
+        rows = _same_words(model, asked, lexical, alpha, name, "identity")
         if memory is not None:
-            rows += _same_words(model, query.rows, memory, alpha, name, "memory")
+            rows += _same_words(model, asked, memory, alpha, name, "memory")
         rows += of_vector
         if learned is not None and query.learned_rows.nnz * learned.nnz <= MAX_PAIRS:
             rows += _learned_pairs(model, query.learned_rows, learned, alpha, name, n_pairs)

@@ -89,7 +89,7 @@ def stems_sentence(fields: Mapping[str, Forms], comparison: OrderComparison, mea
     of_words, gain = comparison.differences["words", best][measure], means["model"] - means["engine"]
     if encoder.memory is not None:
         verdict = (
-            "The word matches include the query memory, which an index does not have, so an analyzer with stems gives "
+            "The word matches include a memory, which an index does not have, so an analyzer with stems gives "
             "less than this difference"
         )
     elif of_words.difference > max(of_words.interval, gain / 2):

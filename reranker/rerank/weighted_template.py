@@ -32,7 +32,7 @@ def weighted_template(
         model does. ``cross_fields`` shares the idf of a word among the fields. ``most_fields`` adds up the scores of
         the fields; there, a boost is the weight of a word that its field contains once: (k1 + 1) w / (k1 + w) for bm25.
     """
-    lexical = encoder.lexical
+    lexical = encoder.lexical_of_short
     if lexical is None:
         return None
     weights = dict(zip((spec.path for spec in encoder.view.fields), lexical.field_weights, strict=False))

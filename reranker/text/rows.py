@@ -56,6 +56,17 @@ def rows_of_keys(keys: Int64, data: Float32, n: int) -> sp.csr_matrix[np.float32
     return term_rows(data, (keys & N_TERM_IDS).astype(np.int32), indptr)
 
 
+def mirrored(rows: sp.csr_matrix) -> sp.csr_matrix[np.float32]:
+    """Return rows in which word i has the number ``N_TERM_IDS - 1 - i``; applied twice, it changes nothing.
+
+    Two rows of a document that are mirrored to each other can be stored as one: their numbers differ, except that one
+    may meet the number of an unlisted word, as two unlisted words may meet.
+    """
+    row = row_of(rows)
+    places = rows.indptr[:-1].astype(np.int64)[row] + rows.indptr[1:][row] - 1 - np.arange(rows.nnz)
+    return term_rows(rows.data[places], np.int32(N_TERM_IDS - 1) - rows.indices[places], rows.indptr)
+
+
 def with_data(rows: sp.csr_matrix, data: AnyArray) -> sp.csr_matrix:
     """Return rows with the same words and other values."""
     return sp.csr_matrix((data, rows.indices, rows.indptr), shape=rows.shape)

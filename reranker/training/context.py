@@ -187,26 +187,33 @@ def validators_of(
     schedule: Schedule,
     rng: np.random.Generator,
     given: Float32 | None = None,
+    short: tuple[QuerySet, TwoRows] | None = None,
 ) -> list[Validator]:
     """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries.
 
-    ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32.
+    ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32. ``short`` are
+    other rows of queries and documents, for keyword queries.
     """
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else ()
     task = split.valid.task(split.pool, known, set(data.query_row_of) if are_links else ())
-    rows = queries.rows.part(np.array([queries.row_of[query] for query in task.query_ids], np.int64))
     places = np.array([data.row_of[document] for document in task.document_ids], np.int64)
-    pool, of_pool = documents.part(places), None if given is None else given[places]
+    of_pool = None if given is None else given[places]
+
+    def rows_of(queries: QuerySet) -> TwoRows:
+        return queries.rows.part(np.array([queries.row_of[query] for query in task.query_ids], np.int64))
+
     share = schedule.keyword_share if are_links else 0.0
     kinds = []
     if share < 1:
-        kinds.append((rows, False))
+        kinds.append((rows_of(queries), documents.part(places), False))
     if share > 0:
-        kinds.append((cut_to_keywords(rows, keywords_of(schedule), rng), share < 1))
+        asked, ranked = short or (queries, documents)
+        words = cut_to_keywords(rows_of(asked), keywords_of(schedule), rng)
+        kinds.append((words, ranked.part(places), share < 1))
     return [
         Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short, of_pool)
-        for asked, is_short in kinds
+        for asked, pool, is_short in kinds
     ]
 
 

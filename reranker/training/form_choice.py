@@ -20,15 +20,13 @@ from reranker.errors import TrainingError
 from reranker.evaluation import PairedTest, paired_test, standard_error
 from reranker.kernels.rows import embed_rows
 from reranker.lexical.memory import QueryMemory
-from reranker.models.ranking_model import lexical_rows_of
 from reranker.models.vector_field import WordEncoder
 from reranker.training.context import TrainedParameters, Validator, validators_of
 from reranker.training.cores import GoOn, mb_of_run, on_cores
-from reranker.training.learning import LearnedPart, PreparedRows, document_rows, trained_like
+from reranker.training.learning import LearnedPart, PreparedRows, trained_like
 from reranker.training.lexical_choice import LexicalChoice, has_few_queries, retuned
-from reranker.training.problem import query_set
 from reranker.training.reading import Listener
-from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory
+from reranker.training.remembering import MemoryTrial, memory_of, retuned_memory, rows_with
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import N_FOLDS, Split, TrainingSet, asks_for_unseen, folds_of
 from reranker.training.word_encoder import EncoderProblem
@@ -343,15 +341,16 @@ def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryM
     """Return validators of a split's queries by lexical rows with or without a memory."""
     run, reading, trial = stages.run, stages.lexical.reading, stages.memory
     documents, queries = stages.rows.documents, stages.rows.queries
-    has_memory = with_memory and not trial.is_kept
+    has_memory, short = with_memory and not trial.is_kept, None
     if has_memory or stages.is_retuned:
         settings, memory = (trial.settings, memory) if has_memory else (stages.lexical.settings, None)
-        lexical_rows = lexical_rows_of(settings, reading.data.tfidf.vocabulary, memory)
-        documents = document_rows(run, reading, lexical_rows, memory)
-        asked = query_set(reading.data, [split.valid], reading.analyzer, lexical_rows)
-        queries = asked.weighed(stages.rows.word_weights)
+        others = rows_with(run, reading, settings, memory, split, stages.rows)
+        if split.valid.texts is None:  # a memory of links is for short queries
+            short = others.queries, others.documents
+        else:
+            queries, documents = others.queries, others.documents
     rng = run.streams.named("validation")
-    return validators_of(split, reading.data, queries, documents, stages.learned.schedule, rng, stages.given)
+    return validators_of(split, reading.data, queries, documents, stages.learned.schedule, rng, stages.given, short)
 
 
 def _measured(

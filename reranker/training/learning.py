@@ -87,8 +87,11 @@ def prepared_rows(run: TrainingRun, lexical: LexicalChoice, division: Division) 
     with.
     """
     reading, split = lexical.reading, division.split
-    memory = kept_memory(run)
-    rows = lexical_rows_of(lexical.settings, reading.data.tfidf.vocabulary, memory)
+    memory, settings = kept_memory(run), lexical.settings
+    if run.base is not None and run.base.encoder.short_lexical is not None:
+        is_short = run.evidence.texts is not None
+        memory, settings = (memory, run.base.encoder.short_lexical) if is_short else (None, settings)
+    rows = lexical_rows_of(settings, reading.data.tfidf.vocabulary, memory)
     documents = document_rows(run, reading, rows, memory)
     asked = query_set(reading.data, [split.train, split.valid], reading.analyzer, rows)
     if run.base is not None:
@@ -99,8 +102,14 @@ def prepared_rows(run: TrainingRun, lexical: LexicalChoice, division: Division) 
 
 
 def kept_memory(run: TrainingRun) -> QueryMemory | None:
-    """Return the memory that stays with the document side of a model to start from; None: there is none."""
-    return run.base.encoder.memory if run.base is not None and run.config.query_side_only else None
+    """Return the memory that stays with the document side of a model to start from; None: there is none.
+
+    A memory of links stays as well if both sides are trained: later evidence need not contain these links.
+    """
+    if run.base is None:
+        return None
+    stays = run.config.query_side_only or run.base.encoder.short_lexical is not None
+    return run.base.encoder.memory if stays else None
 
 
 def learned_part(run: TrainingRun, reading: AnalyzedDocuments, division: Division, rows: PreparedRows) -> LearnedPart:

@@ -108,9 +108,11 @@ def tuned_lexical(
     The settings of a model to start from stay, unless they are of rows with a memory: U and V are learned together with
     rows that have none.
     """
-    base = run.base
-    if base is not None and (base.encoder.memory is None or run.config.query_side_only):
-        lexical = base.encoder.lexical
+    encoder = None if run.base is None else run.base.encoder
+    if encoder is not None and (
+        encoder.memory is None or encoder.short_lexical is not None or run.config.query_side_only
+    ):
+        lexical = encoder.lexical
         return LexicalChoice(lexical, lexical if lexical and lexical.form == "bm25" else None, None, reading)
     say = run.listener.say
     say("tuning the lexical score")

@@ -147,12 +147,14 @@ def config_from(base: RankingModel, config: TrainConfig) -> TrainConfig:
     return replace(config, dim=dim)
 
 
-def identity_scale_of(base: RankingModel, *, query_side_only: bool) -> float:
+def identity_scale_of(base: RankingModel, *, query_side_only: bool, asks_texts: bool) -> float:
     """Return the weight of q.d that a model to start from was trained with; `IDENTITY_SCALE` if that is unknown.
 
-    With another one its rows would exceed the cap on their norm.
+    With another one its rows would exceed the cap on their norm. ``asks_texts``: the queries of training are texts, not
+    documents.
     """
     identity: float = base.training.get("schedule", {}).get(KEPT_NAMES["identity_scale"]) or IDENTITY_SCALE
-    if query_side_only:
+    keeps_memory = query_side_only if base.encoder.short_lexical is None else asks_texts
+    if keeps_memory:
         identity /= base.training.get("memory_factor", 1.0)  # U is trained with the rows that have a memory
     return identity

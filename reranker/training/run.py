@@ -33,6 +33,7 @@ STREAMS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
         "memory tuning": (8, 1),
         "memory folds of all": (8, 2),
         "memory tuning of all": (8, 3),
+        "memory sample": (8, 4),
         "word weights": (9,),
         "form folds": (10,),
         "axes": (11,),
@@ -166,7 +167,9 @@ def divided(run: TrainingRun, data: TrainingCorpus) -> Division:
         links_beside=bool(run.evidence.linked),
     )
     if run.base is not None:
-        identity = identity_scale_of(run.base, query_side_only=run.config.query_side_only)
+        identity = identity_scale_of(
+            run.base, query_side_only=run.config.query_side_only, asks_texts=run.evidence.texts is not None
+        )
         schedule = replace(schedule, identity_scale=identity)
     with_bigrams = run.base is None and run.analyzer.config.bigrams
     if with_bigrams and run.evidence.texts is None and schedule.keyword_share:

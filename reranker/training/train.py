@@ -146,9 +146,12 @@ class TrainingReport:
     split: str
     """Contents of the validation side: ``documents`` (unseen ones), ``links``, ``queries`` or ``given``."""
     lexical_map: float
-    """Validation MAP by the lexical score only."""
+    """MAP by the best lexical score, with or without a memory, on the queries that chose the form."""
     valid_map: float
-    """Validation MAP by the model."""
+    """MAP by the model on the same queries.
+
+    Both are on the queries that chose settings and epoch if no lexical form took part in the choice.
+    """
     scale: float
     """Weight of the learned part that validation chose; 0: nothing was learned."""
     comparison: SystemComparison | None
@@ -215,6 +218,8 @@ class _Chosen:
     """The parts of the model of the form that is written."""
 
     lexical: LexicalSettings | None
+    short: LexicalSettings | None
+    """Settings of the rows for short queries; None: they use the others."""
     memory: QueryMemory | None
     factor: float | None
     """Factor of the rows with a memory next to what was learned without one; None: 1."""
@@ -383,11 +388,11 @@ def refit(run: TrainingRun, stages: TrainingStages, chosen: _Chosen) -> _Chosen:
     parameters, memory, settings = chosen.parameters, chosen.memory, chosen.lexical
     if run.valid is None and parameters.has_learned:
         parameters = refitted(run, lexical.reading, division, stages.rows, stages.learned)
-    if run.valid is None and memory is not None and not run.config.query_side_only:
+    if run.valid is None and memory is not None and not stages.memory.is_kept:
         memory = memory_of(lexical.reading, run.evidence)
     if settings is not None and has_few_queries(run, lexical, division):
         run.listener.say("tuning the lexical score on all the queries")
-        if memory is not None:
+        if memory is not None and chosen.short is None:
             settings = with_factor(tuned_remembering_all(run, lexical, division), chosen.factor)
         else:
             settings = retuned(run, lexical, division, run.evidence).settings
@@ -405,12 +410,15 @@ def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chose
     given = _given_part(stages, form)
     if not form.memory or memory.is_kept or memory.tuned is None:
         kept = memory.memory if memory.is_kept else None
-        return _Chosen(lexical.settings, kept, None, parameters, lexical.forms, given)
+        short = None if run.base is None else run.base.encoder.short_lexical
+        return _Chosen(lexical.settings, short, kept, None, parameters, lexical.forms, given)
     # The factor is for U and V, which repeat a part of the memory; given vectors are weighed next to the same rows.
     factor = None if form.is_lexical else memory.factor
     settings = memory.tuned.settings if form.is_lexical else memory.settings
+    if run.evidence.texts is None:
+        return _Chosen(lexical.settings, settings, memory.memory, factor, parameters, lexical.forms, given)
     forms = None if lexical.forms is None else {**lexical.forms, REMEMBERING: memory.tuned}
-    return _Chosen(settings, memory.memory, factor, parameters, forms, given)
+    return _Chosen(settings, None, memory.memory, factor, parameters, forms, given)
 
 
 def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
@@ -444,13 +452,17 @@ def _report(
 ) -> TrainingReport:
     form, trial, learned = stages.choice.form, stages.memory, stages.learned
     with_memory = form.memory and trial.tuned is not None
-    maps = trial if with_memory else learned
+    maps = trial if with_memory and chosen.short is None else learned
+    lexical_map, valid_map = maps.lexical_map, maps.valid_map if form.learned else maps.lexical_map
+    means = stages.choice.means
+    if lexical := [of["AP"] for each, of in means.items() if each.is_lexical]:
+        lexical_map, valid_map = max(lexical), means[form]["AP"]
     notes = trial.tuned.notes if with_memory and trial.tuned is not None else ()
     return TrainingReport(
         split=stages.division.split.kind,
-        lexical_map=maps.lexical_map,
-        valid_map=maps.valid_map if form.learned else maps.lexical_map,
-        scale=chosen.parameters.scale / (chosen.factor or 1.0),
+        lexical_map=lexical_map,
+        valid_map=valid_map,
+        scale=chosen.parameters.scale / (chosen.factor if chosen.factor and chosen.short is None else 1.0),
         comparison=comparison,
         result=learned.parameters.result,
         left_out=learned.left_out,
@@ -501,6 +513,7 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
             lexical=parts.lexical,
             memory=parts.memory,
             vector_field=None if given is None else given.field,
+            short_lexical=parts.short,
         )
     training = {
         "config": kept_settings(run.config),

@@ -35,6 +35,12 @@ def with_vectors(model: RankingModel) -> RankingModel:
     return replace(model, encoder=encoder, word_encoder=WordEncoder(U, 0.7))
 
 
+WITH_MEMORY = LexicalSettings("bm25", (4.0, 1.0, 6.0), (1.0, 1.0, 0.0), 9.0, (0.3, 0.8, 0.2), (1.0, 7.0, 3.0))
+SHORT = "Hash tree of an unseen_word tree"
+LONG = f"Hash tree of an unseen_word tree {' '.join(WORDS)} about number"
+"""A query of more than ten different words."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("quantisation", "lexical"),
@@ -48,7 +54,7 @@ def with_vectors(model: RankingModel) -> RankingModel:
             "float32",
             LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 9.0, (0.3, 0.8), (1.0, 7.0), "once", 0.4, (6.0, 2.0)),
         ),
-        ("float16", LexicalSettings("bm25", (4.0, 1.0, 6.0), (1.0, 1.0, 0.0), 9.0, (0.3, 0.8, 0.2), (1.0, 7.0, 3.0))),
+        ("float16", WITH_MEMORY),
     ],
     ids=lambda value: (
         f"{len(value.b)}-" * bool(value.b) + value.form + "-coverage" * bool(value.coverage)
@@ -58,6 +64,23 @@ def with_vectors(model: RankingModel) -> RankingModel:
 )
 def test_the_program_of_the_page_gives_the_score(
     tmp_path: Path, quantisation: Quantisation, lexical: LexicalSettings | None
+) -> None:
+    check_program(tmp_path, quantisation, lexical, SHORT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [SHORT, LONG], ids=["short", "long"])
+def test_the_program_reads_the_rows_for_short_queries(tmp_path: Path, query: str) -> None:
+    check_program(tmp_path, "float16", WITH_MEMORY, query, has_short_rows=True)
+
+
+def check_program(
+    tmp_path: Path,
+    quantisation: Quantisation,
+    lexical: LexicalSettings | None,
+    query: str,
+    *,
+    has_short_rows: bool = False,
 ) -> None:
     documents = {
         f"d{i}": {"title": WORDS[i % 8], "text": f"About {WORDS[i % 8]} and {WORDS[(i // 8) % 8]}, number {i}: {i % 7}"}
@@ -79,7 +102,10 @@ def test_the_program_of_the_page_gives_the_score(
         )
         memory = QueryMemory.of(list(documents), rows, fields)
     weights = np.random.default_rng(0).uniform(0.5, 2, len(model.query_vocabulary)).astype(np.float32)
-    encoder = replace(model.encoder, lexical=lexical, memory=memory)
+    encoder = replace(model.encoder, lexical=lexical, memory=memory, short_lexical=None)
+    if has_short_rows:
+        pages = LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4, (6.0, 2.0))
+        encoder = replace(encoder, lexical=pages, short_lexical=lexical)
     asked_before = None
     if lexical is not None:
         asked = "hash  TREE of an unseen_word tree" if lexical.form == "bm25" else "another query"
@@ -90,7 +116,6 @@ def test_the_program_of_the_page_gives_the_score(
         model = with_vectors(model)
     save_model(model, tmp_path / "model")
     (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "model.md").read_text("utf-8"), re.DOTALL)
-    query = "Hash tree of an unseen_word tree"
     document = documents["d7"] | {"text": "tree hash hash unseen_word about 7", "vector": [3.0, 0.5, -1.0]}
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path / "model"), query, "d7", json.dumps(document)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,15 @@ def test_a_lexical_model_is_explained_by_both_rows(
     engine.close()
 
 
+@pytest.mark.parametrize("has_short_rows", [False, True], ids=["one row", "short rows"])
 @pytest.mark.parametrize("quantisation", QUANTISATIONS)
-def test_what_the_memory_adds_has_rows_of_its_own(quantisation: Quantisation, tmp_path: Path) -> None:
+def test_what_the_memory_adds_has_rows_of_its_own(
+    quantisation: Quantisation, has_short_rows: bool, tmp_path: Path
+) -> None:
     documents = random_documents(40)
     model = model_of(documents, scale=0.8, lexical=MEMORY_BM25, quantisation=quantisation)
+    if has_short_rows:
+        model = replace(model, encoder=replace(model.encoder, lexical=BM25, short_lexical=MEMORY_BM25))
     engine = memory_engine()
     served = serve(engine, "docs", tmp_path, documents, model)
     reranker = Reranker(engine, "docs", served.model, settings=RerankSettings(alpha=1.0, deadline_ms=None))
