@@ -551,13 +551,13 @@ class RankingModel:
         """Return queries from the counts of all their words, and of the words of each field."""
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
+        if self.word_weights is not None:
+            rows = weigh_words(rows, self.word_weights)
         if self._query_short is not None:
             is_short = np.diff(learned.indptr) <= SHORT_QUERY
             short, others = np.flatnonzero(is_short), np.flatnonzero(~is_short)
             parts = [mirrored(self._query_short.queries([counts[short]])), rows[others]]
             rows = stack_rows(parts)[np.argsort(np.concatenate([short, others]))]
-        if self.word_weights is not None:
-            rows = weigh_words(rows, self.word_weights)
         return EncodedQueries(self.embed_queries(learned), rows, learned)
 
 
