@@ -168,7 +168,8 @@ def fit_baselines(
         if kind != "lsi":
             lexical = lexical_of(kind)
             scorer = partial((corpus if kind == REMEMBERING else texts).scorer, settings=lexical.settings)
-            return FittedBaseline(lexical.settings.to_json(), lexical.value, scorer, lexical.notes)
+            reached = float(np.mean(lexical.values)) if lexical.values else None
+            return FittedBaseline(lexical.settings.to_json(), reached, scorer, lexical.notes)
         lexical = lexical_of(kind)
         lsi = LsiBaseline(texts, lexical.settings, int(n_dimensions), rng)
         alpha, value = 0.5, None

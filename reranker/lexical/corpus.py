@@ -196,7 +196,7 @@ class LexicalCorpus:
         """Return the lexical scores of all queries against the given documents of the corpus."""
         rows = self.rows(settings)
         # Made at once, the rows of all documents would need many times their own memory.
-        blocks = _blocks(len(documents))
+        blocks = _blocks(len(documents), _BLOCK)
         of_blocks = [rows.documents([field[documents[at]] for field in self.fields]) for at in blocks]
         return InnerProducts(query_rows=rows.queries(queries), document_rows=stack_rows(of_blocks))
 
@@ -212,7 +212,7 @@ class LexicalCorpus:
         self, rows: RowNumbers, ids: Sequence[str], n_words: int, seed: int, vocabulary: Vocabulary
     ) -> LexicalQueries:
         """Return queries of ``n_words`` random words of documents, given by row number and id; see `draw_keywords`."""
-        blocks = _blocks(len(rows))
+        blocks = _blocks(len(rows), _BLOCK)
         drawn = (draw_keywords(self.counts(rows[at]), ids[at], n_words, seed, vocabulary) for at in blocks)
         return (stack_rows([self.text_queries(counts)[0] for counts in drawn]),)
 
@@ -225,6 +225,6 @@ class LexicalCorpus:
         return term_rows(counts.data, self.columns[counts.indices].astype(np.int32), counts.indptr)
 
 
-def _blocks(n: int, size: int = _BLOCK) -> Iterator[slice]:
+def _blocks(n: int, size: int) -> Iterator[slice]:
     """Return the slices that divide ``n`` documents into blocks; one slice if ``n`` is 0."""
     return (slice(start, start + size) for start in range(0, max(n, 1), size))

@@ -111,6 +111,20 @@ _SCORED_AT_ONCE = 64  # queries whose scores of all documents are in memory
 _LACKING = 10.0  # penalty for each point of MAP below the floor
 
 
+_CAUTION = 0.5
+"""Cost in MAP of a parameter that is one step (a factor of 3, or .25 for b) from its usual value, times the queries.
+
+A distance of two steps costs four times as much. So one step costs .008 MAP with 60 training queries, .0005 with 1,000.
+"""
+
+
+_COVERAGE_COST = 2.0  # cost of the coverage of a field, in steps
+
+
+TITLE_WEIGHT = 2.0
+"""Usual weight of the field with the fewest words, relative to 1 of the others."""
+
+
 @dataclass(frozen=True)
 class LexicalTask:
     """A ranking task whose queries are word counts of a corpus."""
@@ -146,7 +160,7 @@ class TunedLexical:
 
     settings: LexicalSettings
     value: float | None = None
-    """Mean of ``values`` (MAP) in tuning, less the penalty for missing the floor; None if not tuned."""
+    """Mean of ``values`` (MAP) in tuning, less the penalty for missing the floor and `_CAUTION`; None if not tuned."""
     notes: tuple[str, ...] = ()
     """Messages for the user, such as parameters that ended at a bound of the search."""
     values: tuple[float, ...] = ()
@@ -167,13 +181,13 @@ def tune_lexical(
     """Return the best settings found for each form; `best_lexical` picks the best of them.
 
     All parameters are searched jointly: k1 and weights on a logarithmic scale, b from 0 to 1, and ``query_tf``. The
-    objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory). The plain
-    setting and 32 scrambled Sobol points, or ``start`` in their place, are tried on 100 queries and 10,000 documents
-    per task. A pattern search continues from the best three there, and from the best of its results on all queries.
-    It changes one parameter at a time and halves its steps when no step improves the value. Queries are read in
-    blocks, and a point that is surely worse is given up after a block. On ties the earlier point stays. The field
-    with the most words has weight 1; a field that never occurs has weight 0, and so has a field whose weight falls
-    to the lower bound.
+    objective is the mean of the tasks' MAP, on at most 500 queries per task (1,000 with a memory), less `_CAUTION` for
+    the distance from the usual settings, which counts where training queries are few. The usual setting and 32
+    scrambled Sobol points, or ``start`` in their place, are tried on 100 queries and 10,000 documents per task. A
+    pattern search continues from the best three there, and from the best of its results on all queries. It changes one
+    parameter at a time and halves its steps when no step improves the value. Queries are read in blocks, and a point
+    that is surely worse is given up after a block. On ties the earlier point stays. The field with the most words has
+    weight 1; a field that never occurs has weight 0, and so has a field whose weight falls to the lower bound.
 
     `COVERING` continues from the best bm25 and searches all parameters and ``coverage`` jointly. It starts without
     coverage, and from the best three of 32 Sobol points of the coverage and ``query_tf``. It is never worse than bm25
@@ -213,12 +227,15 @@ def tune_lexical(
     if not tasks or not forms:
         return {form: TunedLexical(_plain(corpus, form, weights)) for form in forms}
     draws = np.random.default_rng(seed)
+    n_queries = float(np.mean([len(task.task.query_ids) for task in tasks]))
     samples = [task.sample(draws, MAX_QUERIES * (2 if corpus.without else 1)) for task in tasks]
+
+    bounds = _Bounds(floor, n_queries)
 
     def tuned(form: str) -> dict[str, TunedLexical]:
         covers = with_coverage and form == "bm25"
         known = start if start is None or form in (start.form, "tfidf") else None  # tfidf has no k1 and b to start from
-        return _tuned(corpus, samples, form, weights, covers, known, floor, np.random.default_rng(seed))
+        return _tuned(corpus, samples, form, weights, covers, known, bounds, np.random.default_rng(seed))
 
     # The forms are independent of one another, so the results do not depend on the number of cores.
     with ThreadPoolExecutor(min(_n_cores(), len(forms))) as cores:
@@ -570,6 +587,12 @@ class _Axis(NamedTuple):
             return float(value)
         return min(max(math.log(value), self.low), self.high) if value else self.low
 
+    def usual(self, weights: Sequence[float]) -> float:
+        """Return the position of the usual value, given the usual weights of all fields; without coverage."""
+        if self.name == "field_weights":
+            return math.log(weights[self.field])
+        return {"k1": math.log(1.2), "b": 0.75, "coverage": self.low}.get(self.name, 0.0)
+
     @property
     def is_weight(self) -> bool:
         """Whether the parameter is a weight or coverage of a field; the value 0 disables it."""
@@ -584,6 +607,30 @@ def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tup
     low, high = map(math.log, bounds)
     start_low, start_high = (min(max(math.log(start), low), high) for start in starts)
     return _Axis(name, field, low, high, start_low, start_high, step=math.log(3))
+
+
+def usual_weights(corpus: LexicalCorpus) -> tuple[float, ...]:
+    """Return the usual weight of each text field: `TITLE_WEIGHT` for the one with the fewest words, and 1 for others.
+
+    It is 0 for a field without a word.
+    """
+    lengths = corpus.texts.mean_lengths
+    filled = [place for place, length in enumerate(lengths) if length > 0]
+    shortest = min(filled, key=lengths.__getitem__) if len(filled) > 1 else -1
+    return tuple(TITLE_WEIGHT if place == shortest else float(length > 0) for place, length in enumerate(lengths))
+
+
+def _squared_steps(axis: _Axis, x: float, weights: Sequence[float], remembers: bool) -> float:
+    """Return how far a parameter is from its usual value, in squared steps.
+
+    The query weights of fields have no usual value, and neither have a memory, which is not in ``weights``, and
+    k1 if there is one.
+    """
+    if axis.name == "coverage":
+        return _COVERAGE_COST if x > axis.low else 0.0
+    if axis.name == "query_weights" or axis.field >= len(weights) or (axis.name == "k1" and remembers):
+        return 0.0
+    return ((x - axis.usual(weights)) / axis.step) ** 2
 
 
 def _axes(plain: LexicalSettings, main: int, stated: _Stated, whole_documents: bool) -> list[_Axis]:
@@ -624,6 +671,15 @@ def _settings(plain: LexicalSettings, axes: Sequence[_Axis], point: _Point) -> L
     return replace(plain, **changes)
 
 
+class _Bounds(NamedTuple):
+    """Limits of a search, so that it stays near sensible settings."""
+
+    floor: float
+    """MAP that the first task must reach."""
+    n_queries: float
+    """Number of training queries, before the tasks were sampled; the mean over the tasks."""
+
+
 def _tuned(
     corpus: LexicalCorpus,
     tasks: Sequence[LexicalTask],
@@ -631,7 +687,7 @@ def _tuned(
     stated: _Stated,
     with_coverage: bool,
     start: LexicalSettings | None,
-    floor: float,
+    bounds: _Bounds,
     rng: np.random.Generator,
 ) -> dict[str, TunedLexical]:
     """Return the best settings of one form, and of `COVERING` if asked for."""
@@ -646,7 +702,17 @@ def _tuned(
     def settings_of(point: _Point) -> LexicalSettings:
         return _settings(plain, axes, point)
 
-    contest, rough = (_Contest(each, settings_of, floor, rng) for each in (measures, small))
+    weights, remembers = usual_weights(corpus), bool(corpus.without)
+
+    def steps_of(axis: _Axis, x: float) -> float:
+        return _squared_steps(axis, x, weights, remembers)
+
+    def cost_of(point: _Point) -> float:
+        return (
+            _CAUTION / max(bounds.n_queries, 1) * sum(steps_of(axis, x) for axis, x in zip(axes, point[0], strict=True))
+        )
+
+    contest, rough = (_Contest(each, settings_of, cost_of, bounds.floor, rng) for each in (measures, small))
 
     def searched(along: Sequence[_Axis], starts: Sequence[_Point], known: Sequence[_Point] = ()) -> _Point:
         starts = rough.ranked(starts)[:_N_SEARCHED]
@@ -663,11 +729,12 @@ def _tuned(
         if gap > _LEAST_GAP:
             settings = replace(settings, factor=_GAP / gap)
         means = tuple(float(measure.values(settings).mean()) for measure in measures)
-        return TunedLexical(settings, contest.valued(means), _notes(axes, best), means)
+        return TunedLexical(settings, contest.valued(means) - cost_of(best), _notes(axes, best), means)
 
     others = [] if start is None else list(_beside_memory(plain, start)) if corpus.without else [start]
     none = tuple(axis.low for axis in covering)
-    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, modes, rng, others)])
+    usual = tuple(axis.usual((*weights, 1.0)) for axis in pure)
+    best = searched(pure, [((*places, *none), mode) for places, mode in _starts(pure, usual, modes, rng, others)])
     tuned = {form: measured(best)}
     if covering:
         starts = [((*best[0][: len(pure)], *places), mode) for places, mode in _points(covering, modes, rng)]
@@ -699,11 +766,14 @@ def _beside_memory(plain: LexicalSettings, texts: LexicalSettings) -> Iterator[L
 
 
 def _starts(
-    axes: Sequence[_Axis], modes: Sequence[str], rng: np.random.Generator, others: Iterable[LexicalSettings] = ()
+    axes: Sequence[_Axis],
+    usual: tuple[float, ...],
+    modes: Sequence[str],
+    rng: np.random.Generator,
+    others: Iterable[LexicalSettings] = (),
 ) -> list[_Point]:
-    """Return the starting points: the plain setting with the given settings, or with Sobol points if none are given."""
-    plain = tuple({"k1": math.log(1.2), "b": 0.75}.get(axis.name, 0.0) for axis in axes)
-    starts = [(plain, modes[0])]
+    """Return the starting points: the usual setting with the given settings, or with Sobol points if none are given."""
+    starts = [(usual, modes[0])]
     starts += [(tuple(axis.place(settings) for axis in axes), settings.query_tf) for settings in others]
     if len(starts) == 1:
         starts += _points(axes, modes, rng)
@@ -731,10 +801,11 @@ class _Contest:
         self,
         measures: Sequence[LexicalMeasure | FoldedMeasure],
         settings_of: Callable[[_Point], LexicalSettings],
+        cost_of: Callable[[_Point], float],
         floor: float,
         rng: np.random.Generator,
     ) -> None:
-        self._measures, self._settings_of, self._floor = measures, settings_of, floor
+        self._measures, self._settings_of, self._cost_of, self._floor = measures, settings_of, cost_of, floor
         self._known: dict[_Point, tuple[threading.Lock, list[list[Float64]]]] = {}
         self._blocks: list[list[RowNumbers]] = []
         for measure in measures:
@@ -749,7 +820,7 @@ class _Contest:
         """
         some = [self._settings_of(point) for point in points]
         calls = [partial[LexicalMeasure | FoldedMeasure](measure.among, some) for measure in self._measures]
-        few = _Contest(_on_cores(calls), self._settings_of, self._floor, rng)
+        few = _Contest(_on_cores(calls), self._settings_of, self._cost_of, self._floor, rng)
         if self._floor > 0:
             few._floor += few._means(points[0], few._n_blocks)[0] - self._means(points[0], self._n_blocks)[0]
         return few
@@ -759,8 +830,8 @@ class _Contest:
         return float(np.mean(means)) - _LACKING * max(0.0, self._floor - means[0])
 
     def value(self, point: _Point) -> float:
-        """Return the value of a point on all queries."""
-        return self.valued(self._means(point, self._n_blocks))
+        """Return the value of a point on all queries, less the cost of its distance from the usual settings."""
+        return self.valued(self._means(point, self._n_blocks)) - self._cost_of(point)
 
     def ranked(self, points: Sequence[_Point]) -> list[_Point]:
         """Return the points by their values, the highest first; of equals, the earlier point comes first."""
@@ -779,7 +850,7 @@ class _Contest:
     def _is_surely_worse(self, other: _Point, point: _Point, n_blocks: int) -> bool:
         both = zip(self._values(other, n_blocks), self._values(point, n_blocks), strict=True)
         gains = [after - before for after, before in both]
-        mean = np.mean([gain.mean() for gain in gains])
+        mean = np.mean([gain.mean() for gain in gains]) - self._cost_of(other) + self._cost_of(point)
         error = math.sqrt(sum(standard_error(gain) ** 2 for gain in gains)) / len(gains)
         return bool(mean + _SURELY * error < 0)
 

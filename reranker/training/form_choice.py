@@ -1,7 +1,7 @@
 """The stage that chooses what is written: only the lexical score, or with memory, given vectors, or the learned part.
 
-Each form is measured on queries that neither it nor its settings were fitted to, and the best one is written, so that a
-model is never written that these queries show to be worse than a tuned lexical ranking.
+Each form is measured on queries that neither it nor its settings were fitted to. The usual form of the kind of evidence
+is written unless these queries show another one to be better: `usual_form`, `_best`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from reranker.training.word_encoder import EncoderProblem
 
 MEASURES: Final = ("AP", "nDCG@10")
 """Measures of the forms; the first one chooses."""
-LEAST_GAIN: Final = 0.002
-"""MAP by which a form must be better than one without its learned part or its given vectors.
+SURELY: Final = 1.5
+"""Standard errors of the difference in MAP by which another form must be better than the usual one.
 
-A memory needs no such gain: it was measured with the queries of the other folds, and the model remembers all of them.
+It is the best of several, so that one standard error would be chance too often.
 """
 ENOUGH_QUERIES: Final = 500
 """Judging queries that are enough to choose by; with fewer, the queries of training take part by cross-fitting."""
@@ -139,7 +139,7 @@ def chosen_form(
     memory: MemoryTrial,
     encoder: EncoderProblem | None = None,
 ) -> FormChoice:
-    """Return the form of the highest mean AP on the judging queries, or a simpler one that is as good (`LEAST_GAIN`).
+    """Return the usual form, or the form of the highest mean AP if it is surely better (`SURELY`).
 
     The judging queries chose neither settings nor epoch nor weights. If there are fewer than `ENOUGH_QUERIES` of them
     and the queries are texts, all queries but those that choose take part: they are split into `N_FOLDS`, and each fold
@@ -159,7 +159,8 @@ def chosen_form(
     parts = [*_cross_fitted(stages, division, forms, weights)] if crosses else []
     if not parts or division.split.kind == "given":
         parts.append(_values(stages, forms, replace(division.split, valid=division.judging), fitted, weights))
-    choice = replace(_best(_joined(parts), crosses), weights_of=weights)
+    usual = usual_form(forms, train)
+    choice = replace(_best(_joined(parts), usual, crosses), weights_of=weights)
     run.listener.say(choice.sentence)
     return choice
 
@@ -218,6 +219,17 @@ def forms_of(
         learns = [False, True] if learned.parameters.has_learned else [False]
     forms = product(learns, vectors, memories)
     return [ScoreForm(with_memory, with_learned, with_vectors) for with_learned, with_vectors, with_memory in forms]
+
+
+def usual_form(forms: Sequence[ScoreForm], evidence: TrainingSet) -> ScoreForm:
+    """Return the form that is written where the judging queries cannot tell forms apart.
+
+    It has all parts that there are, except that texts as queries need evidence for the learned part: it gains where
+    documents are the queries (on cppdocs, mdn, aws and rfc, unseen documents too), and seldom where there is a
+    memory of queries.
+    """
+    has_learned = any(form.learned for form in forms) and evidence.texts is None
+    return max(forms, key=lambda form: (form.learned is has_learned, form.vectors, form.memory))
 
 
 def _vector_weights(
@@ -379,10 +391,11 @@ def _joined(parts: Sequence[Values]) -> Values:
     }
 
 
-def _best(values: Values, cross_fitted: bool) -> FormChoice:
-    """Return the choice of the form with the fewest parts whose MAP is less than `LEAST_GAIN` below the highest one.
+def _best(values: Values, usual: ScoreForm, cross_fitted: bool) -> FormChoice:
+    """Return the choice of the usual form, or of the form of the highest MAP.
 
-    With the same learned part and given vectors, the form with or without a memory is taken that has the higher MAP.
+    The latter must be better by more than `SURELY` standard errors of the difference. Of equals, the form with fewer
+    parts counts as higher.
     """
     headline = MEASURES[0]
     order = sorted(values, key=lambda form: (form.learned, form.vectors, form.memory))
@@ -391,13 +404,9 @@ def _best(values: Values, cross_fitted: bool) -> FormChoice:
     def mean(form: ScoreForm) -> float:
         return float(values[form][headline].mean())
 
-    highest = max(map(mean, values))
-    best_of: dict[tuple[bool, bool], ScoreForm] = {}
-    for form in values:
-        parts = form.learned, form.vectors
-        if parts not in best_of or mean(form) > mean(best_of[parts]):
-            best_of[parts] = form
-    best = next(form for form in best_of.values() if mean(form) > highest - LEAST_GAIN)
+    highest = max(values, key=mean)
+    gains = values[highest][headline] - values[usual][headline]
+    best = highest if gains.mean() > SURELY * standard_error(gains) else usual
     lexical = max((form for form in values if form.is_lexical), key=mean, default=None)
     tests = {}
     if lexical is not None:

@@ -371,7 +371,7 @@ def _sentence(run: TrainingRun, reading: AnalyzedDocuments, tuned: TunedLexical)
     names = [spec.path for spec in run.corpus.view.fields] + ["bigrams"] * reading.analyzer.config.bigrams
     weights = zip(names, tuned.settings.field_weights, strict=True)
     named = ", ".join(f"{name} {weight:.3g}" for name, weight in weights)
-    value = "" if tuned.value is None else f": MAP {tuned.value:.4f} on the training queries"
+    value = f": MAP {np.mean(tuned.values):.4f} on the training queries" if tuned.values else ""
     form = COVERING if tuned.settings.coverage else tuned.settings.form
     return f"the best lexical score found is {form} (weights of fields {named}){value}"
 

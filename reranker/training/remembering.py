@@ -179,7 +179,7 @@ def _remembered(reading: AnalyzedDocuments, evidence: TrainingSet) -> Remembered
             return count_rows(data.tfidf.vocabulary, reading.analyzer.tokens([texts[query] for query in ids]))
         rows = numbers_of(ids, data.row_of)
         pages = combine([field[rows] for field in data.counts], [1.0] * len(data.counts))
-        return with_data(pages, np.log2(1 + pages.data))  # a long page would count for its frequent words alone
+        return with_data(pages, np.log2(1 + pages.data))  # else a long page counts for its frequent words only
 
     links, weights = evidence.links(), evidence.preferences.remembered
     if texts is not None:

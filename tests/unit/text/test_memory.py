@@ -154,7 +154,7 @@ def test_a_memory_needs_a_field_of_bm25_and_one_vocabulary() -> None:
         encoder.encoder_id
         != replace(encoder, memory=replace(small_memory(), added_frequency=np.array([1, 1, 1, 1]))).encoder_id
     )
-    with pytest.raises(ConfigError, match=r"2 fields \(title, text, and the query memory\) .* weights of 2"):
+    with pytest.raises(ConfigError, match=r"2 fields \(title, text, and the memory\) .* weights of 2"):
         small_encoder(lexical=BM25, memory=small_memory())
     with pytest.raises(ConfigError, match=r"2 fields \(title, text\) .* weights of 3"):
         small_encoder(lexical=MEMORY_BM25)
