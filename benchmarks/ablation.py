@@ -1,6 +1,6 @@
 """What each part of a default training gains where it is used: test MAP with and without it, on corpora of SSI_DATA.
 
-    python benchmarks/ablation.py --json FILE [--corpora NAME,...] [--parts NAME,...]
+    python benchmarks/ablation.py --json FILE [--corpora NAME,...] [--parts NAME,...] [--seeds N,...]
 
 Each row is one training with a part switched off, on the training queries or links of the corpus (the splits of
 `generalisation_data`: ``whole`` where judged, ``links`` where linked), and its test MAP. The row without ``nothing`` is
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -40,9 +41,9 @@ KINDS = {True: ("document", "keywords:5"), False: ("text",)}
 
 
 @contextmanager
-def without(part: str) -> Iterator[TrainConfig]:
+def without(part: str, seed: int) -> Iterator[TrainConfig]:
     """Yield the settings of a training without a part, which is switched off meanwhile."""
-    off = {"memory": TrainConfig(memory="off"), "word_weights": TrainConfig(word_weights="off")}
+    off = {"memory": TrainConfig(memory="off", seed=seed), "word_weights": TrainConfig(word_weights="off", seed=seed)}
     if part in off:
         yield off[part]
         return
@@ -65,13 +66,13 @@ def without(part: str) -> Iterator[TrainConfig]:
         "short": ("reranker.training.run.schedule_of", together),
     }
     if part not in changes:
-        yield TrainConfig()
+        yield TrainConfig(seed=seed)
         return
     with mock.patch(*changes[part]):
-        yield TrainConfig()
+        yield TrainConfig(seed=seed)
 
 
-def row_of(corpus: Corpus, part: str) -> dict[str, Any]:
+def row_of(corpus: Corpus, part: str, seed: int) -> dict[str, Any]:
     """Train once and measure the model on the test queries."""
     split = corpus.splits["links" if corpus.linked else "whole"]
     if corpus.linked:
@@ -80,7 +81,7 @@ def row_of(corpus: Corpus, part: str) -> dict[str, Any]:
     else:
         evidence, valid = from_judgements(split.learn, corpus.queries), None
     started = time.perf_counter()
-    with without(part) as config:
+    with without(part, seed) as config:
         model, report = train_model(DocumentSource(corpus.docs), evidence, config, valid=valid, compare=False)
     seconds = time.perf_counter() - started
     encoded = encoded_by(corpus.docs, model, () if not corpus.linked else split.test)
@@ -97,6 +98,7 @@ def row_of(corpus: Corpus, part: str) -> dict[str, Any]:
     return {
         "corpus": corpus.name,
         "without": "nothing" if part == "all" else part,
+        "seed": seed,
         "seconds": round(seconds, 1),
         "form": form,
         "test": reached,
@@ -109,19 +111,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpora", default=",".join((*JUDGED, *LINKED)))
     parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--seeds", default="0")
     parser.add_argument("--json", type=Path, required=True)
     options = parser.parse_args()
     rows = json.loads(options.json.read_text(encoding="utf-8"))["rows"] if options.json.is_file() else []
-    done = {(row["corpus"], row["without"]) for row in rows}
+    done = {(row["corpus"], row["without"], row["seed"]) for row in rows}
     for name in options.corpora.split(","):
         with tempfile.TemporaryDirectory() as folder:
             corpus = read_corpus(DATA / name, Path(folder), False)
-            for part in options.parts.split(","):
-                if (name, "nothing" if part == "all" else part) in done or (part == "short") > corpus.linked:
+            for seed, part in product(map(int, options.seeds.split(",")), options.parts.split(",")):
+                named = (name, "nothing" if part == "all" else part, seed)
+                if named in done or (part == "short") > corpus.linked:
                     continue
                 if corpus.linked and part in ("memory", "word_weights"):
                     continue
-                rows.append(row_of(corpus, part))
+                rows.append(row_of(corpus, part, seed))
                 print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
                 write_results(options.json, {"rows": rows})
 
