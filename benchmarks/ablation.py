@@ -24,7 +24,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from generalisation_data import JUDGED, LINKED, Corpus, read_corpus
+from generalisation_data import JUDGED, LINKED, Corpus, read_corpus, together
 from provenance import write_results
 
 from reranker.baselines.comparison import experiment_of
@@ -85,7 +85,7 @@ def row_of(corpus: Corpus, part: str, seed: int) -> dict[str, Any]:
         model, report = train_model(DocumentSource(corpus.docs), evidence, config, valid=valid, compare=False)
     seconds = time.perf_counter() - started
     encoded = encoded_by(corpus.docs, model, () if not corpus.linked else split.test)
-    task = corpus.task(split.test, {**split.learn, **split.stop} if corpus.linked else {}, split.pool)
+    task = corpus.task(split.test, together(split.learn, split.stop) if corpus.linked else {}, split.pool)
     reached = {}
     for kind in KINDS[corpus.linked]:
         n_words = int(kind.partition(":")[2]) if kind.startswith("keywords") else None
