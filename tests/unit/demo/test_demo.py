@@ -141,14 +141,14 @@ def test_the_standard_library_has_thousands_of_documents() -> None:
     assert not {"this", "antigravity", "test", "idlelib"} & {name.partition(".")[0] for name in names}
 
 
-def library_of_things(path: Path) -> Path:
+def library_of_things(path: Path, thing: str = "thing") -> Path:
     """Return a library of 120 functions that refer to each other."""
     words = ["red", "green", "blue", "round", "flat", "long", "old", "new", "warm", "cold", "loud", "calm"]
     parts = []
     for i in range(120):
         first, second = words[i % 12], words[(i // 12) % 12]
         parts.append(
-            f'def f{i}():\n    """Give the {first} and {second} thing."""\n'
+            f'def f{i}():\n    """Give the {first} and {second} {thing}."""\n'
             f"    return f{(i * 5) % 120}(), f{(i + 12) % 120}()\n"
         )
     return library(path, things="".join(parts))
@@ -203,16 +203,16 @@ def test_the_whole_command_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_once_makes_it_again_where_another_model_has_filled_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = library_of_things(tmp_path / "lib")
-    monkeypatch.setattr("reranker.demo.library_folder", lambda: source)
+    sources = {"first": library_of_things(tmp_path / "lib"), "second": library_of_things(tmp_path / "other", "gadget")}
     monkeypatch.setattr(demo, "N_EXAMPLES", 0)
 
-    def made(folder: str, dim: int) -> bool:
+    def made(folder: str) -> bool:
+        monkeypatch.setattr("reranker.demo.library_folder", lambda: sources[folder])
         arguments = ["demo", "--once", "--engine", f"tantivy:{tmp_path / 'index'}", "--dir", str(tmp_path / folder)]
-        result = CliRunner().invoke(main, [*arguments, "--dim", str(dim)], catch_exceptions=False)
+        result = CliRunner().invoke(main, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.stderr
         return "holds an earlier demonstration" not in result.stderr
 
-    assert made("first", 8) and not made("first", 8)
-    assert made("second", 6)
-    assert made("first", 8)
+    assert made("first") and not made("first")
+    assert made("second")
+    assert made("first")
