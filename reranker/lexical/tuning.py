@@ -112,13 +112,14 @@ _LACKING = 10.0  # penalty for each point of MAP below the floor
 
 
 _CAUTION = 0.5
-"""Cost in MAP of a parameter that is one step (a factor of 3, or .25 for b) from its usual value, times the queries.
+"""MAP that a parameter costs if it is one step (a factor of 3, or .25 for b) from its usual value, times the number of
+training queries.
 
 A distance of two steps costs four times as much. So one step costs .008 MAP with 60 training queries, .0005 with 1,000.
 """
 
 
-_COVERAGE_COST = 2.0  # cost of the coverage of a field, in steps
+_COVERAGE_STEPS = 2.0  # squared steps that the coverage of a field counts, whatever its value
 
 
 TITLE_WEIGHT = 2.0
@@ -229,7 +230,6 @@ def tune_lexical(
     draws = np.random.default_rng(seed)
     n_queries = float(np.mean([len(task.task.query_ids) for task in tasks]))
     samples = [task.sample(draws, MAX_QUERIES * (2 if corpus.without else 1)) for task in tasks]
-
     bounds = _Bounds(floor, n_queries)
 
     def tuned(form: str) -> dict[str, TunedLexical]:
@@ -588,10 +588,10 @@ class _Axis(NamedTuple):
         return min(max(math.log(value), self.low), self.high) if value else self.low
 
     def usual(self, weights: Sequence[float]) -> float:
-        """Return the position of the usual value, given the usual weights of all fields; without coverage."""
+        """Return the position of the usual value, given the usual weights of all fields; 1 for a query weight."""
         if self.name == "field_weights":
             return math.log(weights[self.field])
-        return {"k1": math.log(1.2), "b": 0.75, "coverage": self.low}.get(self.name, 0.0)
+        return {"k1": math.log(1.2), "b": 0.75}.get(self.name, 0.0)
 
     @property
     def is_weight(self) -> bool:
@@ -609,12 +609,11 @@ def _logarithmic(name: str, field: int, bounds: tuple[float, float], starts: tup
     return _Axis(name, field, low, high, start_low, start_high, step=math.log(3))
 
 
-def usual_weights(corpus: LexicalCorpus) -> tuple[float, ...]:
-    """Return the usual weight of each text field: `TITLE_WEIGHT` for the one with the fewest words, and 1 for others.
+def usual_weights(lengths: Sequence[float]) -> tuple[float, ...]:
+    """Return the usual weight of each text field, given its mean number of words.
 
-    It is 0 for a field without a word.
+    It is `TITLE_WEIGHT` for the field with the fewest words, 1 for the others, and 0 for a field without a word.
     """
-    lengths = corpus.texts.mean_lengths
     filled = [place for place, length in enumerate(lengths) if length > 0]
     shortest = min(filled, key=lengths.__getitem__) if len(filled) > 1 else -1
     return tuple(TITLE_WEIGHT if place == shortest else float(length > 0) for place, length in enumerate(lengths))
@@ -623,11 +622,11 @@ def usual_weights(corpus: LexicalCorpus) -> tuple[float, ...]:
 def _squared_steps(axis: _Axis, x: float, weights: Sequence[float], remembers: bool) -> float:
     """Return how far a parameter is from its usual value, in squared steps.
 
-    The query weights of fields have no usual value, and neither have a memory, which is not in ``weights``, and
-    k1 if there is one.
+    It is 0 for parameters without a usual value: query weights, weight and b of a memory (whose field is not in
+    ``weights``), and k1 if there is a memory.
     """
     if axis.name == "coverage":
-        return _COVERAGE_COST if x > axis.low else 0.0
+        return _COVERAGE_STEPS if x > axis.low else 0.0
     if axis.name == "query_weights" or axis.field >= len(weights) or (axis.name == "k1" and remembers):
         return 0.0
     return ((x - axis.usual(weights)) / axis.step) ** 2
@@ -702,15 +701,11 @@ def _tuned(
     def settings_of(point: _Point) -> LexicalSettings:
         return _settings(plain, axes, point)
 
-    weights, remembers = usual_weights(corpus), bool(corpus.without)
-
-    def steps_of(axis: _Axis, x: float) -> float:
-        return _squared_steps(axis, x, weights, remembers)
+    weights, remembers = usual_weights(corpus.texts.mean_lengths), bool(corpus.without)
 
     def cost_of(point: _Point) -> float:
-        return (
-            _CAUTION / max(bounds.n_queries, 1) * sum(steps_of(axis, x) for axis, x in zip(axes, point[0], strict=True))
-        )
+        squared = [_squared_steps(axis, x, weights, remembers) for axis, x in zip(axes, point[0], strict=True)]
+        return _CAUTION / max(bounds.n_queries, 1) * sum(squared)
 
     contest, rough = (_Contest(each, settings_of, cost_of, bounds.floor, rng) for each in (measures, small))
 

@@ -17,6 +17,7 @@ from reranker.arrays import Float32, Int64
 from reranker.errors import ConfigError
 from reranker.evaluation import draw_keywords, standard_error
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
+from reranker.lexical.tuning import usual_weights
 from reranker.models.ranking_model import Encoder, RankingModel
 from reranker.models.training_queries import KEY_DIGITS, TrainingQueries
 from reranker.models.vector_field import WordEncoder
@@ -42,8 +43,6 @@ from reranker.training.run import RandomStreams
 from reranker.training.train import StageClock, StageCost, learned_words
 from reranker.training.word_encoder import EncoderProblem
 
-TITLE_WEIGHT: Final = 2.0
-"""Weight of the field with the fewest words, next to 1 of the others."""
 QUERY_WORDS: Final = 5
 """Words of a drawn query."""
 MAX_DRAWN: Final = 500
@@ -68,10 +67,9 @@ def train_unlabelled(
 ) -> tuple[RankingModel, UnlabelledReport]:
     """Return a model of BM25 and the vectors that documents have already, and the report of how it came about.
 
-    BM25 has k1 = 1.2, b = .75, and the weight `TITLE_WEIGHT` for the field with the fewest words; weights that the view
-    states stay. Unless the corpus names an analyzer, words are English stems if held-out documents' vectors are learned
-    better from them. The vectors have the first weight of `GIVEN_WEIGHTS`, in the ratio of spreads over words that are
-    drawn from documents.
+    BM25 has k1 = 1.2, b = .75, and the `usual_weights` of the fields; weights that the view states stay. Unless the
+    corpus names an analyzer, words are English stems if held-out documents' vectors are learned better from them. The
+    vectors have the first weight of `GIVEN_WEIGHTS`, in the ratio of spreads over words that are drawn from documents.
 
     Raises
     ------
@@ -150,11 +148,8 @@ def lexical_settings(data: TrainingCorpus, corpus: DocumentSource) -> LexicalSet
     """Return BM25 with usual settings, and weights that the view states."""
     n = max(len(data.ids), 1)
     lengths = tuple(float(field.sum(dtype=np.float64)) / n for field in data.counts)
-    filled = [place for place, length in enumerate(lengths) if length > 0]
-    shortest = min(filled, key=lengths.__getitem__) if len(filled) > 1 else -1
-    usual = [TITLE_WEIGHT if place == shortest else float(length > 0) for place, length in enumerate(lengths)]
     stated = [spec.weight for spec in corpus.view.fields] + [None] * (len(lengths) - len(corpus.view.fields))
-    weights = tuple(given or each for given, each in zip(stated, usual, strict=True))
+    weights = tuple(given or each for given, each in zip(stated, usual_weights(lengths), strict=True))
     asking = tuple(float(length > 0) for length in lengths)
     return LexicalSettings("bm25", weights, asking, b=(0.75,) * len(lengths), mean_lengths=lengths)
 

@@ -13,13 +13,13 @@ from click.testing import CliRunner, Result
 
 from reranker.cli.main import main
 from reranker.errors import ConfigError, TrainingError
+from reranker.lexical.tuning import TITLE_WEIGHT
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import RankingModel
 from reranker.text.analyzers import AnalyzerConfig, make_analyzer
 from reranker.text.rows import inner_products
 from reranker.text.view import TextView
 from reranker.training import DocumentSource, Listener, TrainConfig, train_unlabelled
-from reranker.training.unlabelled import TITLE_WEIGHT
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import Said, write_documents
 from tests.unit.training.test_word_encoder import N_TOPICS, N_WORDS, VIEW, WITH_VECTOR, sources
