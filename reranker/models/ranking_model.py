@@ -550,15 +550,22 @@ class RankingModel:
     def _encoded(self, counts: sp.csr_matrix, fields: Sequence[sp.csr_matrix]) -> EncodedQueries:
         """Return queries from the counts of all their words, and of the words of each field."""
         learned = TfIdf(self.query_vocabulary, self.encoder.tf).rows_of_counts(counts)
-        rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
-        if self.word_weights is not None:
-            rows = weigh_words(rows, self.word_weights)
-        if self._query_short is not None:
-            is_short = np.diff(learned.indptr) <= SHORT_QUERY
+        is_short = np.diff(learned.indptr) <= SHORT_QUERY
+        if self._query_short is None or not is_short.any():
+            rows = self._whole_rows(fields, learned)
+        elif is_short.all():
+            rows = mirrored(self._query_short.queries([counts]))
+        else:
             short, others = np.flatnonzero(is_short), np.flatnonzero(~is_short)
-            parts = [mirrored(self._query_short.queries([counts[short]])), rows[others]]
-            rows = stack_rows(parts)[np.argsort(np.concatenate([short, others]))]
+            whole = self._whole_rows([field[others] for field in fields], learned[others])
+            rows = stack_rows([mirrored(self._query_short.queries([counts[short]])), whole])
+            rows = rows[np.argsort(np.concatenate([short, others]))]
         return EncodedQueries(self.embed_queries(learned), rows, learned)
+
+    def _whole_rows(self, fields: Sequence[sp.csr_matrix], learned: sp.csr_matrix) -> sp.csr_matrix:
+        """Return the lexical rows of queries that do not use the rows for short queries."""
+        rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
+        return rows if self.word_weights is None else weigh_words(rows, self.word_weights)
 
 
 def lexical_rows_of(
