@@ -13,7 +13,7 @@ from reranker.arrays import Float64, Int64, first_uses, numbers_of, term_rows
 from reranker.errors import InputError, ShapeMismatch
 from reranker.evaluation import InnerProducts, Links, draw_keywords
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
-from reranker.lexical.memory import largest_words, memory_rows
+from reranker.lexical.memory import WordRarity, largest_words, memory_rows
 from reranker.text.rows import combine, select_columns, stack_rows, used_columns
 from reranker.text.vocabulary import Vocabulary
 
@@ -33,6 +33,9 @@ N_FOLDS = 5
 
 
 _BLOCK = 2**14  # documents whose rows are made at a time
+
+
+_REMEMBERED_BLOCK = 2**11  # documents whose memory is made at a time, before it is cut
 
 
 class RememberedQueries(NamedTuple):
@@ -72,14 +75,16 @@ class RememberedQueries(NamedTuple):
         queries, documents, weights = queries[chosen], documents[chosen], self.weights[chosen]
         if self.most_words is None:
             return memory_rows(self.counts, (queries, documents), n_documents, weights)
-        order = np.argsort(documents, kind="stable")  # the sums of a block of documents need many times their memory
+        # Made at once, the rows of all documents would need many times the memory of those that are cut.
+        order = np.argsort(documents, kind="stable")
+        sorted_documents, rarity = documents[order], WordRarity.of(self.counts)
         blocks = []
-        for at in _blocks(n_documents, _BLOCK // 8):
-            part = order[slice(*np.searchsorted(documents[order], (at.start, at.stop)))]
-            pairs = queries[part], documents[part] - at.start
+        for at in _blocks(n_documents, _REMEMBERED_BLOCK):
+            part = order[slice(*np.searchsorted(sorted_documents, (at.start, at.stop)))]
+            asked, place = np.unique(queries[part], return_inverse=True)
             n = min(at.stop, n_documents) - at.start
-            rows = memory_rows(self.counts, pairs, n, weights[part])
-            blocks.append(largest_words(rows, self.counts, self.most_words))
+            rows = memory_rows(self.counts[asked], (place, documents[part] - at.start), n, weights[part])
+            blocks.append(largest_words(rows, rarity, self.most_words))
         return stack_rows(blocks)
 
     def of_documents(self, rows: RowNumbers) -> RememberedQueries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -63,15 +63,28 @@ def memory_rows(
     return sp.csr_matrix(parts, shape=(n_documents, queries.shape[1]))
 
 
-def largest_words(rows: sp.csr_matrix, queries: sp.csr_matrix, n_words: int) -> sp.csr_matrix[np.float32]:
-    """Return rows of a memory that keep at most ``n_words`` words each, those of the largest m_d(w) ln(1 + n / n(w)).
+class WordRarity(NamedTuple):
+    """How rare the words of queries are: ln(1 + n / n(w)) of each word w that n(w) of n queries hold."""
 
-    ``queries`` are the word counts of all n queries; n(w) of them hold the word. Of equals the lower word number is
-    kept.
+    words: Int64
+    """Word numbers, (m,) int64, ascending."""
+    values: Float64
+    """(m,) float64."""
+
+    @classmethod
+    def of(cls, queries: sp.csr_matrix) -> WordRarity:
+        """Return the rarity of the words of queries, given their word counts, (n, width)."""
+        words = used_columns([queries])
+        frequency = np.bincount(np.searchsorted(words, queries.indices), minlength=len(words))
+        return cls(words, np.log1p(queries.shape[0] / frequency))
+
+
+def largest_words(rows: sp.csr_matrix, rarity: WordRarity, n_words: int) -> sp.csr_matrix[np.float32]:
+    """Return rows of a memory that keep at most ``n_words`` words each, those of the largest m_d(w) times rarity.
+
+    Of equals the lower word number is kept.
     """
-    columns = used_columns([queries])
-    frequency = np.bincount(np.searchsorted(columns, queries.indices), minlength=len(columns))
-    worth = rows.data * np.log1p(queries.shape[0] / frequency[np.searchsorted(columns, rows.indices)])
+    worth = rows.data * rarity.values[np.searchsorted(rarity.words, rows.indices)]
     row = row_of(rows)
     order = np.lexsort((-worth, row))
     is_kept = np.zeros(rows.nnz, bool)

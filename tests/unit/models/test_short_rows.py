@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from reranker.arrays import N_TERM_IDS, term_rows
 from reranker.errors import ConfigError
 from reranker.lexical.bm25 import LexicalSettings
-from reranker.lexical.memory import QueryMemory, largest_words, memory_rows
+from reranker.lexical.corpus import RememberedQueries
+from reranker.lexical.memory import QueryMemory, WordRarity, largest_words, memory_rows
 from reranker.models.manifest import describe_model
 from reranker.models.model_folder import load_model, save_model
 from reranker.models.ranking_model import SHORT_QUERY, Encoder, RankingModel
@@ -130,7 +131,22 @@ def test_a_memory_keeps_its_largest_words() -> None:
     queries = term_rows(np.ones(4, np.float32), np.array([1, 2, 2, 3], np.int32), np.array([0, 2, 4], np.int32))
     words, offsets = np.array([1, 2, 3, 2], np.int32), np.array([0, 3, 4], np.int32)
     rows = term_rows(np.array([1, 1, 1, 5], np.float32), words, offsets)
-    kept = largest_words(rows, queries, 2)
+    rarity = WordRarity.of(queries)
+    kept = largest_words(rows, rarity, 2)
     assert kept.indices.tolist() == [1, 3, 2]  # 2 is in every query
     assert kept.indptr.tolist() == [0, 2, 3]
-    assert largest_words(rows, queries, 1).indices.tolist() == [1, 2]  # of equals the lower number
+    assert largest_words(rows, rarity, 1).indices.tolist() == [1, 2]  # of equals the lower number
+
+
+def test_memories_that_are_made_block_by_block_are_those_of_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(5)
+    counts = sp.csr_matrix(rng.poisson(0.6, (7, 12)).astype(np.float32))
+    queries = term_rows(counts.data, counts.indices, counts.indptr)
+    links = rng.permutation(7 * 9)[:30]
+    pairs = (links // 9).astype(np.int64), (links % 9).astype(np.int64)
+    remembered = RememberedQueries(tuple("abcdefg"), queries, pairs, np.ones(30), most_words=4)
+    expected = largest_words(memory_rows(queries, pairs, 9), WordRarity.of(queries), 4)
+    assert 4 == np.diff(expected.indptr).max() < np.diff(memory_rows(queries, pairs, 9).indptr).max()
+    for size in (1, 2, 9, 2**11):
+        monkeypatch.setattr("reranker.lexical.corpus._REMEMBERED_BLOCK", size)
+        assert are_equal(remembered.rows(9), expected)
