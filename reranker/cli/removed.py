@@ -12,6 +12,8 @@ from typing import Final
 from reranker.errors import ConfigError
 
 NEVER_BETTER: Final = "it never improved a corpus (docs/figures/learning.md)"
+FIXED: Final = "its value is fixed"
+SEARCHED: Final = "its value is fixed: a search for it gained nothing (docs/figures/learning.md)"
 
 REMOVED: Final[dict[str, dict[str, str]]] = {
     "train": {
@@ -20,20 +22,20 @@ REMOVED: Final[dict[str, dict[str, str]]] = {
         "recipe": "`ssi reproduce` trains as the papers do",
         "identity": "every model has the word match q.d in its score",
         "no_identity": "every model has the word match q.d in its score",
-        "rate": NEVER_BETTER,
-        "margin_identity": NEVER_BETTER,
-        "max_norm": NEVER_BETTER,
-        "max_trials": NEVER_BETTER,
-        "query_dropout": NEVER_BETTER,
-        "document_dropout": NEVER_BETTER,
-        "init_std": NEVER_BETTER,
+        "rate": SEARCHED,
+        "margin_identity": SEARCHED,
+        "max_norm": FIXED,
+        "max_trials": FIXED,
+        "query_dropout": FIXED,
+        "document_dropout": SEARCHED,
+        "init_std": FIXED,
         "patience": "--epochs limits how long is trained, and validation chooses the epoch",
         "threads": "training is always reproducible, with one thread",
         "max_rows": "--max-words limits the vocabulary",
-        "tf": NEVER_BETTER,
+        "tf": "words always count by the logarithm of their number",
         "max_chars": "the first 20,000 characters of a field are read",
     },
-    "retrain": {"rate": NEVER_BETTER},
+    "retrain": {"rate": SEARCHED},
 }
 """Command → key of a removed option → what follows "--option was removed in 0.2: "."""
 
