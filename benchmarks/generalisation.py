@@ -18,7 +18,7 @@ Beside each row, on the same queries: the tuned TF-IDF and BM25 of `ssi evaluate
 ``allowed`` in place of ``test``.
 
 ``--set "OPTION VALUE ..."`` sets options of every training; ``--learn N`` lets judged corpora learn from N queries
-alone, in rows of a name of their own (nfcorpus-150). No constant of this file or of the defaults is chosen by the
+only, in rows of a name of their own (nfcorpus-150). No constant of this file or of the defaults is chosen by the
 corpus of a row. Rows with settings by hand are kept: they were measured when `ssi train` had these options.
 
 FILE is written after every row; a row that is in it, with the same command and the same program, is not run again. What

@@ -89,8 +89,8 @@ Examples:
     TrainConfig,
     "memory",
     type=click.Choice(AUTO_OR_OFF),
-    help="Store with each document the queries that it is relevant to (--qrels, --pairs), as the words of an "
-    "additional field. auto: if this improves validation MAP.",
+    help="Store with each document the words of the queries that it is relevant to (--qrels, --pairs), or of the pages "
+    "that link to it (--links), as an additional field. auto: unless held-out queries are ranked worse with it.",
 )
 @common.setting(
     TrainConfig,
@@ -103,8 +103,8 @@ Examples:
     TrainConfig,
     "learned_part",
     type=click.Choice(AUTO_OR_ON),
-    help="Write the learned vectors. auto: if held-out queries are ranked better with them; otherwise the model is the "
-    "tuned lexical score.",
+    help="Write the learned vectors. auto: with --links, unless held-out queries are ranked worse with them; with "
+    "--qrels and --pairs, only if held-out queries are ranked better with them.",
 )
 @click.option(
     "--fields",
@@ -204,9 +204,9 @@ def command(**options: Any) -> None:
     """Train a model: learn which query words and document words are related.
 
     Give one of --links, --qrels with --query-file, or --pairs. Part of this data is held out for early stopping. At
-    the end, the tuned lexical score, the same with query memory, and both with the learned vectors (and those of
-    --vector-field) are compared on queries that none of them was fitted to, and the best one is the model. If the
-    learned vectors do not help, the model is the lexical score, and the command says so.
+    the end, the tuned lexical score, the same with a memory of queries or links, and both with the learned vectors (and
+    those of --vector-field) are compared on queries that none of them was fitted to. The model has all parts that
+    usually help, unless these queries show that another choice is better. The command says which parts it has.
 
     If the documents have vectors of a text encoder, --vector-field is enough: then the model is BM25 with usual
     settings and these vectors, and nothing is measured.

@@ -1,4 +1,4 @@
-"""The query memory of documents: the words of the queries for which each document was judged or clicked relevant."""
+"""The memory of documents: words of the queries that each was relevant to, or of the pages that link to it."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class ScoreForm(NamedTuple):
     """Parts of the score besides the tuned lexical one."""
 
     memory: bool
-    """Documents remember the training queries."""
+    """Documents remember the training queries, or the pages that link to them."""
     learned: bool
     """U and V."""
     vectors: bool = False
@@ -55,7 +55,7 @@ class ScoreForm(NamedTuple):
     @property
     def name(self) -> str:
         """Words for reports."""
-        lexical = "lexical score with query memory" if self.memory else "lexical score"
+        lexical = "lexical score with memory" if self.memory else "lexical score"
         more = ["given vectors"] * self.vectors + ["learned part"] * self.learned
         return " and ".join([", ".join([lexical, *more[:-1]]), *more[-1:]])
 

@@ -83,7 +83,8 @@ def tried_memory(
     why_not = _why_not(run, lexical, division)
     if why_not:
         return MemoryTrial(why_not, memory=kept_memory(run))
-    run.listener.say("tuning the lexical score with the training queries remembered")
+    what = "links" if division.split.train.texts is None else "training queries"
+    run.listener.say(f"tuning the lexical score with the {what} remembered")
     reading, train = lexical.reading, division.split.train
     tuned = _tuned(run, lexical, division, train, "")
     if not tuned.settings.field_weights[-1]:

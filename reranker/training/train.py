@@ -116,10 +116,8 @@ def expected_seconds(run: TrainingRun, *, compare: bool) -> dict[str, float]:
 
     The numbers are seconds of training on corpora of some ten thousand documents, measured with two cores.
     """
-    has_texts = run.evidence.texts is not None
     seconds = {"reading": 0.5, "counting": 0.2, "lexical score": 8.0, "rows": 1.0, "learning": 18.0}
-    if has_texts:  # links have no query texts to remember, and no forms to compare
-        seconds |= {"query memory": 3.0, "form": 5.0}
+    seconds |= {"query memory": 5.0, "form": 5.0 if run.evidence.texts is not None else 2.0}
     if run.corpus.view.vector:
         seconds["word vectors"] = 5.0
     if compare:
@@ -128,15 +126,15 @@ def expected_seconds(run: TrainingRun, *, compare: bool) -> dict[str, float]:
 
 
 class MemoryChoice(NamedTuple):
-    """Whether documents remember the queries that they are relevant to, and the sentence that says why."""
+    """Whether documents remember queries, or links to them, and the sentence that says why."""
 
     is_on: bool
     sentence: str
 
     @classmethod
-    def of(cls, is_on: bool, why: str) -> MemoryChoice:
-        """Return a choice whose sentence says why."""
-        return cls(is_on, f"queries remembered: {'on' if is_on else 'off'}, {why}")
+    def of(cls, is_on: bool, why: str, what: str) -> MemoryChoice:
+        """Return a choice whose sentence says why; ``what`` is remembered: queries or links."""
+        return cls(is_on, f"{what} remembered: {'on' if is_on else 'off'}, {why}")
 
 
 @dataclass(frozen=True)
@@ -433,10 +431,11 @@ def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
 
 def _memory_choice(stages: TrainingStages) -> MemoryChoice:
     memory, choice = stages.memory, stages.choice
+    what = "links" if stages.division.split.train.texts is None else "queries"
     if memory.why_not:
-        return MemoryChoice.of(memory.is_kept, memory.why_not)
+        return MemoryChoice.of(memory.is_kept, memory.why_not, what)
     if not choice.means:
-        return MemoryChoice.of(choice.form.memory, "there is no other form")
+        return MemoryChoice.of(choice.form.memory, "there is no other form", what)
     reached = [
         max(means["AP"] for form, means in choice.means.items() if form.memory is with_memory)
         for with_memory in (True, False)
@@ -444,6 +443,7 @@ def _memory_choice(stages: TrainingStages) -> MemoryChoice:
     return MemoryChoice.of(
         choice.form.memory,
         f"held-out MAP {reached[0]:.4f} with it and {reached[1]:.4f} without, over {choice.n_queries:,} queries",
+        what,
     )
 
 

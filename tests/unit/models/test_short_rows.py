@@ -82,13 +82,13 @@ def test_mirrored_rows_ascend_and_mirror_back(rows: list[set[int]]) -> None:
 def test_short_queries_are_scored_by_their_own_rows() -> None:
     """The score of a short query is that of a model with only the rows for short queries; other queries' as before."""
     model, rows = made_model(), stored_rows(made_model())
-    alone = replace(model, encoder=replace(model.encoder, lexical=SHORT, short_lexical=None))
+    only_short = replace(model, encoder=replace(model.encoder, lexical=SHORT, short_lexical=None))
     pages = made_model(short=None)
     texts = ["gift", "red boat", "boat boat sail unheard"]
     long = " ".join([*TEXTS.values(), "gift unheard never"])
     for text in texts:
         scores = (model.encode_queries([text]).rows @ rows.T).toarray()
-        expected = (alone.encode_queries([text]).rows @ stored_rows(alone).T).toarray()
+        expected = (only_short.encode_queries([text]).rows @ stored_rows(only_short).T).toarray()
         np.testing.assert_allclose(scores, expected, rtol=1e-6)
     assert len(set(long.split())) > SHORT_QUERY
     scores = (model.encode_queries([long]).rows @ rows.T).toarray()

@@ -551,7 +551,7 @@ def test_pages_are_remembered_for_short_queries_of_known_documents(
     path: Path, links: Links, options: dict[str, Any], why: str
 ) -> None:
     model, report = train(path, from_links(links), epochs=1, **options)
-    assert report.memory == (False, f"queries remembered: off, {why}")
+    assert report.memory == (False, f"links remembered: off, {why}")
     assert model.encoder.short_lexical is None
 
 
