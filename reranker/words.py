@@ -168,7 +168,7 @@ def related_words(model: RankingModel, query: str, *, n: int = 10, min_documents
     own = np.zeros(n_columns, dtype=bool)
     if model.has_shared_vocabulary:
         # a q_i d_i of each word of the query's lexical row, where d is the row of a document with only this word
-        rows = model.by_word(encoded, encoded.rows)
+        rows = model.asked_words(encoded)
         parts: Float64 = model.identity * rows.data.astype(np.float64)
         encoder = model.encoder
         weights_of = encoder.short_rows if model.uses_short_rows(encoded.learned_rows.nnz) else encoder.lexical_rows

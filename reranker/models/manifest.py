@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -22,13 +23,14 @@ from reranker.models.tensor_file import REMEDY, _open_regular
 FORMAT: Final = "ssi-model"
 
 
-FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
+FORMAT_VERSIONS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 """Format versions; a program refuses versions that it does not know.
 
 1: what every program reads. 2: a ``document_form``, which only version 0.1 of the program reads. 3: ``lexical``
 settings, or a ``short_query`` with its own U. 4: a query memory of ``n_memory_documents``. 5: ``n_word_weights``
 weights of query words. 6: hashes of the ``training_queries``. 7: the ``vector_field`` of vectors that documents have
-already. 8: ``short_lexical`` settings of lexical rows for short queries.
+already. 8: ``short_lexical`` settings of lexical rows for short queries. 9: the ``short_row_weight`` of these rows in
+the score of other queries.
 """
 
 
@@ -108,31 +110,24 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(content)
 
 
-_VERSIONED: Final = (
-    "document_form",
-    "lexical",
-    "short_query",
-    "n_memory_documents",
-    "n_word_weights",
-    "training_queries",
-    "vector_field",
-    "short_lexical",
+_VERSIONED: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "document_form": 2,
+        "lexical": 3,
+        "short_query": 3,
+        "n_memory_documents": 4,
+        "n_word_weights": 5,
+        "training_queries": 6,
+        "vector_field": 7,
+        "short_lexical": 8,
+        "short_row_weight": 9,
+    }
 )
-"""Entries that decide the format version."""
+"""Entries that decide the format version, with the version that each needs."""
 
 
 def _version_of(content: Mapping[str, Any]) -> int:
-    if "short_lexical" in content:
-        return 8
-    if "vector_field" in content:
-        return 7
-    if "training_queries" in content:
-        return 6
-    if "n_word_weights" in content:
-        return 5
-    if "n_memory_documents" in content:
-        return 4
-    return 3 if "lexical" in content or "short_query" in content else 2 if "document_form" in content else 1
+    return max((version for name, version in _VERSIONED.items() if name in content), default=1)
 
 
 def _entry(manifest: Mapping[str, Any], key: str, kind: type[T]) -> T:

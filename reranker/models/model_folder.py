@@ -326,6 +326,7 @@ def _model_of(content: dict[str, Any], arrays: Mapping[str, AnyArray], analyzer:
             if "training_queries" in arrays
             else None,
             word_encoder,
+            _entry(content, "short_row_weight", float) if "short_row_weight" in content else 0.0,
         )
     except (InputError, ConfigError, TypeError, OverflowError) as error:
         raise ArtifactError(f"the parts of the model do not fit each other: {error}; {REMEDY}") from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from reranker.models.tensor_file import chunks_of, digest_of, tensor_file_name
 from reranker.models.training_queries import TrainingQueries
 from reranker.models.vector_field import VectorField, WordEncoder, has_vectors
 from reranker.text.analyzers import Analyzer, EngineAnalyzer
-from reranker.text.rows import combine, mirrored, stack_rows
+from reranker.text.rows import combine, keep_values, mirrored, stack_rows
 from reranker.text.tfidf import TfIdf, count_rows, learned_rows, text_counts
 from reranker.text.view import TextView, source_hash
 from reranker.text.vocabulary import Vocabulary
@@ -354,6 +355,11 @@ class RankingModel:
     """Hashes of the queries that the model has learned from. None: unknown, as in models of earlier versions."""
     word_encoder: WordEncoder | None = None
     """Query side of the encoder's vector field; None exactly if the encoder has none."""
+    short_row_weight: float = 0.0
+    """Weight, at least 0, of the rows for short queries in the score of other queries.
+
+    Whole documents as queries find other documents by the memory in these rows, but a short query needs more of it.
+    """
 
     def __post_init__(self) -> None:
         _ = self.scorer
@@ -368,6 +374,10 @@ class RankingModel:
                 )
         if self.word_weights is not None:
             self._check_word_weights(self.word_weights)
+        if not (math.isfinite(self.short_row_weight) and self.short_row_weight >= 0):
+            raise ConfigError(f"short_row_weight is {self.short_row_weight!r}: it must be finite and at least 0")
+        if self.short_row_weight and self.encoder.short_lexical is None:
+            raise ConfigError("short_row_weight is the weight of rows for short queries, and this model has none")
         if self.query_view is not None:
             self.encoder.check_lexical_fields(self.query_view, "view of queries")
         if self.encoder.memory is not None and not self.has_shared_vocabulary:
@@ -429,9 +439,28 @@ class RankingModel:
         """Return whether a query of ``n_words`` different words uses the lexical rows for short queries."""
         return self.encoder.short_lexical is not None and n_words <= SHORT_QUERY
 
+    def uses_memory(self, n_words: int) -> bool:
+        """Return whether the score of a query of ``n_words`` different words contains the memory of documents."""
+        if self.encoder.memory is None:
+            return False
+        return self.encoder.short_lexical is None or self.uses_short_rows(n_words) or self.short_row_weight > 0
+
     def by_word(self, query: EncodedQueries, rows: sp.csr_matrix) -> sp.csr_matrix:
-        """Return the part of lexical rows that one query uses, by word numbers: `mirrored` rows for a short query."""
-        return mirrored(rows) if self.uses_short_rows(query.learned_rows.nnz) else rows
+        """Return what the words of one query find in lexical rows of documents, by word numbers.
+
+        The inner product with `asked_words` of the query is that of both rows as they are stored.
+        """
+        if self.uses_short_rows(query.learned_rows.nnz):
+            return mirrored(rows)
+        return combine([rows, mirrored(rows)], [1.0, self.short_row_weight]) if self.short_row_weight else rows
+
+    def asked_words(self, query: EncodedQueries) -> sp.csr_matrix:
+        """Return the lexical row of one query by word numbers, (1, 2**31 - 1) float32."""
+        if self.uses_short_rows(query.learned_rows.nnz):
+            return mirrored(query.rows)
+        if not self.short_row_weight:
+            return query.rows
+        return keep_values(query.rows, np.isin(query.rows.indices, query.learned_rows.indices))
 
     def pair_weights(self, query: sp.csr_matrix, document: sp.csr_matrix) -> Float64:
         """Return W_ij of each query word and document word, (n_q, n_d); the weight a of q.d is not included."""
@@ -472,6 +501,7 @@ class RankingModel:
             "n_query_words": len(self.query_vocabulary),
             "n_query_rows": len(self.U),
             **({} if self.U_short is None else {"short_query": SHORT_QUERY}),
+            **({} if not self.short_row_weight else {"short_row_weight": float(self.short_row_weight)}),
             **({} if self.word_weights is None else {"n_word_weights": len(self.word_weights)}),
             **({} if (known := self.training_queries) is None else {"training_queries": known.to_json()}),
             "training": self.training,
@@ -565,7 +595,8 @@ class RankingModel:
     def _whole_rows(self, fields: Sequence[sp.csr_matrix], learned: sp.csr_matrix) -> sp.csr_matrix:
         """Return the lexical rows of queries that do not use the rows for short queries."""
         rows = learned if self._query_lexical is None else self._query_lexical.queries(fields)
-        return rows if self.word_weights is None else weigh_words(rows, self.word_weights)
+        rows = rows if self.word_weights is None else weigh_words(rows, self.word_weights)
+        return combine([rows, mirrored(rows)], [1.0, self.short_row_weight]) if self.short_row_weight else rows
 
 
 def lexical_rows_of(

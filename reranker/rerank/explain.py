@@ -218,8 +218,7 @@ def _rows(model: RankingModel, query: EncodedQueries, stored: sp.csr_matrix, hit
     if not same:
         return DocumentRows(stored, None, None)
     learned = encoder.learned_rows([hit.source])
-    has_memory = encoder.short_lexical is None or model.uses_short_rows(query.learned_rows.nnz)
-    if encoder.memory is None or not has_memory:
+    if encoder.memory is None or not model.uses_memory(query.learned_rows.nnz):
         return DocumentRows(stored, None, learned)
     remembered = encoder.memory.counts([hit.id], 1).indices
     of_text = by_word(quantise_rows(encoder.rows([hit.source]), encoder.quantisation))
@@ -268,7 +267,7 @@ def explain_hit(
     rows, whole = [], []
     if document is not None:
         lexical, memory, learned, of_vector = document
-        asked = model.by_word(query, query.rows)
+        asked = model.asked_words(query)
         rows = _same_words(model, asked, lexical, alpha, name, "identity")
         if memory is not None:
             rows += _same_words(model, asked, memory, alpha, name, "memory")

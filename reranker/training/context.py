@@ -61,6 +61,8 @@ class Validator:
     ----------
     queries, documents : scipy.sparse.csr_matrix
         The rows of the sampled queries and documents that U and V read.
+    lexical_scores : array
+        q.d of the sampled queries and documents, (n_queries, n_documents) float32.
     given : array or None
         The given vectors of the sampled documents.
     """
@@ -81,8 +83,8 @@ class Validator:
         task, self.queries, self.documents = self.task, queries.learned[rows], documents.learned[columns]
         self.given = None if given is None else given[columns]
         self._identity = np.float32(identity)
-        lexical = InnerProducts(query_rows=queries.lexical[rows], document_rows=documents.lexical[columns])
-        self._lexical = lexical.block(0, len(task.query_ids))
+        self._asked, self._columns = queries.lexical[rows], columns
+        self.lexical_scores = self.scores_of(documents)
         relevant = task.relevant()
         left_out = task.excluded
         if judged_only:
@@ -91,6 +93,14 @@ class Validator:
             left_out = sp.csr_matrix(unknown)
             self.task = replace(task, excluded=left_out)
         self._judged = Judged(relevant.indptr, relevant.indices, left_out.indptr, left_out.indices)
+
+    def scores_of(self, documents: TwoRows) -> Float32:
+        """Return q.d of the sampled queries and documents, (n_queries, n_documents), by other rows of the documents.
+
+        ``documents`` are in the order of the task that was given.
+        """
+        rows = documents.lexical[self._columns]
+        return InnerProducts(query_rows=self._asked, document_rows=rows).block(0, self._asked.shape[0])
 
     def values(
         self, q_vectors: Float32, d_vectors: Float32, scales: Sequence[float] = (1.0,), identity: float | None = None
@@ -104,7 +114,7 @@ class Validator:
         learned = q_vectors @ d_vectors.T
         return np.stack(
             [
-                blended_average_precision(learned, self._lexical, np.float32(scale), a, self._judged, DEPTH)
+                blended_average_precision(learned, self.lexical_scores, np.float32(scale), a, self._judged, DEPTH)
                 for scale in scales
             ]
         )
@@ -112,16 +122,16 @@ class Validator:
     def values_with(self, added: Float32, identity: float) -> Float64:
         """Return the AP of each query, (n_queries,) float64, by ``added``, (n_queries, n_documents), + identity q.d."""
         one, a = np.float32(1), np.float32(identity)
-        values: Float64 = blended_average_precision(added, self._lexical, one, a, self._judged, DEPTH)
+        values: Float64 = blended_average_precision(added, self.lexical_scores, one, a, self._judged, DEPTH)
         return values
 
     def spread(self, added: Float32, identity: float) -> float:
         """Return `spread_of` of identity q.d and ``added``, (n_queries, n_documents)."""
-        return identity * spread_of(self._lexical, added)
+        return identity * spread_of(self.lexical_scores, added)
 
     def measured(self, added: Float32, identity: float) -> dict[str, Float64]:
         """Return AP and nDCG@10 of each query, both (n_queries,) float64, by scores as in `values_with`."""
-        scores = added + np.float32(identity) * self._lexical
+        scores = added + np.float32(identity) * self.lexical_scores
         no_tuples = draw_tuples(self.task, np.random.default_rng(0), n_tuples=0)
         gains = evaluate(self.task, KnownScores(scores), no_tuples, ("nDCG@10",), depth=10)
         return {"AP": self.values_with(added, identity), **gains.values}
@@ -129,9 +139,9 @@ class Validator:
     @property
     def lexical(self) -> Float64:
         """AP of each query by q.d only, (n_queries,) float64."""
-        nothing = np.zeros_like(self._lexical)
+        nothing = np.zeros_like(self.lexical_scores)
         one = np.float32(1)
-        values: Float64 = blended_average_precision(nothing, self._lexical, one, one, self._judged, DEPTH)
+        values: Float64 = blended_average_precision(nothing, self.lexical_scores, one, one, self._judged, DEPTH)
         return values
 
 
@@ -179,6 +189,15 @@ def values_by(
     ]
 
 
+class ShortRows(NamedTuple):
+    """Lexical rows of their own for short queries."""
+
+    queries: QuerySet
+    documents: TwoRows
+    weight: float = 0.0
+    """Weight of these rows of documents in the score of other queries."""
+
+
 def validators_of(
     split: Split,
     data: TrainingCorpus,
@@ -187,12 +206,12 @@ def validators_of(
     schedule: Schedule,
     rng: np.random.Generator,
     given: Float32 | None = None,
-    short: tuple[QuerySet, TwoRows] | None = None,
+    short: ShortRows | None = None,
 ) -> list[Validator]:
     """Return one validator for each kind of query that the model is trained on: whole queries, keyword queries.
 
     ``given`` is what the vector field stores of each document of the corpus, (n_documents, K) float32. ``short`` are
-    other rows of queries and documents, for keyword queries.
+    other rows, for keyword queries.
     """
     are_links = split.valid.texts is None
     known = split.train.links() if are_links else ()
@@ -208,13 +227,17 @@ def validators_of(
     if share < 1:
         kinds.append((rows_of(queries), documents.part(places), False))
     if share > 0:
-        asked, ranked = short or (queries, documents)
+        asked, ranked = (queries, documents) if short is None else (short.queries, short.documents)
         words = cut_to_keywords(rows_of(asked), keywords_of(schedule), rng)
         kinds.append((words, ranked.part(places), share < 1))
-    return [
+    validators = [
         Validator(task, asked, pool, schedule.identity_scale, rng, split.valid.judged_only, is_short, of_pool)
         for asked, pool, is_short in kinds
     ]
+    if share < 1 and short is not None and short.weight:
+        of_memory = validators[0].scores_of(short.documents.part(places))
+        validators[0].lexical_scores += np.float32(short.weight) * of_memory
+    return validators
 
 
 def keywords_of(schedule: Schedule) -> int:

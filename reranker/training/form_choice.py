@@ -21,7 +21,7 @@ from reranker.evaluation import PairedTest, paired_test, standard_error
 from reranker.kernels.rows import embed_rows
 from reranker.lexical.memory import QueryMemory
 from reranker.models.vector_field import WordEncoder
-from reranker.training.context import TrainedParameters, Validator, validators_of
+from reranker.training.context import ShortRows, TrainedParameters, Validator, validators_of
 from reranker.training.cores import GoOn, mb_of_run, on_cores
 from reranker.training.learning import LearnedPart, PreparedRows, trained_like
 from reranker.training.lexical_choice import LexicalChoice, has_few_queries, retuned
@@ -358,7 +358,7 @@ def _validators(stages: _Stages, with_memory: bool, split: Split, memory: QueryM
         settings, memory = (trial.settings, memory) if has_memory else (stages.lexical.settings, None)
         others = rows_with(run, reading, settings, memory, split, stages.rows)
         if split.valid.texts is None:  # a memory of links is for short queries
-            short = others.queries, others.documents
+            short = ShortRows(others.queries, others.documents, trial.page_weight / (trial.factor or 1.0))
         else:
             queries, documents = others.queries, others.documents
     rng = run.streams.named("validation")

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float64, numbers_of
 from reranker.evaluation import standard_error
+from reranker.kernels.rows import embed_rows
 from reranker.lexical.bm25 import LexicalSettings
 from reranker.lexical.corpus import LexicalCorpus, RememberedQueries
 from reranker.lexical.memory import QueryMemory
@@ -22,10 +23,10 @@ from reranker.lexical.tuning import MAX_QUERIES, LexicalTask, TunedLexical
 from reranker.models.ranking_model import lexical_rows_of
 from reranker.text.rows import combine, with_data
 from reranker.text.tfidf import count_rows
-from reranker.training.context import validators_of, values_by
+from reranker.training.context import Validator, validators_of, values_by
 from reranker.training.learning import LearnedPart, PreparedRows, document_rows, kept_memory
 from reranker.training.lexical_choice import LexicalChoice, searched, tuning_tasks, with_factor
-from reranker.training.problem import query_set
+from reranker.training.problem import TwoRows, query_set
 from reranker.training.reading import AnalyzedDocuments
 from reranker.training.run import Division, TrainingRun
 from reranker.training.training_set import Split, TrainingSet
@@ -37,6 +38,8 @@ MOST_WORDS: Final = 512
 
 With all of them (350 on average), 5 words of a page find 4 % more on cppdocs, and 10 words 5 % less.
 """
+PAGE_WEIGHTS: Final = (0.1, 0.0, 0.05, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""Weights of the memory of links that are tried for whole pages, relative to short queries; .1 with few queries."""
 FEW_QUERIES: Final = 100
 """Validation queries below which the best factor on them is mostly chance."""
 
@@ -62,6 +65,8 @@ class MemoryTrial:
     """Validation MAP by the lexical score with the memory."""
     valid_map: float = 0.0
     """Validation MAP by the model with the memory."""
+    page_weight: float = 0.0
+    """Weight of the memory for queries that are not short, before the factor; 0 where queries are texts."""
 
     @property
     def is_kept(self) -> bool:
@@ -104,7 +109,35 @@ def tried_memory(
     factor = FACTORS[best]
     lexical_map = float(np.mean([validator.lexical.mean() for validator in validators]))
     settings = with_factor(tuned.settings, factor)
-    return MemoryTrial("", settings, memory, factor, tuned, lexical_map, float(values[best].mean()))
+    page_weight = 0.0 if train.texts is not None else _page_weight(run, division, lexical, rows, learned, others)
+    return MemoryTrial("", settings, memory, factor, tuned, lexical_map, float(values[best].mean()), page_weight)
+
+
+def _page_weight(
+    run: TrainingRun,
+    division: Division,
+    lexical: LexicalChoice,
+    rows: PreparedRows,
+    learned: LearnedPart,
+    others: PreparedRows,
+) -> float:
+    """Return the weight of `PAGE_WEIGHTS` of the highest validation MAP of whole pages.
+
+    Their rows and the learned part stay as they are; ``others`` are the rows of documents with the memory.
+    """
+    schedule, parameters, data = replace(learned.schedule, keyword_share=0.0), learned.parameters, lexical.reading.data
+
+    def pages(documents: TwoRows) -> Validator:
+        on = (division.choosing, data, rows.queries, documents)
+        return validators_of(*on, schedule, run.streams.named("validation"))[0]
+
+    of_pages, of_memory = pages(rows.documents), pages(others.documents)
+    known = of_pages.lexical_scores
+    if parameters.U.size:
+        known += embed_rows(of_pages.queries, parameters.U) @ embed_rows(of_pages.documents, parameters.V).T
+    if len(known) < FEW_QUERIES:
+        return PAGE_WEIGHTS[0]
+    return max(PAGE_WEIGHTS, key=lambda weight: float(of_memory.values_with(known, weight).mean()))
 
 
 def rows_with(

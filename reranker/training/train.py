@@ -218,6 +218,8 @@ class _Chosen:
     lexical: LexicalSettings | None
     short: LexicalSettings | None
     """Settings of the rows for short queries; None: they use the others."""
+    short_row_weight: float
+    """Weight of these rows in the score of other queries."""
     memory: QueryMemory | None
     factor: float | None
     """Factor of the rows with a memory next to what was learned without one; None: 1."""
@@ -409,14 +411,16 @@ def _chosen(run: TrainingRun, stages: TrainingStages, form: ScoreForm) -> _Chose
     if not form.memory or memory.is_kept or memory.tuned is None:
         kept = memory.memory if memory.is_kept else None
         short = None if run.base is None else run.base.encoder.short_lexical
-        return _Chosen(lexical.settings, short, kept, None, parameters, lexical.forms, given)
+        weight = 0.0 if short is None or run.base is None else run.base.short_row_weight
+        return _Chosen(lexical.settings, short, weight, kept, None, parameters, lexical.forms, given)
     # The factor is for U and V, which repeat a part of the memory; given vectors are weighed next to the same rows.
     factor = None if form.is_lexical else memory.factor
     settings = memory.tuned.settings if form.is_lexical else memory.settings
     if run.evidence.texts is None:
-        return _Chosen(lexical.settings, settings, memory.memory, factor, parameters, lexical.forms, given)
+        weight = memory.page_weight / (factor or 1.0)
+        return _Chosen(lexical.settings, settings, weight, memory.memory, factor, parameters, lexical.forms, given)
     forms = None if lexical.forms is None else {**lexical.forms, REMEMBERING: memory.tuned}
-    return _Chosen(settings, None, memory.memory, factor, parameters, forms, given)
+    return _Chosen(settings, None, 0.0, memory.memory, factor, parameters, forms, given)
 
 
 def _given_part(stages: TrainingStages, form: ScoreForm) -> GivenPart | None:
@@ -532,4 +536,5 @@ def _assembled(run: TrainingRun, stages: TrainingStages, parts: _Chosen, metrics
         U_short=parameters.short.U * factor if parameters.short else None,
         word_weights=stages.rows.word_weights,
         word_encoder=None if given is None else WordEncoder(given.words, given.weights.given),
+        short_row_weight=parts.short_row_weight,
     )

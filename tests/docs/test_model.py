@@ -69,9 +69,10 @@ def test_the_program_of_the_page_gives_the_score(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("weight", [0.0, 0.3], ids=["short only", "all"])
 @pytest.mark.parametrize("query", [SHORT, LONG], ids=["short", "long"])
-def test_the_program_reads_the_rows_for_short_queries(tmp_path: Path, query: str) -> None:
-    check_program(tmp_path, "float16", WITH_MEMORY, query, has_short_rows=True)
+def test_the_program_reads_the_rows_for_short_queries(tmp_path: Path, query: str, weight: float) -> None:
+    check_program(tmp_path, "float16", WITH_MEMORY, query, short_row_weight=weight)
 
 
 def check_program(
@@ -80,7 +81,7 @@ def check_program(
     lexical: LexicalSettings | None,
     query: str,
     *,
-    has_short_rows: bool = False,
+    short_row_weight: float | None = None,
 ) -> None:
     documents = {
         f"d{i}": {"title": WORDS[i % 8], "text": f"About {WORDS[i % 8]} and {WORDS[(i // 8) % 8]}, number {i}: {i % 7}"}
@@ -103,6 +104,7 @@ def check_program(
         memory = QueryMemory.of(list(documents), rows, fields)
     weights = np.random.default_rng(0).uniform(0.5, 2, len(model.query_vocabulary)).astype(np.float32)
     encoder = replace(model.encoder, lexical=lexical, memory=memory, short_lexical=None)
+    has_short_rows = short_row_weight is not None
     if has_short_rows:
         pages = LexicalSettings("bm25", (4.0, 1.0), (1.0, 1.0), 1.5, (0.3, 0.8), (1.0, 7.0), "sqrt", 0.4, (6.0, 2.0))
         encoder = replace(encoder, lexical=pages, short_lexical=lexical)
@@ -111,7 +113,13 @@ def check_program(
         asked = "hash  TREE of an unseen_word tree" if lexical.form == "bm25" else "another query"
         asked_before = TrainingQueries.of(encoder.encoder_id[:32], [asked, "tree"], ["d1"])
     weights_of_words = None if lexical is None or has_short_rows else weights
-    model = replace(model, encoder=encoder, word_weights=weights_of_words, training_queries=asked_before)
+    model = replace(
+        model,
+        encoder=encoder,
+        word_weights=weights_of_words,
+        training_queries=asked_before,
+        short_row_weight=short_row_weight or 0.0,
+    )
     if memory is not None:
         model = with_vectors(model)
     save_model(model, tmp_path / "model")

@@ -98,6 +98,39 @@ def test_short_queries_are_scored_by_their_own_rows() -> None:
         assert are_equal(together.rows[place], model.encode_queries([text]).rows)
 
 
+def test_other_queries_add_the_rows_for_short_queries_with_their_weight() -> None:
+    model, rows = made_model(), stored_rows(made_model())
+    weighted = replace(model, short_row_weight=0.5)
+    only_short = replace(model, encoder=replace(model.encoder, lexical=SHORT, short_lexical=None))
+    long = " ".join([*TEXTS.values(), "gift unheard never"])
+    asked, plain = weighted.encode_queries([long]), model.encode_queries([long])
+    of_memory = (plain.rows @ stored_rows(only_short).T).toarray()
+    assert of_memory[0, 1] > 0
+    expected = (plain.rows @ rows.T).toarray() + 0.5 * of_memory
+    np.testing.assert_allclose((asked.rows @ rows.T).toarray(), expected, rtol=1e-6)
+    assert are_equal(weighted.asked_words(asked), plain.rows)
+    by_word = weighted.by_word(asked, rows)
+    np.testing.assert_allclose((plain.rows @ by_word.T).toarray(), expected, rtol=1e-6)
+    assert are_equal(weighted.encode_queries(["gift"]).rows, model.encode_queries(["gift"]).rows)
+
+
+def test_a_folder_keeps_the_weight_of_the_rows_for_short_queries(tmp_path: Path) -> None:
+    model = replace(made_model(), short_row_weight=0.25)
+    save_model(model, tmp_path / "model")
+    assert describe_model(tmp_path / "model")["format_version"] == 9
+    loaded = load_model(tmp_path / "model")
+    assert loaded.short_row_weight == 0.25
+    assert loaded.encoder_id == made_model().encoder_id
+
+
+def test_a_weight_of_rows_for_short_queries_needs_them_and_is_not_negative() -> None:
+    with pytest.raises(ConfigError, match="this model has none"):
+        replace(made_model(short=None), short_row_weight=0.5)
+    for weight in (-0.5, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match="at least 0"):
+            replace(made_model(), short_row_weight=weight)
+
+
 def test_a_document_as_a_query_is_short_if_it_has_few_words() -> None:
     model = made_model()
     encoded = model.encode_query_documents([{"text": "red boat"}])

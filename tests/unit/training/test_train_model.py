@@ -40,7 +40,7 @@ from reranker.training import (
     reading,
     train_model,
 )
-from reranker.training.remembering import heaviest
+from reranker.training.remembering import PAGE_WEIGHTS, heaviest
 from reranker.training.run import STREAMS, RandomStreams
 from tests.seeds import seeded_rng
 from tests.unit.training.synthetic import (
@@ -583,7 +583,9 @@ def test_short_queries_find_documents_by_the_words_of_pages_that_link_to_them(tm
     assert scores.argmax(axis=1).tolist() == [3, 8]
     assert np.count_nonzero(scores[0] == scores[0].max()) == 1
     whole = model.encode_queries([" ".join(f"topic{i}word0" for i in range(SHORT_QUERY + 1))])
-    assert not (whole.rows @ encoded.rows.T).nnz  # whole documents do not read the memory
+    weight = model.short_row_weight * model.training["memory_factor"]  # the best of the weights for whole pages
+    assert weight in [pytest.approx(tried) for tried in PAGE_WEIGHTS if tried]
+    assert (whole.rows @ encoded.rows.T).nnz  # whole documents read the memory as well
 
 
 def test_later_clicks_keep_the_memory_of_links(tmp_path: Path) -> None:
