@@ -44,12 +44,16 @@ class _OtherReading(NamedTuple):
     """How words are read if it is not."""
     way: str
     """The way itself."""
+    own_settings: bool = False
+    """True if the settings are tuned for it; False: it is tried with those that were tuned for the known words."""
+    least: float = 0.0
+    """Share by which MAP must rise."""
 
 
 _STEMS = _OtherReading("English stems", "taken as they stand", "stems")
-_BIGRAMS = _OtherReading("read with their bigrams", "read one by one", "bigrams")
 BIGRAM_GAIN: Final = 0.03
 """Share by which bigrams must raise MAP: rows and tables become about twice as large, and what is learned noisier."""
+_BIGRAMS = _OtherReading("read with their bigrams", "read one by one", "bigrams", own_settings=True, least=BIGRAM_GAIN)
 _PAIRS_A_BLOCK: Final = 2**14
 KEPT_OF_PAGES: Final = 0.95
 """Share of the MAP of whole pages, by a lexical score of their own, that one for pages and keywords must keep."""
@@ -119,12 +123,13 @@ def tuned_lexical(
     best = _Candidate(tokens, reading, _tuned(run, reading, division, division.split.train))
     notes: list[str] = []
     if run.corpus.analyzer is None and best.tuned.tasks:
-        best = _better_reading(run, division, best, tokens.stemmed("english"), _STEMS, notes)
+        stems = tokens.stemmed("english")
+        best = _better_reading(run, division, best, stems, _STEMS, notes, is_usual=tokens.is_english)
         # Pairs of shown documents prefer every other order to the one that was shown, so they cannot prove that a
         # larger vocabulary pays.
         if division.split.train.texts is not None and not division.split.train.shown_only:
             bigrams = best.tokens.with_bigrams()
-            best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes, own_settings=True, least=BIGRAM_GAIN)
+            best = _better_reading(run, division, best, bigrams, _BIGRAMS, notes)
     reading, (tasks, forms, of_first) = best.reading, best.tuned
     tuned = best_lexical(forms)
     for note in tuned.notes:
@@ -279,15 +284,13 @@ def _better_reading(
     said: _OtherReading,
     notes: list[str],
     *,
-    own_settings: bool = False,
-    least: float = 0.0,
+    is_usual: bool = False,
 ) -> _Candidate:
     """Return another reading of the documents, with the forms tuned for it, if the lexical score is better by it.
 
-    Otherwise the ``known`` one is returned. The settings that were tuned for the known words are used
-    for both, or with ``own_settings`` each has its own. MAP on the training queries must rise by more than a standard
-    error, and by the share ``least``, for one kind of queries, and fall by no more than one for the other. A sentence
-    about it is added to ``notes``.
+    Otherwise the ``known`` one is returned. MAP on the training queries must rise by more than a standard error, and by
+    the share ``said.least``, for one kind of queries, and fall by no more than one for the other. If the other reading
+    ``is_usual`` for the language, it need not rise. A sentence about it is added to ``notes``.
 
     If a ranking chose the documents of the evidence (`TrainingSet.shown_only`), the other reading is used unless the
     `_agreement` with the pairs falls by more than a standard error. MAP would count what only the other reading finds
@@ -297,12 +300,13 @@ def _better_reading(
     measure = _agreement if train.shown_only else _values
     values = measure(run, known.reading, division, best_lexical(forms).settings)
     other = read_by(run, tokens)
-    again = _tuned(run, other, division, train) if own_settings else known.tuned
+    again = _tuned(run, other, division, train) if said.own_settings else known.tuned
     changed = measure(run, other, division, best_lexical(again.forms).settings)
     gains = [after - before for after, before in zip(changed, values, strict=True)]
     in_errors = [float(gain.mean()) / (standard_error(gain) or 1.0) for gain in gains]
     share = max(gain.mean() / (before.mean() or 1.0) for gain, before in zip(gains, values, strict=True))
-    is_better = min(in_errors) >= -1 and (train.shown_only or (max(in_errors) > 1 and share > least))
+    is_enough = train.shown_only or is_usual or (max(in_errors) > 1 and share > said.least)
+    is_better = min(in_errors) >= -1 and is_enough
     means = "; ".join(f"{a.mean():.4f}, {b.mean():.4f} without" for a, b in zip(changed, values, strict=True))
     what = "the share of training pairs in order" if train.shown_only else "training MAP"
     note = f"words are {said.taken if is_better else said.left}: with {said.way} {what} is {means}"
@@ -310,7 +314,7 @@ def _better_reading(
     run.listener.say(note)
     if not is_better:
         return known
-    if not own_settings:
+    if not said.own_settings:
         again = _tuned(run, other, division, train, best_lexical(forms).settings)
     return _Candidate(tokens, other, again)
 

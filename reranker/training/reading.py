@@ -44,8 +44,8 @@ class DocumentSource:
     view: TextView = field(default_factory=lambda: TextView.parse(["title", "text"]))
     """Fields that are read; a weight that is given is not tuned."""
     analyzer: Analyzer | None = None
-    """Texts to words. None: by the kind ``unicode``; English stems and bigrams are used if the lexical score finds more
-    of what the training queries ask for by them."""
+    """Texts to words. None: by the kind ``unicode``. English texts are read as stems unless training queries are ranked
+    worse by them, and bigrams are used if these queries are ranked better."""
     tf: str = "log"
     """{'log', 'raw'}: term frequency of the learned rows, see `TfIdf`; ``raw`` only for a model to start from."""
     max_words: int | None = None

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from reranker.arrays import Float32, Int64
 from reranker.errors import ConfigError
-from reranker.evaluation import draw_keywords, standard_error
+from reranker.evaluation import draw_keywords
 from reranker.lexical.bm25 import LexicalRows, LexicalSettings
 from reranker.lexical.tuning import usual_weights
 from reranker.models.ranking_model import Encoder, RankingModel
@@ -68,8 +68,8 @@ def train_unlabelled(
     """Return a model of BM25 and the vectors that documents have already, and the report of how it came about.
 
     BM25 has k1 = 1.2, b = .75, and the `usual_weights` of the fields; weights that the view states stay. Unless the
-    corpus names an analyzer, words are English stems if held-out documents' vectors are learned better from them. The
-    vectors have the first weight of `GIVEN_WEIGHTS`, in the ratio of spreads over words that are drawn from documents.
+    corpus names an analyzer, words are English stems if they look English (`DocumentTokens.is_english`). The vectors
+    have the first weight of `GIVEN_WEIGHTS`, in the ratio of spreads over words that are drawn from documents.
 
     Raises
     ------
@@ -81,9 +81,7 @@ def train_unlabelled(
     if not corpus.view.vector:
         raise ConfigError("without links, judgments or pairs, the documents need vectors: name their field")
     config, listener = config or TrainConfig(), listener or Listener()
-    listener.run.expect(
-        {"reading": 1.0, "word vectors": 3.0, "word vectors of stems": 3.0, "given word vectors": 3.0, "weighing": 0.2}
-    )
+    listener.run.expect({"reading": 1.0, "word vectors": 3.0, "weighing": 0.2})
     clock = StageClock(listener.run)
     streams = RandomStreams(config.seed)
     analyzer = corpus.analyzer or make_analyzer(AnalyzerConfig())
@@ -91,27 +89,20 @@ def train_unlabelled(
     if given is None:
         raise ConfigError("the documents need vectors: name their field")
     of_run = (streams, config, listener)
-    data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
-    spellings = spellings_of(corpus, tokens)
-    listener.say("learning word vectors")
-    problem = clock.timed("word vectors", learned_words, *of_run, data, given, None)
-    notes = []
+    notes, spellings = [], spellings_of(corpus, tokens)
     if corpus.analyzer is None:
-        stems = tokens.stemmed("english")
-        other = counted(stems, TfIdf(vocabulary_of(corpus, stems), corpus.tf), set())
-        stemmed = clock.timed("word vectors of stems", learned_words, *of_run, other, given, problem.field)
-        gains = np.asarray(stemmed.likeness - problem.likeness, np.float64)
-        is_better = bool(gains.mean() > standard_error(gains))
+        if tokens.is_english:
+            tokens = tokens.stemmed("english")
+            analyzer = make_analyzer(tokens.config)
         notes.append(
-            f"words are {'English stems' if is_better else 'taken as they stand'}: the cosine of held-out documents "
-            f"and their titles is {stemmed.likeness.mean():.4f} with stems, {problem.likeness.mean():.4f} without"
+            "words are English stems, as most of them look English"
+            if analyzer.config.stemmer
+            else "words are taken as they stand: they do not look English, and --analyzer names other languages"
         )
-        if is_better:
-            data, problem, analyzer = other, stemmed, make_analyzer(stems.config)
+    data = counted(tokens, TfIdf(vocabulary_of(corpus, tokens), corpus.tf), set())
     prior = prior_words(corpus, data, analyzer, spellings, listener.rejects)
-    if prior is not None:
-        # Stems were chosen without it: the lexical score needs them, and these word vectors may be of whole words.
-        problem = clock.timed("given word vectors", learned_words, *of_run, data, given, problem.field, prior)
+    listener.say("learning word vectors")
+    problem = clock.timed("word vectors", learned_words, *of_run, data, given, None, prior)
     settings = lexical_settings(data, corpus)
     weight = clock.timed("weighing", _weight, data, settings, problem, streams.named("word weights"))
     notes.append(

@@ -60,20 +60,27 @@ def test_settings_are_the_usual_ones_unless_stated(tmp_path: Path) -> None:
     assert lexical is not None and lexical.field_weights == (5.0, 3.0)
 
 
-def test_vectors_choose_stems_where_these_say_more(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("endings", "stemmer"),
+    [(("", "s", "ed", "ing", "ly"), "english"), (("", "en", "te", "ung", "lich"), None)],
+    ids=["english", "german"],
+)
+def test_english_texts_are_read_as_stems(tmp_path: Path, endings: tuple[str, ...], stemmer: str | None) -> None:
     rng = seeded_rng(11)
     verbs = ["walk", "jump", "paint", "cook", "climb", "print", "plant", "point", "sort", "train", "count", "load"]
-    centres = rng.normal(size=(len(verbs), 8))
-    documents = []
-    for number in range(240):
-        verb = number % len(verbs)
-        ending = ("", "s", "ed", "ing")[int(rng.integers(0, 4))]
-        vector = centres[verb] + rng.normal(scale=0.1, size=8)
-        text = f"{verbs[verb]}{ending} {rng.choice(['alpha', 'beta', 'gamma'])}"
-        documents.append({"id": f"d{number}", "title": text, "text": "", "vector": [float(x) for x in vector]})
+    documents = [
+        {
+            "id": f"d{i}",
+            "title": "",
+            "text": f"{verbs[i % 12]}{rng.choice(endings)}",
+            "vector": rng.normal(size=8).tolist(),
+        }
+        for i in range(240)
+    ]
     path = write_documents(tmp_path / "docs.jsonl", documents)
     model, report = train_unlabelled(DocumentSource(path, WITH_VECTOR))
-    assert model.encoder.analyzer.config.stemmer == "english" and "words are English stems" in report.notes[0]
+    assert model.encoder.analyzer.config.stemmer == stemmer
+    assert report.notes[0].startswith("words are English stems" if stemmer else "words are taken as they stand")
     stated = DocumentSource(path, WITH_VECTOR, make_analyzer(AnalyzerConfig()))
     model, report = train_unlabelled(stated)
     assert model.encoder.analyzer.config.stemmer is None and len(report.notes) == 1
